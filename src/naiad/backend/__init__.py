@@ -1,0 +1,1 @@
+"""The adapter interface, the worker process, and one adapter a file."""

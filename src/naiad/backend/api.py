@@ -1,0 +1,113 @@
+"""What a backend implements: three nouns (Backend, Model, Instance) and few verbs.
+
+A third party ships a backend as a package with an entry point in the group `naiad.backends`, whose name is the
+`backend` of `config.pbtxt` and whose object is a `Backend` class. Most frameworks only need `TensorInstance.run`.
+
+Threads: `Backend` and `Model` methods are called from loading threads, never from the event loop; `Instance.execute`
+is called from that instance's own thread, one batch at a time.
+"""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError
+from naiad.core.response import InferResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContext:
+    """What a backend is told about one version of a model that it loads."""
+
+    name: str
+    version: int
+    config: ModelConfig
+    """Complete and normalised: instance groups resolved, batching fields filled in."""
+    model_dir: Path
+    """The model's directory: labels, environments, the version directories."""
+    version_dir: Path
+    """The version's directory, which holds the model file."""
+    usable_cores: int
+    """Cores that the whole process may use (affinity and cgroup quota)."""
+    backend_config: Mapping[str, str] = field(default_factory=dict)
+    """`--backend-config` settings: the global ones overlaid with this backend's."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """One instance of a model, as its instance group asks for it."""
+
+    name: str
+    """`<group>_<i>`, as Triton names it, for example `densenet_0_1`."""
+    index: int
+    """Number among all instances of the model version, from 0."""
+    kind: str
+    """KIND_CPU, KIND_GPU or KIND_MODEL; KIND_AUTO has been resolved."""
+    device_id: int = 0
+
+
+class Instance(abc.ABC):
+    """One executor of a model version. It executes one batch at a time in a thread of its own."""
+
+    @abc.abstractmethod
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        """Execute `batch` and return one response per request, in the order of `batch.requests`.
+
+        Stamps `batch.compute_start_ns` when the inputs are staged and `batch.compute_end_ns` when the model has
+        returned (`time.monotonic_ns`); the caller stamps `exec_start_ns` before and `exec_end_ns` after.
+        A request that fails alone gets a response with `error`. Raise InferError to fail the whole batch; any other
+        exception fails the batch too and is logged with its traceback.
+        """
+
+    @property
+    def health(self) -> str:
+        """Empty while the instance can execute; otherwise the reason why it cannot (a dead worker)."""
+        return ""
+
+    def close(self) -> None:  # noqa: B027 - an instance without resources has nothing to do
+        """Release what the instance holds. No batch is running and none will follow."""
+
+
+class Model(abc.ABC):
+    """One loaded version of a model: what its instances share (a session, weights)."""
+
+    @abc.abstractmethod
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Create one instance; called concurrently for several. Raises InferError with a reason that helps."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what the version holds, after its instances are closed."""
+
+
+class Backend(abc.ABC):
+    """One kind of model. The server makes one object per backend name that a repository uses."""
+
+    name: ClassVar[str]
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Return a copy of `context.config` with what the model itself can tell filled in.
+
+        Only inputs, outputs, max_batch_size, the scheduling choice and the transaction policy are taken from the
+        result; other edits are dropped. Not called with --disable-auto-complete-config.
+        """
+        return context.config
+
+    def default_instance_count(self, context: ModelContext) -> int:
+        """Instances of a group of KIND_CPU that names no count."""
+        return 1
+
+    @abc.abstractmethod
+    def load(self, context: ModelContext) -> Model:
+        """Load one version. Raises InferError with a message that names file, problem and fix."""
+
+
+HealthListener = Callable[[Instance, str], None]
+"""Called (from any thread) when the health of an instance changes; the text is the new `health`."""
+
+
+class InstanceDiedError(InferError):
+    """The worker of an instance died while it executed; `message` names the instance and the signal."""

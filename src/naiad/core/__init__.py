@@ -1,0 +1,1 @@
+"""The nouns: datatype, tensor, request, response, batch, errors."""

@@ -1,0 +1,34 @@
+"""A batch: the requests that one instance executes together, and the moments of that execution."""
+
+from collections.abc import Sequence
+
+from naiad.core.request import InferRequest
+
+
+class Batch:
+    """Requests in arrival order with the total of their rows.
+
+    The scheduler makes it, the instance thread fills in the times (monotonic ns), statistics read them:
+    exec_start <= compute_start <= compute_end <= exec_end.
+    """
+
+    __slots__ = (
+        "compute_end_ns",
+        "compute_start_ns",
+        "exec_end_ns",
+        "exec_start_ns",
+        "release_reason",
+        "requests",
+        "size",
+    )
+
+    def __init__(self, requests: Sequence[InferRequest], size: int, release_reason: str = "idle") -> None:
+        self.requests = requests
+        self.size = size
+        """Total rows over all requests."""
+        self.release_reason = release_reason
+        """Why the scheduler closed it: full, preferred, delay, shape, priority, idle."""
+        self.exec_start_ns = 0
+        self.compute_start_ns = 0
+        self.compute_end_ns = 0
+        self.exec_end_ns = 0

@@ -1,0 +1,81 @@
+"""The datatypes of KServe v2 and their numpy and wire forms."""
+
+import enum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+class DataType(enum.Enum):
+    """A tensor datatype; the value is the protocol's name ("FP32", "BYTES")."""
+
+    BOOL = "BOOL"
+    UINT8 = "UINT8"
+    UINT16 = "UINT16"
+    UINT32 = "UINT32"
+    UINT64 = "UINT64"
+    INT8 = "INT8"
+    INT16 = "INT16"
+    INT32 = "INT32"
+    INT64 = "INT64"
+    FP16 = "FP16"
+    FP32 = "FP32"
+    FP64 = "FP64"
+    BYTES = "BYTES"
+    BF16 = "BF16"
+
+    # Enum members are compared by identity; hashing by identity keeps dictionary look-ups off
+    # Enum's Python-level __hash__ on the request path.
+    __hash__ = object.__hash__
+
+    item_bytes: int
+    """Bytes of one element; 0 for BYTES, whose elements vary."""
+    numpy: "np.dtype[Any]"
+    """The little-endian numpy dtype; `object` for BYTES, ml_dtypes' bfloat16 for BF16."""
+    config_name: str
+    """The name in `config.pbtxt`: TYPE_FP32, TYPE_STRING."""
+    config_number: int
+    """The number of that name in the ModelConfig message."""
+
+
+_NUMPY: dict[DataType, Any] = {
+    DataType.BOOL: np.bool_,
+    DataType.UINT8: np.uint8,
+    DataType.UINT16: np.uint16,
+    DataType.UINT32: np.uint32,
+    DataType.UINT64: np.uint64,
+    DataType.INT8: np.int8,
+    DataType.INT16: np.int16,
+    DataType.INT32: np.int32,
+    DataType.INT64: np.int64,
+    DataType.FP16: np.float16,
+    DataType.FP32: np.float32,
+    DataType.FP64: np.float64,
+    DataType.BYTES: np.object_,
+    DataType.BF16: ml_dtypes.bfloat16,
+}
+
+for _number, _datatype in enumerate(DataType, start=1):
+    _datatype.numpy = np.dtype(_NUMPY[_datatype])
+    _datatype.item_bytes = 0 if _datatype is DataType.BYTES else _datatype.numpy.itemsize
+    _datatype.config_name = "TYPE_STRING" if _datatype is DataType.BYTES else f"TYPE_{_datatype.value}"
+    _datatype.config_number = _number
+
+BY_NAME: dict[str, DataType] = {d.value: d for d in DataType}
+"""Protocol name to datatype."""
+BY_CONFIG_NAME: dict[str, DataType] = {d.config_name: d for d in DataType}
+"""`config.pbtxt` name to datatype."""
+_BY_KIND: dict[str, DataType] = {d.numpy.str.lstrip("<=|"): d for d in DataType if d is not DataType.BF16}
+
+
+def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
+    """Return the datatype of a numpy dtype, or None when the protocol has none for it.
+
+    Strings of every numpy kind (object, S, U) are BYTES.
+    """
+    if dtype == DataType.BF16.numpy:
+        return DataType.BF16
+    if dtype.kind in "OSU":
+        return DataType.BYTES
+    return _BY_KIND.get(dtype.str.lstrip("<>=|"))

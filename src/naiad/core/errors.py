@@ -1,0 +1,76 @@
+"""Error codes and the exception that carries one from the place that knows to the place that answers."""
+
+import enum
+
+
+class ErrorCode(enum.Enum):
+    """Triton's error codes; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class FailureReason(enum.Enum):
+    """The `reason` label of `nv_inference_request_failure`, for failures that statistics count."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+class InferError(Exception):
+    """A failure with a code that every protocol can answer with.
+
+    `message` is complete text for the client: what failed, where, and what to do.
+    `detail` goes to the log only (a traceback, a path).
+    `reason` is set when the request had been queued, so that statistics count it.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        detail: str = "",
+        reason: FailureReason | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.detail = detail
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"InferError({self.code.name}, {self.message!r})"
+
+
+def invalid_argument(message: str) -> InferError:
+    """Return an INVALID_ARG error with `message`."""
+    return InferError(ErrorCode.INVALID_ARG, message)
+
+
+def not_found(message: str) -> InferError:
+    """Return a NOT_FOUND error with `message`."""
+    return InferError(ErrorCode.NOT_FOUND, message)
+
+
+def unavailable(message: str) -> InferError:
+    """Return an UNAVAILABLE error with `message`."""
+    return InferError(ErrorCode.UNAVAILABLE, message)
+
+
+def internal(message: str) -> InferError:
+    """Return an INTERNAL error with `message`."""
+    return InferError(ErrorCode.INTERNAL, message)
+
+
+def unsupported(message: str) -> InferError:
+    """Return an UNSUPPORTED error with `message`."""
+    return InferError(ErrorCode.UNSUPPORTED, message)

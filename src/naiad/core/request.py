@@ -1,0 +1,144 @@
+"""An inference request: the header that clients repeat, and what differs from one request to the next."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from naiad.core.tensor import Buffer, Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from naiad.core.response import InferResponse
+
+ParameterValue: TypeAlias = str | int | float | bool
+NO_PARAMETERS: Mapping[str, ParameterValue] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemoryRegion:
+    """Where in a registered shared-memory region a tensor lies or goes."""
+
+    name: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """One output that the client asked for, and how it wants it."""
+
+    name: str
+    binary: bool = False
+    """HTTP: answer in the binary tail. gRPC ignores it: its answers are always raw."""
+    classification: int = 0
+    """Top-k classes instead of the tensor; 0 for the tensor."""
+    shared_memory: SharedMemoryRegion | None = None
+
+
+class RequestHeader:
+    """Everything of a request except its id and its tensor data.
+
+    Clients send the same header again and again; decoders intern headers by their bytes, so one header
+    object serves many requests and everything that is derived from it is derived once. Immutable but for
+    `admission`, a memo that belongs to the engine.
+    """
+
+    __slots__ = (
+        "admission",
+        "binary_output_default",
+        "inputs",
+        "model_name",
+        "model_version",
+        "outputs",
+        "parameters",
+        "priority",
+        "sequence_end",
+        "sequence_id",
+        "sequence_start",
+        "shared_memory",
+        "timeout_us",
+    )
+
+    def __init__(  # noqa: PLR0913 - the fields of the protocol's header, keyword-only
+        self,
+        *,
+        model_name: str,
+        model_version: str = "",
+        inputs: Sequence[TensorSpec] = (),
+        outputs: Sequence[RequestedOutput] = (),
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        priority: int = 0,
+        timeout_us: int = 0,
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        binary_output_default: bool = False,
+        shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        """As the client wrote it; "" for the newest ready version."""
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        """Empty: every output of the model."""
+        self.parameters = parameters
+        """Custom parameters only; the reserved ones are fields here."""
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.sequence_id = sequence_id
+        self.sequence_start = sequence_start
+        self.sequence_end = sequence_end
+        self.binary_output_default = binary_output_default
+        self.shared_memory = shared_memory or {}
+        """Input name to region, for inputs whose data does not travel on the wire."""
+        self.admission: object | None = None
+
+
+class InferRequest:
+    """One request on its way: a shared header, its own id and data, and where its answer goes."""
+
+    __slots__ = (
+        "arrival_ns",
+        "batch_size",
+        "cancelled",
+        "context",
+        "data",
+        "header",
+        "id",
+        "model",
+        "on_response",
+        "shape_key",
+    )
+
+    def __init__(
+        self,
+        header: RequestHeader,
+        data: Sequence[Buffer],
+        on_response: "Callable[[InferRequest, InferResponse], None]",
+        *,
+        id: str = "",  # noqa: A002 - the protocol's word
+        arrival_ns: int = 0,
+        context: object = None,
+    ) -> None:
+        self.header = header
+        self.data = data
+        """One buffer per input, in the order of `header.inputs`."""
+        self.id = id
+        self.on_response = on_response
+        """Called on the event loop for every response, the last of which has `final` set, exactly once."""
+        self.context = context
+        """Belongs to the frontend: the exchange or call that waits for the answer."""
+        self.arrival_ns = arrival_ns
+        """Monotonic time at which the request was complete."""
+        self.cancelled = False
+        # Set by the engine on admission:
+        self.batch_size = 1
+        """Rows: the first dimension for batching models, otherwise 1."""
+        self.shape_key: object = None
+        """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
+        self.model: object = None
+        """The served model version that admitted the request."""
+
+    def shape_of(self, index: int) -> Shape:
+        """Return the shape of input number `index`."""
+        return self.header.inputs[index].shape

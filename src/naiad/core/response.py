@@ -1,0 +1,52 @@
+"""An inference response: a header that many responses share, and the output data."""
+
+from collections.abc import Mapping, Sequence
+
+from naiad.core.errors import InferError
+from naiad.core.request import NO_PARAMETERS, ParameterValue
+from naiad.core.tensor import Buffer, TensorSpec
+
+
+class ResponseHeader:
+    """Model name, version and output specs; shared by all responses of equal shape.
+
+    Encoders keep what they derive from a header (a protobuf prefix, a JSON fragment) in `memo`, keyed by
+    themselves, so it is derived once.
+    """
+
+    __slots__ = ("memo", "model_name", "model_version", "outputs")
+
+    def __init__(self, model_name: str, model_version: str, outputs: Sequence[TensorSpec]) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.outputs = tuple(outputs)
+        self.memo: dict[object, object] = {}
+
+
+class InferResponse:
+    """One response: outputs or an error.
+
+    `data` holds one buffer per output in the order of `header.outputs`. An error response has no data and
+    its `header` names the model with no outputs. `final` is False only for the responses of decoupled
+    models that are followed by others; a final response of a decoupled model may be empty
+    (`empty_final`), in which case there is nothing to send besides the completion.
+    """
+
+    __slots__ = ("data", "empty_final", "error", "final", "header", "parameters")
+
+    def __init__(
+        self,
+        header: ResponseHeader,
+        data: Sequence[Buffer] = (),
+        *,
+        error: InferError | None = None,
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        final: bool = True,
+        empty_final: bool = False,
+    ) -> None:
+        self.header = header
+        self.data = data
+        self.error = error
+        self.parameters = parameters
+        self.final = final
+        self.empty_final = empty_final

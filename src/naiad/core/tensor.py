@@ -1,0 +1,112 @@
+"""Tensors as they travel: a spec (name, datatype, shape) and raw little-endian bytes."""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError, invalid_argument
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Raw tensor bytes in C order, little-endian. A memoryview is always of format "B", one-dimensional."""
+Shape: TypeAlias = tuple[int, ...]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, datatype and full shape (batch dimension included) of a tensor."""
+
+    name: str
+    datatype: DataType
+    shape: Shape
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements; 1 for a scalar, 0 when any dimension is 0."""
+        return math.prod(self.shape)
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes the elements take; 0 for BYTES, whose size only the data tells."""
+        return self.element_count * self.datatype.item_bytes
+
+
+def encode_bytes_elements(elements: Sequence[bytes]) -> bytes:
+    """Return BYTES elements as raw data: a uint32 little-endian length before each element."""
+    pack = _LENGTH.pack
+    parts: list[bytes] = []
+    for element in elements:
+        parts.append(pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def decode_bytes_elements(data: Buffer) -> list[bytes]:
+    """Return the elements of raw BYTES data; the inverse of `encode_bytes_elements`.
+
+    Raises InferError(INVALID_ARG) when a length indicator or an element is cut short.
+    """
+    view = memoryview(data)
+    unpack = _LENGTH.unpack_from
+    elements: list[bytes] = []
+    position, end = 0, len(view)
+    while position < end:
+        if end - position < 4:
+            raise invalid_argument("incomplete string length indicator in BYTES tensor data")
+        (length,) = unpack(view, position)
+        position += 4
+        if end - position < length:
+            raise invalid_argument(
+                f"incomplete string data in BYTES tensor: expected {length} bytes, got {end - position}"
+            )
+        elements.append(bytes(view[position : position + length]))
+        position += length
+    return elements
+
+
+def to_array(spec: TensorSpec, data: Buffer) -> Array:
+    """Return the tensor as an ndarray: a view on `data`, or an object array of `bytes` for BYTES.
+
+    Raises InferError(INVALID_ARG) when `data` does not hold exactly the elements of `spec.shape`.
+    """
+    if spec.datatype is DataType.BYTES:
+        elements = decode_bytes_elements(data)
+        if len(elements) != spec.element_count:
+            raise _wrong_count(spec, len(elements))
+        array = np.empty(len(elements), dtype=np.object_)
+        array[:] = elements
+        return array.reshape(spec.shape)
+    try:
+        return np.frombuffer(data, dtype=spec.datatype.numpy).reshape(spec.shape)
+    except ValueError as error:
+        raise invalid_argument(
+            f"input byte size mismatch for tensor '{spec.name}'. Expected {spec.byte_size}, got {len(data)}"
+        ) from error
+
+
+def _wrong_count(spec: TensorSpec, count: int) -> InferError:
+    return invalid_argument(f"tensor '{spec.name}': expected {spec.element_count} string elements, got {count}")
+
+
+def to_buffer(array: Array) -> Buffer:
+    """Return the raw bytes of an array: a view on it where it is contiguous, BYTES encoded for strings."""
+    if array.dtype.kind in "OSU":
+        return encode_bytes_elements([_as_bytes(element) for element in array.ravel().tolist()])
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    # ml_dtypes arrays and zero-size arrays do not export a castable buffer; a uint8 view always does.
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return memoryview(flat.view(np.uint8).data) if flat.size else b""
+
+
+def _as_bytes(element: object) -> bytes:
+    if isinstance(element, bytes):
+        return element
+    return str(element).encode("utf-8", "surrogateescape")

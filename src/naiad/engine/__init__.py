@@ -1,0 +1,1 @@
+"""The only door to inference: served model versions, submit, control."""

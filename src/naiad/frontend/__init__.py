@@ -1,0 +1,1 @@
+"""Asyncio transports around wire, router and routes."""

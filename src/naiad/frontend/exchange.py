@@ -1,0 +1,80 @@
+"""What routes see of a transport: an HTTP exchange and a gRPC call, whatever carries them.
+
+Routes run on the event loop and must not block. Each exchange or call is answered exactly once; answering after the
+peer has gone is allowed and does nothing. Writes are gathered: a transport keeps what is answered during one loop
+callback and writes it with one system call per connection.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from naiad.core.tensor import Buffer
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class HttpExchange(Protocol):
+    """One HTTP request that waits for its response, over HTTP/1.1 or HTTP/2."""
+
+    method: str
+    path: str
+    """Percent-decoded path without the query."""
+    headers: Mapping[bytes, bytes]
+    """Lower-case names; of repeated fields the values joined with ", "."""
+    body: Buffer
+    """The whole body; empty when there is none."""
+    arrival_ns: int
+    """Monotonic time at which the request was complete."""
+    on_disconnect: "object | None"
+    """Set by the route: called without arguments when the peer goes away before the answer."""
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body; the transport adds Content-Length (and Date where it must)."""
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose length is not known; `send` and `end` follow."""
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a piece of a streamed answer."""
+
+    def end(self) -> None:
+        """End a streamed answer."""
+
+
+class GrpcCall(Protocol):
+    """One gRPC call over HTTP/2."""
+
+    path: str
+    """`/inference.GRPCInferenceService/ModelInfer`."""
+    metadata: Headers
+    """Request fields, pseudo-headers left out."""
+    deadline_ns: int
+    """Monotonic time of `grpc-timeout`; 0 for none."""
+    arrival_ns: int
+    on_cancel: "object | None"
+    """Set by the service: called without arguments on RST_STREAM, on a passed deadline, on a lost connection."""
+
+    def respond(self, parts: Sequence[Buffer]) -> None:
+        """Answer a unary call: headers, one message, status OK, in one write."""
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send one message of a streaming answer."""
+
+    def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
+        """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
+
+
+class GrpcService(Protocol):
+    """What the HTTP/2 transport calls. `call` objects are its own `GrpcCall`s."""
+
+    def unary(self, call: GrpcCall, message: Buffer) -> None:
+        """Handle a complete unary call (also called for unknown paths, which it finishes UNIMPLEMENTED)."""
+
+    def is_streaming(self, path: str) -> bool:
+        """Tell whether messages of calls to `path` are handed over one by one."""
+
+    def stream_message(self, call: GrpcCall, message: Buffer) -> None:
+        """Handle one message of a streaming call."""
+
+    def stream_half_closed(self, call: GrpcCall) -> None:
+        """The peer has sent its last message of a streaming call."""

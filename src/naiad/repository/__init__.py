@@ -1,0 +1,1 @@
+"""Model repositories: stores, versions, lifecycle states."""

@@ -1,0 +1,1 @@
+"""Pure schedulers: (event, now) to decisions."""

@@ -1,0 +1,1 @@
+"""Statistics, metrics, tracing and logs."""

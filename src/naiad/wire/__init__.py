@@ -1,0 +1,1 @@
+"""Bytes to events and back, sans-IO: HTTP/2, HPACK cache, gRPC framing, limits."""
