@@ -1,0 +1,21 @@
+"""What rooms ask of their surroundings: ports that the composition root fills with the real thing."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class TimerHandle(Protocol):
+    """A scheduled call that can be called off."""
+
+    def cancel(self) -> None:
+        """Call it off; harmless after it ran."""
+
+
+class Loop(Protocol):
+    """The part of an event loop that the engine needs; every asyncio loop has it."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object:
+        """Run `callback` on the loop soon; callable from any thread."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
+        """Run `callback` on the loop after `delay` seconds; callable on the loop only."""

@@ -1,0 +1,229 @@
+"""Admission: check a request against the model's configuration, in Triton's order and with its messages.
+
+Everything that a header alone decides is decided once and kept in `RequestHeader.admission`; what remains per request
+is the size of its data.
+"""
+
+import math
+from collections.abc import Sequence
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import BY_CONFIG_NAME, DataType
+from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.tensor import Buffer, Shape, TensorSpec, decode_bytes_elements
+
+_ANY_SIZE = -1
+
+
+class Admission:
+    """What a model version derived from a header that it accepts; shared by all requests with that header."""
+
+    __slots__ = ("batch_size", "data_sizes", "model", "shape_key", "strings")
+
+    def __init__(
+        self, model: object, batch_size: int, shape_key: object, data_sizes: Sequence[int], strings: Sequence[int]
+    ) -> None:
+        self.model = model
+        self.batch_size = batch_size
+        self.shape_key = shape_key
+        self.data_sizes = tuple(data_sizes)
+        """Expected bytes of each input's data; -1 for BYTES, whose elements are counted instead."""
+        self.strings = tuple(strings)
+        """Positions of the BYTES inputs."""
+
+
+class _Expected:
+    """One configured input: what a request's tensor is held against."""
+
+    __slots__ = ("datatype", "dims", "name", "optional", "ragged")
+
+    def __init__(self, name: str, datatype: DataType, dims: Shape, *, optional: bool, ragged: bool) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.dims = dims
+        self.optional = optional
+        self.ragged = ragged
+
+
+class AdmissionRules:
+    """The rules of one model version, made from its configuration."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model_name = config.name
+        self._max_batch_size = config.max_batch_size
+        datatype_name = ModelConfig.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
+        self._inputs: dict[str, _Expected] = {}
+        for tensor in config.input:
+            self._inputs[tensor.name] = _Expected(
+                tensor.name,
+                BY_CONFIG_NAME[datatype_name.values_by_number[tensor.data_type].name],
+                tuple(tensor.dims),
+                optional=tensor.optional,
+                ragged=tensor.allow_ragged_batch,
+            )
+        self._outputs = frozenset(output.name for output in config.output)
+        self._required = [name for name, expected in self._inputs.items() if not expected.optional]
+
+    def admit(self, request: InferRequest, model: object) -> Admission:
+        """Check everything the header decides. Raises InferError with Triton's code and message."""
+        header = request.header
+        try:
+            return self._admit(header, model)
+        except InferError as error:
+            raise InferError(error.code, prefix(request.id) + error.message, detail=error.detail) from None
+
+    def _admit(self, header: RequestHeader, model: object) -> Admission:
+        self._check_outputs(header)
+        self._check_input_set(header)
+        batch_size = self._check_batch(header) if self._max_batch_size > 0 else 1
+        for spec in header.inputs:
+            self._check_input(spec)
+        sizes = [_ANY_SIZE if s.datatype is DataType.BYTES else s.byte_size for s in header.inputs]
+        strings = [i for i, s in enumerate(header.inputs) if s.datatype is DataType.BYTES]
+        return Admission(model, batch_size, self._shape_key(header), sizes, strings)
+
+    def _check_outputs(self, header: RequestHeader) -> None:
+        seen: set[str] = set()
+        for output in header.outputs:
+            if output.name in seen:
+                raise invalid_argument(f"output '{output.name}' already exists in request")
+            seen.add(output.name)
+            if output.name not in self._outputs:
+                raise invalid_argument(
+                    f"unexpected inference output '{output.name}' for model '{self._model_name}'"
+                )
+            if output.shared_memory is not None:
+                raise unsupported(f"shared memory for output '{output.name}' is not supported yet")
+            if output.classification:
+                raise unsupported(f"classification of output '{output.name}' is not supported yet")
+        if header.shared_memory:
+            raise unsupported("shared memory for inputs is not supported yet")
+
+    def _check_input_set(self, header: RequestHeader) -> None:
+        names = [spec.name for spec in header.inputs]
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                raise invalid_argument(f"input '{name}' already exists in request")
+        missing = [name for name in self._required if name not in names]
+        if missing or len(names) > len(self._inputs):
+            raise self._wrong_count(names, missing)
+        for name in names:
+            if name not in self._inputs:
+                raise invalid_argument(f"unexpected inference input '{name}' for model '{self._model_name}'")
+
+    def _wrong_count(self, names: Sequence[str], missing: Sequence[str]) -> InferError:
+        unknown = [name for name in names if name not in self._inputs]
+        if unknown and len(names) == len(self._inputs):
+            return invalid_argument(f"unexpected inference input '{unknown[0]}' for model '{self._model_name}'")
+        low, high = len(self._required), len(self._inputs)
+        if low == high:
+            opening = f"expected {high} inputs but got {len(names)} inputs for model '{self._model_name}'."
+        else:
+            opening = (
+                f"expected number of inputs between {low} and {high} but got {len(names)} inputs "
+                f"for model '{self._model_name}'."
+            )
+        got = ",".join(f"'{name}'" for name in names)
+        lacking = ",".join(f"'{name}'" for name in missing)
+        tail = f" Got input(s) [{got}]"
+        if missing:
+            tail += f", but missing required input(s) [{lacking}]. Please provide all required input(s)."
+        else:
+            tail += "."
+        return invalid_argument(opening + tail)
+
+    def _check_batch(self, header: RequestHeader) -> int:
+        batch_size = 0
+        for position, spec in enumerate(header.inputs):
+            if not spec.shape:
+                raise invalid_argument(f"input '{spec.name}' has no shape but model requires batch dimension")
+            if position == 0:
+                batch_size = spec.shape[0]
+            elif spec.shape[0] != batch_size:
+                raise invalid_argument(f"input '{spec.name}' batch size does not match other inputs")
+        if not 0 <= batch_size <= self._max_batch_size:
+            raise invalid_argument(
+                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}'"
+            )
+        return batch_size
+
+    def _check_input(self, spec: TensorSpec) -> None:
+        expected = self._inputs[spec.name]
+        if spec.datatype is not expected.datatype:
+            raise invalid_argument(
+                f"inference input '{spec.name}' data-type is '{spec.datatype.value}', "
+                f"but model '{self._model_name}' expects '{expected.datatype.value}'"
+            )
+        dims = spec.shape[1:] if self._max_batch_size > 0 else spec.shape
+        if any(dim < 0 for dim in spec.shape):
+            raise invalid_argument(
+                f"All input dimensions should be specified for input '{spec.name}' for model "
+                f"'{self._model_name}', got {_text(spec.shape)}"
+            )
+        if len(dims) != len(expected.dims) or any(
+            want not in (-1, got) for want, got in zip(expected.dims, dims, strict=True)
+        ):
+            raise self._wrong_shape(spec, expected)
+
+    def _wrong_shape(self, spec: TensorSpec, expected: _Expected) -> InferError:
+        full = (-1, *expected.dims) if self._max_batch_size > 0 else expected.dims
+        note = ""
+        if self._max_batch_size > 0:
+            note = (
+                f"NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+                f"prepended to each input shape. If you want to specify the full shape including the batch dim in "
+                f"your input dims config, try setting max_batch_size to zero. See the model configuration docs "
+                f"for more info on max_batch_size."
+            )
+        return invalid_argument(
+            f"unexpected shape for input '{spec.name}' for model '{self._model_name}'. "
+            f"Expected {_text(full)}, got {_text(spec.shape)}. {note}"
+        )
+
+    def _shape_key(self, header: RequestHeader) -> object:
+        batching = self._max_batch_size > 0
+        key = []
+        for spec in header.inputs:
+            if self._inputs[spec.name].ragged:
+                key.append((spec.name, None))
+            else:
+                key.append((spec.name, spec.shape[1:] if batching else spec.shape))
+        return tuple(sorted(key, key=lambda item: item[0]))
+
+    def check_sizes(self, request: InferRequest, admission: Admission) -> None:
+        """Check the data of a request whose sizes differ from the header's, or that holds strings.
+
+        Raises InferError(INVALID_ARG) with Triton's message.
+        """
+        for spec, data, size in zip(request.header.inputs, request.data, admission.data_sizes, strict=True):
+            if size == _ANY_SIZE:
+                self._check_strings(request, spec, data)
+            elif len(data) != size:
+                raise invalid_argument(
+                    f"{prefix(request.id)}input byte size mismatch for input '{spec.name}' for model "
+                    f"'{self._model_name}'. Expected {size}, got {len(data)}"
+                )
+
+    def _check_strings(self, request: InferRequest, spec: TensorSpec, data: Buffer) -> None:
+        expected = math.prod(spec.shape)
+        try:
+            count = len(decode_bytes_elements(data))
+        except InferError as error:
+            raise invalid_argument(
+                f"{prefix(request.id)}{error.message} for inference input '{spec.name}', expecting {expected} elements"
+            ) from None
+        if count != expected:
+            raise invalid_argument(
+                f"{prefix(request.id)}expected {expected} string elements for inference input '{spec.name}' "
+                f"for model '{self._model_name}', got {count}"
+            )
+
+
+def prefix(request_id: str) -> str:
+    """Return the prefix of Triton's validation messages; Triton: `<id_unknown>` stands for an absent id."""
+    return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def _text(shape: Shape) -> str:
+    return "[" + ",".join(str(dim) for dim in shape) + "]"

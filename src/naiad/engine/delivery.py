@@ -1,0 +1,47 @@
+"""Delivery: finished batches go from instance threads to the event loop, one loop callback for many of them."""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from naiad.core.ports import Loop
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+
+_log = logging.getLogger(__name__)
+
+Answers = tuple[Sequence[InferRequest], Sequence[InferResponse]]
+
+
+class Delivery:
+    """A queue of answers towards the loop.
+
+    Waking the loop costs a system call, so it is woken only when it does not already know of answers: batches that
+    finish before the loop gets to run are handed over together. Bounded by the requests in flight.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._answers: deque[Answers] = deque()
+        self._woken = False
+
+    def post(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
+        """Hand over one response per request; callable from any thread."""
+        self._answers.append((requests, responses))
+        # Both operations are atomic under the GIL. The flag is cleared before the queue is read, so an answer that
+        # is appended while the loop reads is either read too or wakes the loop once more: none stays behind.
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False
+        answers = self._answers
+        while answers:
+            requests, responses = answers.popleft()
+            for request, response in zip(requests, responses, strict=True):
+                try:
+                    request.on_response(request, response)
+                except Exception:
+                    # One broken exchange must not keep its batch mates from their answers.
+                    _log.exception("answering request '%s' failed", request.id)

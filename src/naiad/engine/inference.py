@@ -1,0 +1,219 @@
+"""The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import naiad
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import BY_CONFIG_NAME
+from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
+from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.request import InferRequest
+from naiad.core.tensor import TensorSpec
+from naiad.engine.served_model import ServedModel
+from naiad.telemetry.metrics import Registry
+from naiad.telemetry.statistics import VersionStatistics
+
+EXTENSIONS = (
+    "model_repository",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+"""The extensions that this server speaks, by their KServe names."""
+
+
+class Catalog(Protocol):
+    """What the engine asks of the model repository."""
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return a row per model version, and one per model that was never loaded."""
+
+    def is_ready(self) -> bool:
+        """Tell whether every model is in a state that lets the server be ready (strict readiness)."""
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model. Raises InferError when it fails or control is not allowed."""
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Unload a model. Raises InferError when control is not allowed."""
+
+
+class Engine:
+    """Routes requests to served model versions and answers questions about them.
+
+    `publish` replaces the table of ready versions as a whole, so a look-up on the loop needs no lock.
+    """
+
+    def __init__(self, *, server_id: str, metrics: Registry) -> None:
+        self._server_id = server_id
+        self._metrics = metrics
+        self._catalog: Catalog | None = None
+        self._table: dict[str, dict[str, ServedModel]] = {}
+        self._ready_to_serve = False
+        self.is_draining = False
+
+    def attach(self, catalog: Catalog) -> None:
+        """Connect the repository; called once, before the frontends start."""
+        self._catalog = catalog
+
+    def publish(self, ready: Mapping[str, Mapping[int, ServedModel]]) -> None:
+        """Replace the set of versions that take requests: model name to version to served model."""
+        table: dict[str, dict[str, ServedModel]] = {}
+        for name, versions in ready.items():
+            if versions:
+                row = {str(version): served for version, served in versions.items()}
+                row[""] = versions[max(versions)]
+                row["-1"] = row[""]
+                table[name] = row
+        self._table = table
+
+    def set_started(self) -> None:
+        """Declare start-up over: from now on readiness is what the models say."""
+        self._ready_to_serve = True
+
+    # --- inference ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest) -> None:
+        """Submit a request; the answer comes through `request.on_response` on the loop.
+
+        Raises InferError when the request is refused at the door; then `on_response` is not called.
+        """
+        header = request.header
+        row = self._table.get(header.model_name)
+        served = row.get(header.model_version) if row is not None else None
+        if served is None:
+            raise self._missing(header.model_name, header.model_version)
+        served.submit(request)
+
+    def cancel(self, request: InferRequest) -> None:
+        """Cancel a submitted request: drop it when it waits, mark it when it executes."""
+        if isinstance(request.model, ServedModel):
+            request.model.cancel(request)
+
+    def served(self, name: str, version: str = "") -> ServedModel:
+        """Return the ready version. Raises InferError with Triton's texts when there is none."""
+        row = self._table.get(name)
+        found = row.get(version) if row is not None else None
+        if found is None:
+            raise self._missing(name, version)
+        return found
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Tell whether a model is decoupled. Raises NOT_FOUND for an unknown model."""
+        return self.served(name, version).is_decoupled
+
+    def _missing(self, name: str, version: str) -> InferError:
+        rows = [row for row in self.repository_index() if row.name == name]
+        if not rows:
+            return not_found(f"Request for unknown model: '{name}' is not found")
+        if version in ("", "-1"):
+            return not_found(f"Request for unknown model: '{name}' has no available versions")
+        if not version.isdigit():
+            return invalid_argument(f"failed to get model version from specified version string '{version}'")
+        if all(row.version != version for row in rows):
+            return not_found(f"Request for unknown model: '{name}' version {version} is not found")
+        return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+
+    # --- health ---------------------------------------------------------------------------------------------------
+
+    def is_live(self) -> bool:
+        """Tell whether the server answers at all; true even while it drains."""
+        return True
+
+    def is_ready(self) -> bool:
+        """Tell whether the server is ready for traffic."""
+        if not self._ready_to_serve or self.is_draining or self._catalog is None:
+            return False
+        if not self._catalog.is_ready():
+            return False
+        return not any(row[""].health for row in self._table.values())
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
+        row = self._table.get(name)
+        served = row.get(version) if row is not None else None
+        if served is not None:
+            return not served.health
+        known = [r for r in self.repository_index() if r.name == name]
+        if not known or (version not in ("", "-1") and all(r.version != version for r in known)):
+            raise self._missing(name, version)
+        return False
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that wait or execute, over all models."""
+        return sum(s.in_flight_count for row in self._table.values() for s in set(row.values()))
+
+    # --- what there is to know ------------------------------------------------------------------------------------
+
+    def server_metadata(self) -> ServerMetadata:
+        """Return name, version and extensions of this server."""
+        return ServerMetadata(self._server_id, naiad.__version__, EXTENSIONS)
+
+    def model_config(self, name: str, version: str = "") -> ModelConfig:
+        """Return the complete configuration of a ready model. Raises InferError when it is not ready."""
+        return self.served(name, version).config
+
+    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+        """Return names, datatypes and shapes of a ready model. Raises InferError when it is not ready."""
+        config = self.served(name, version).config
+        if version in ("", "-1"):
+            row = self._table[name]
+            versions = [str(v) for v in sorted(int(v) for v in row if v.isdigit())]
+        else:
+            versions = [version]
+        batch = (-1,) if config.max_batch_size > 0 else ()
+        datatypes = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
+        inputs, outputs = (
+            [
+                TensorSpec(t.name, BY_CONFIG_NAME[datatypes[t.data_type].name], (*batch, *t.dims))
+                for t in tensors
+            ]
+            for tensors in (config.input, config.output)
+        )
+        return ModelMetadata(name, versions, config.platform or config.backend, inputs, outputs)
+
+    def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
+        """Return statistics of one version, of all versions of a model, or of all models (no name).
+
+        Raises InferError(INVALID_ARG) for what is not ready, with Triton's texts.
+        """
+        if not name:
+            rows = [self._table[model] for model in sorted(self._table)]
+        elif name in self._table:
+            rows = [self._table[name]]
+        else:
+            raise invalid_argument(f"requested model '{name}' is not available")
+        if version not in ("", "-1"):
+            if version not in rows[0]:
+                raise invalid_argument(f"requested model version is not available for model '{name}'")
+            return [rows[0][version].statistics.snapshot()]
+        return [row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)]
+
+    def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the rows of the repository index; with `ready_only` those of ready versions."""
+        if self._catalog is None:
+            return []
+        rows = self._catalog.index(ready_only)
+        return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
+
+    def metrics_text(self) -> bytes:
+        """Return the Prometheus exposition of everything that is measured."""
+        return self._metrics.render()
+
+    # --- control --------------------------------------------------------------------------------------------------
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model. Raises InferError."""
+        if self._catalog is None:
+            raise unavailable("Server not ready")
+        self._catalog.load_model(name, parameters)
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Unload a model. Raises InferError."""
+        if self._catalog is None:
+            raise unavailable("Server not ready")
+        self._catalog.unload_model(name, parameters)
