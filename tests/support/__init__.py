@@ -1,0 +1,1 @@
+"""Pieces that tests share: fake loops, scripted backends, model builders."""

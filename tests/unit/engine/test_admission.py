@@ -1,0 +1,105 @@
+"""Admission says what Triton says, in Triton's order."""
+
+import pytest
+from support.engine_parts import Answers, config, header, request
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.core.tensor import TensorSpec, encode_bytes_elements
+from naiad.engine.admission import AdmissionRules
+
+FP32 = DataType.FP32
+
+
+def refusal(made: ModelConfig, bad: RequestHeader, request_id: str = "") -> InferError:
+    with pytest.raises(InferError) as caught:
+        AdmissionRules(made).admit(request(Answers(), request_id, bad), object())
+    return caught.value
+
+
+def test_admits_a_request_with_its_rows() -> None:
+    admission = AdmissionRules(config()).admit(request(Answers(), made=header(rows=3)), self := object())
+    assert admission.batch_size == 3
+    assert admission.data_sizes == (24,)
+    assert admission.model is self
+
+
+def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
+    made = config()
+    made.input.add(name="RAGGED", data_type="TYPE_FP32", dims=[-1], allow_ragged_batch=True)
+    rules = AdmissionRules(made)
+
+    def key(rows: int, length: int) -> object:
+        specs = [TensorSpec("IN", FP32, (rows, 2)), TensorSpec("RAGGED", FP32, (rows, length))]
+        return rules.admit(request(Answers(), made=RequestHeader(model_name="m", inputs=specs)), object()).shape_key
+
+    assert key(1, 5) == key(4, 9)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (header(rows=9), "inference request batch-size must be <= 8 for 'm'"),
+        (header(datatype=DataType.INT32), "inference input 'IN' data-type is 'INT32', but model 'm' expects 'FP32'"),
+        (header(width=3), "unexpected shape for input 'IN' for model 'm'. Expected [-1,2], got [1,3]. NOTE"),
+        (header(name="X"), "unexpected inference input 'X' for model 'm'"),
+        (
+            RequestHeader(model_name="m"),
+            "expected 1 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing required input(s) ['IN']. "
+            "Please provide all required input(s).",
+        ),
+        (
+            RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, ())]),
+            "input 'IN' has no shape but model requires batch dimension",
+        ),
+        (
+            RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, (1, -1))]),
+            "All input dimensions should be specified",
+        ),
+        (
+            RequestHeader(
+                model_name="m", inputs=[TensorSpec("IN", FP32, (1, 2))], outputs=[RequestedOutput("NO")]
+            ),
+            "unexpected inference output 'NO' for model 'm'",
+        ),
+    ],
+)
+def test_refuses_with_triton_text(bad: RequestHeader, message: str) -> None:
+    error = refusal(config(), bad, "r1")
+    assert error.code is ErrorCode.INVALID_ARG
+    assert message in error.message
+    assert error.message.startswith("[request id: r1] ")
+
+
+def test_message_of_a_request_without_id_says_unknown() -> None:
+    assert refusal(config(), header(rows=9)).message.startswith("[request id: <id_unknown>] ")
+
+
+def test_optional_inputs_change_the_count_message() -> None:
+    made = config()
+    made.input.add(name="MAYBE", data_type="TYPE_FP32", dims=[1], optional=True)
+    assert "expected number of inputs between 1 and 2 but got 0" in refusal(made, RequestHeader(model_name="m")).message
+
+
+def test_size_of_data_is_checked_for_every_request() -> None:
+    rules = AdmissionRules(config())
+    good = request(Answers())
+    admission = rules.admit(good, object())
+    short = InferRequest(good.header, [b"123"], Answers())
+    with pytest.raises(InferError, match=r"input byte size mismatch for input 'IN' for model 'm'. Expected 8, got 3"):
+        rules.check_sizes(short, admission)
+
+
+def test_string_elements_are_counted() -> None:
+    made = ModelConfig(name="m", max_batch_size=0)
+    made.input.add(name="IN", data_type="TYPE_STRING", dims=[2])
+    rules = AdmissionRules(made)
+    spec = RequestHeader(model_name="m", inputs=[TensorSpec("IN", DataType.BYTES, (2,))])
+    admission = rules.admit(InferRequest(spec, [b""], Answers()), object())
+    rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a", b""])], Answers()), admission)
+    with pytest.raises(InferError, match="expected 2 string elements"):
+        rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a"])], Answers()), admission)
+    with pytest.raises(InferError, match="incomplete string"):
+        rules.check_sizes(InferRequest(spec, [b"\xff\xff\xff\xffa"], Answers()), admission)
