@@ -105,6 +105,7 @@ class InferRequest:
         "data",
         "header",
         "id",
+        "lane",
         "model",
         "on_response",
         "shape_key",
@@ -138,6 +139,8 @@ class InferRequest:
         """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
         self.model: object = None
         """The served model version that admitted the request."""
+        self.lane: object = None
+        """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

@@ -1,0 +1,73 @@
+"""What a scheduler decides: which of the waiting requests execute together, and when."""
+
+import abc
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError
+from naiad.core.request import InferRequest
+
+
+class Dropped(NamedTuple):
+    """A request that left the queue without being executed, and what to answer it with."""
+
+    request: InferRequest
+    error: InferError
+    """Its `reason` says how statistics count it."""
+
+
+class Scheduler(abc.ABC):
+    """The waiting requests of one served model version.
+
+    Pure: it knows neither clock nor lock. Every method, `wake_ns` and `expire_ns` included, is called by a caller
+    that holds the model's lock and says what time it is; only `pending_count` may be read without the lock.
+    """
+
+    has_timeouts: bool = False
+    """Whether requests may time out in the queue, so that `expire` can have anything to do."""
+    pending_count: int = 0
+    """Requests that wait."""
+
+    @abc.abstractmethod
+    def enqueue(self, request: InferRequest, now_ns: int) -> bool:
+        """Take in a request; it waits from `request.arrival_ns`, and its timeout counts from `now_ns`.
+
+        Returns whether it is worth waking a free instance: False when a free instance that has called `take` and
+        sleeps until `wake_ns` would find nothing new to do. A caller may ignore it.
+        Raises InferError(UNAVAILABLE) when the queue is full; statistics do not count that.
+        """
+
+    @abc.abstractmethod
+    def take(self, now_ns: int) -> Batch | None:
+        """Return the next batch for an instance that is free, or None when nothing should run now.
+
+        None although requests wait means that they are held back to grow the batch: call again at `wake_ns`.
+        """
+
+    @abc.abstractmethod
+    def wake_ns(self) -> int:
+        """Return the monotonic time at which `take` or `expire` acts even if no request comes; 0 for never.
+
+        Asked by a free instance after `take` returned None. The time may lie in the past.
+        """
+
+    @abc.abstractmethod
+    def expire_ns(self) -> int:
+        """Return the monotonic time of the nearest timeout, at which `expire` acts; 0 for none.
+
+        This is what a timer needs while every instance is busy: `wake_ns` also tells the end of a batching delay,
+        which nobody can act on without a free instance.
+        """
+
+    @abc.abstractmethod
+    def expire(self, now_ns: int) -> Sequence[Dropped]:
+        """Remove and return the requests whose timeout is over at `now_ns` and that are to be rejected."""
+
+    @abc.abstractmethod
+    def cancel(self, request: InferRequest) -> bool:
+        """Remove a request; True when it still waited, False when it was never here or has left already."""
+
+    @abc.abstractmethod
+    def drain(self) -> list[InferRequest]:
+        """Remove and return everything that waits, for a model that stops."""
