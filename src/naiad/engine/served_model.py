@@ -94,15 +94,16 @@ class ServedModel:
         with self._lock:
             if self._stopping:
                 raise self._stopped(request)
-            self._scheduler.enqueue(request, request.arrival_ns)
+            worth_waking = self._scheduler.enqueue(request, request.arrival_ns)
             if self._ordered is not None:
                 self._ordered.expect(request)
-            if self._idle:
+            if worth_waking and self._idle:
                 waker = self._idle.pop()
+            expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
         if waker is not None:
             waker.release()
-        elif self._scheduler.has_timeouts:
-            self._arm_timer()
+        if expire_ns:
+            self._arm_timer(expire_ns)
 
     def cancel(self, request: InferRequest) -> None:
         """Drop a request that still waits; a request that executes is only marked."""
@@ -118,23 +119,23 @@ class ServedModel:
             f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference requests"
         )
 
-    def _arm_timer(self) -> None:
+    def _arm_timer(self, expire_ns: int) -> None:
         """See to it that timeouts are noticed while every instance is busy."""
-        wake_ns = self._scheduler.wake_ns()
-        if not wake_ns or (self._timer is not None and self._timer_ns <= wake_ns):
-            return
         if self._timer is not None:
+            if self._timer_ns <= expire_ns:
+                return
             self._timer.cancel()
-        self._timer_ns = wake_ns
-        self._timer = self._loop.call_later(max(0.0, (wake_ns - _now_ns()) / 1e9), self._on_timer)
+        self._timer_ns = expire_ns
+        self._timer = self._loop.call_later(max(0.0, (expire_ns - _now_ns()) / 1e9), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         with self._lock:
             dropped = self._scheduler.expire(_now_ns())
+            expire_ns = self._scheduler.expire_ns()
         self._drop(dropped)
-        if self._scheduler.pending_count:
-            self._arm_timer()
+        if expire_ns:
+            self._arm_timer(expire_ns)
 
     # --- called on any thread -----------------------------------------------------------------------------------
 
