@@ -1,0 +1,268 @@
+"""Statistics of one model version, counted as Triton counts them."""
+
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+
+LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(
+    step * 10**decade for decade in range(5, 11) for step in (1, 2, 5) if step * 10**decade <= 20 * 10**9
+) + (60 * 10**9,)
+"""Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
+
+LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+"""The latencies of which histograms are kept; those of the request and its queue time differ within a batch."""
+
+_BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
+_SAMPLE_LIMIT = 8192
+
+
+class Duration(NamedTuple):
+    """How often something happened and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+
+class BatchStatistics(NamedTuple):
+    """Executions of one total batch size; the three counts are equal."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class Sample(NamedTuple):
+    """The latencies of one successful request, for summaries."""
+
+    end_ns: int
+    request_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatistics:
+    """What `GET /v2/models/m/stats` tells about a version, and what metrics need beyond it."""
+
+    name: str
+    version: str
+    last_inference_ms: int = 0
+    """Wall-clock time of the last execution in ms since the epoch; 0 before the first."""
+    inference_count: int = 0
+    """Rows of successful requests."""
+    execution_count: int = 0
+    """Executed batches."""
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    cache_hit: Duration = Duration()
+    cache_miss: Duration = Duration()
+    batch_stats: Sequence[BatchStatistics] = ()
+    """Ascending by batch size."""
+    failures: Mapping[FailureReason, int] = field(default_factory=dict)
+    """Failed requests by reason, every reason present."""
+    release_reasons: Mapping[str, int] = field(default_factory=dict)
+    """Executed batches by `Batch.release_reason`."""
+    latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """For each of `LATENCIES` the successful requests per bucket; the last bucket is beyond every bound."""
+
+
+class ModelStatistics:
+    """Counts what happens to the requests of one model version; instances record, anybody takes snapshots.
+
+    Instance threads record once a batch, under a lock of its own. Most sums are formed per batch: the durations of n
+    requests that end together are n times the end less the sum of their arrivals.
+    """
+
+    def __init__(self, model: str, version: str, *, answered_is_success: bool = False) -> None:
+        """`answered_is_success` is for Python models.
+
+        Triton: its Python backend counts a request that the model answered with an error as a success, and a batch
+        whose `execute` raised as an execution; other backends count neither.
+        """
+        self.model = model
+        self.version = version
+        self._answered_is_success = answered_is_success
+        self._lock = threading.Lock()
+        self._last_inference_ms = 0
+        self._inference_count = 0
+        self._execution_count = 0
+        self._success_count = 0
+        self._request_ns = 0
+        self._queue_ns = 0
+        self._compute_ns = [0, 0, 0]
+        self._fail_count = 0
+        self._fail_ns = 0
+        self._failures = dict.fromkeys(FailureReason, 0)
+        self._release_reasons: dict[str, int] = {}
+        self._batches: dict[int, list[int]] = {}
+        """Total batch size to executions and the summed input, infer and output ns."""
+        self._buckets = [[0] * _BUCKET_COUNT for _ in LATENCIES]
+        self._samples: deque[Sample] | None = None
+
+    def keep_samples(self) -> None:
+        """Keep the latencies of the last requests from now on, for summaries; bounded."""
+        self._samples = deque(maxlen=_SAMPLE_LIMIT)
+
+    # --- recording ------------------------------------------------------------------------------------------------
+
+    def record_batch(self, batch: Batch, responses: Sequence[InferResponse], end_ns: int, wall_ms: int = 0) -> None:
+        """Count an executed batch whose times are stamped; `responses` are those of its requests, in order.
+
+        `end_ns` is the monotonic time at which the requests end, `wall_ms` the epoch time, by default the present.
+        """
+        # hot: bench/micro_scheduler.py
+        requests = batch.requests
+        rows = batch.size
+        if not self._answered_is_success:
+            errors = [response.error for response in responses if response.error is not None]
+            if errors:
+                requests, rows = self._record_errors(batch, responses, end_ns)
+                if not requests:
+                    return
+        arrivals = [request.arrival_ns for request in requests]
+        with self._lock:
+            durations = self._record_execution(batch, wall_ms)
+            self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
+            # Triton: a request counts one row at least.
+            self._inference_count += max(rows, len(arrivals))
+
+    def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
+        """Count a batch whose execution failed as a whole: every request fails by the backend."""
+        with self._lock:
+            count = len(batch.requests)
+            self._fail_count += count
+            self._fail_ns += count * end_ns - sum([request.arrival_ns for request in batch.requests])
+            self._failures[FailureReason.BACKEND] += count
+            if self._answered_is_success:
+                self._record_execution(batch, wall_ms)
+
+    def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
+        """Count a request that had been queued and ended without being executed."""
+        with self._lock:
+            self._record_failure(request, reason, end_ns)
+
+    def _record_failure(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
+        self._fail_count += 1
+        self._fail_ns += end_ns - request.arrival_ns
+        self._failures[reason] += 1
+
+    def _record_errors(
+        self, batch: Batch, responses: Sequence[InferResponse], end_ns: int
+    ) -> tuple[list[InferRequest], int]:
+        """Count the requests that failed alone; return the others and their rows."""
+        successes: list[InferRequest] = []
+        rows = 0
+        with self._lock:
+            for request, response in zip(batch.requests, responses, strict=True):
+                if response.error is None:
+                    successes.append(request)
+                    rows += request.batch_size
+                else:
+                    self._record_failure(request, _reason_of(response.error), end_ns)
+        return successes, rows
+
+    def _record_execution(self, batch: Batch, wall_ms: int) -> tuple[int, int, int]:
+        """Count one execution and return its durations: input, infer, output."""
+        durations = (
+            batch.compute_start_ns - batch.exec_start_ns,
+            batch.compute_end_ns - batch.compute_start_ns,
+            batch.exec_end_ns - batch.compute_end_ns,
+        )
+        self._last_inference_ms = wall_ms or time.time_ns() // 1_000_000
+        self._execution_count += 1
+        reasons = self._release_reasons
+        reasons[batch.release_reason] = reasons.get(batch.release_reason, 0) + 1
+        # Bounded by the sizes that exist, of which there are max_batch_size.
+        entry = self._batches.get(batch.size)
+        if entry is None:
+            entry = self._batches[batch.size] = [0, 0, 0, 0]
+        entry[0] += 1
+        entry[1] += durations[0]
+        entry[2] += durations[1]
+        entry[3] += durations[2]
+        return durations
+
+    def _record_successes(
+        self, arrivals: Sequence[int], durations: tuple[int, int, int], start_ns: int, end_ns: int
+    ) -> None:
+        count = len(arrivals)
+        arrived_ns = sum(arrivals)
+        self._success_count += count
+        self._request_ns += count * end_ns - arrived_ns
+        self._queue_ns += count * start_ns - arrived_ns
+        buckets = self._buckets
+        _count_since(buckets[0], arrivals, end_ns)
+        _count_since(buckets[1], arrivals, start_ns)
+        # Triton: each request of a batch adds the whole batch's durations.
+        for position, duration in enumerate(durations):
+            self._compute_ns[position] += count * duration
+            buckets[position + 2][bisect_left(LATENCY_BOUNDS_NS, duration)] += count
+        if self._samples is not None:
+            self._samples.extend(Sample(end_ns, end_ns - a, start_ns - a, *durations) for a in arrivals)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> VersionStatistics:
+        """Return the counts of one moment."""
+        with self._lock:
+            count = self._success_count
+            computes = [Duration(count, ns) for ns in self._compute_ns]
+            return VersionStatistics(
+                name=self.model,
+                version=self.version,
+                last_inference_ms=self._last_inference_ms,
+                inference_count=self._inference_count,
+                execution_count=self._execution_count,
+                success=Duration(count, self._request_ns),
+                fail=Duration(self._fail_count, self._fail_ns),
+                queue=Duration(count, self._queue_ns),
+                compute_input=computes[0],
+                compute_infer=computes[1],
+                compute_output=computes[2],
+                batch_stats=[
+                    BatchStatistics(size, *(Duration(entry[0], ns) for ns in entry[1:]))
+                    for size, entry in sorted(self._batches.items())
+                ],
+                failures=dict(self._failures),
+                release_reasons=dict(self._release_reasons),
+                latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},
+            )
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the samples that are kept, oldest first; none unless `keep_samples` was called."""
+        with self._lock:
+            return list(self._samples or ())
+
+
+def _count_since(buckets: list[int], arrivals: Sequence[int], moment_ns: int) -> None:
+    """Count the time from each arrival to `moment_ns` in `buckets`."""
+    bounds = LATENCY_BOUNDS_NS
+    shortest = bisect_left(bounds, moment_ns - max(arrivals))
+    # Requests that batch together came close together: mostly the first and the last share a bucket.
+    if shortest == bisect_left(bounds, moment_ns - min(arrivals)):
+        buckets[shortest] += len(arrivals)
+        return
+    for arrival_ns in arrivals:
+        buckets[bisect_left(bounds, moment_ns - arrival_ns)] += 1
+
+
+def _reason_of(error: InferError) -> FailureReason:
+    if error.reason is not None:
+        return error.reason
+    return FailureReason.CANCELED if error.code is ErrorCode.CANCELLED else FailureReason.BACKEND
