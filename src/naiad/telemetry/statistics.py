@@ -13,9 +13,12 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 
-LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(
-    step * 10**decade for decade in range(5, 11) for step in (1, 2, 5) if step * 10**decade <= 20 * 10**9
-) + (60 * 10**9,)
+_MS = 1_000_000
+LATENCY_BOUNDS_NS: tuple[int, ...] = (
+    *(100_000, 200_000, 500_000),
+    *(1 * _MS, 2 * _MS, 5 * _MS, 10 * _MS, 20 * _MS, 50 * _MS, 100 * _MS, 200 * _MS, 500 * _MS),
+    *(1_000 * _MS, 2_000 * _MS, 5_000 * _MS, 10_000 * _MS, 20_000 * _MS, 60_000 * _MS),
+)
 """Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
 
 LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
@@ -25,14 +28,19 @@ _BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
 _SAMPLE_LIMIT = 8192
 
 
-class Duration(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Duration:
     """How often something happened and how long it took in all."""
 
     count: int = 0
     ns: int = 0
 
 
-class BatchStatistics(NamedTuple):
+_NEVER = Duration()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
     """Executions of one total batch size; the three counts are equal."""
 
     batch_size: int
@@ -64,14 +72,14 @@ class VersionStatistics:
     """Rows of successful requests."""
     execution_count: int = 0
     """Executed batches."""
-    success: Duration = Duration()
-    fail: Duration = Duration()
-    queue: Duration = Duration()
-    compute_input: Duration = Duration()
-    compute_infer: Duration = Duration()
-    compute_output: Duration = Duration()
-    cache_hit: Duration = Duration()
-    cache_miss: Duration = Duration()
+    success: Duration = _NEVER
+    fail: Duration = _NEVER
+    queue: Duration = _NEVER
+    compute_input: Duration = _NEVER
+    compute_infer: Duration = _NEVER
+    compute_output: Duration = _NEVER
+    cache_hit: Duration = _NEVER
+    cache_miss: Duration = _NEVER
     batch_stats: Sequence[BatchStatistics] = ()
     """Ascending by batch size."""
     failures: Mapping[FailureReason, int] = field(default_factory=dict)
@@ -128,19 +136,17 @@ class ModelStatistics:
         """
         # hot: bench/micro_scheduler.py
         requests = batch.requests
-        rows = batch.size
-        if not self._answered_is_success:
-            errors = [response.error for response in responses if response.error is not None]
-            if errors:
-                requests, rows = self._record_errors(batch, responses, end_ns)
-                if not requests:
-                    return
+        if not self._answered_is_success and any([response.error for response in responses]):
+            requests = self._record_errors(batch, responses, end_ns)
+            if not requests:
+                return
         arrivals = [request.arrival_ns for request in requests]
+        # Triton: a request counts one row at least.
+        rows = sum([request.batch_size or 1 for request in requests])
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
             self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
-            # Triton: a request counts one row at least.
-            self._inference_count += max(rows, len(arrivals))
+            self._inference_count += rows
 
     def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
         """Count a batch whose execution failed as a whole: every request fails by the backend."""
@@ -162,20 +168,16 @@ class ModelStatistics:
         self._fail_ns += end_ns - request.arrival_ns
         self._failures[reason] += 1
 
-    def _record_errors(
-        self, batch: Batch, responses: Sequence[InferResponse], end_ns: int
-    ) -> tuple[list[InferRequest], int]:
-        """Count the requests that failed alone; return the others and their rows."""
+    def _record_errors(self, batch: Batch, responses: Sequence[InferResponse], end_ns: int) -> Sequence[InferRequest]:
+        """Count the requests that failed alone; return the others."""
         successes: list[InferRequest] = []
-        rows = 0
         with self._lock:
             for request, response in zip(batch.requests, responses, strict=True):
                 if response.error is None:
                     successes.append(request)
-                    rows += request.batch_size
                 else:
                     self._record_failure(request, _reason_of(response.error), end_ns)
-        return successes, rows
+        return successes
 
     def _record_execution(self, batch: Batch, wall_ms: int) -> tuple[int, int, int]:
         """Count one execution and return its durations: input, infer, output."""
