@@ -1,1 +1,1 @@
-"""Model repositories: stores, versions, lifecycle states."""
+"""Model repositories: where models lie, which versions they have, and the life of each version."""

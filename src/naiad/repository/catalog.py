@@ -1,0 +1,216 @@
+"""The catalog: the models of all repositories, and the work of loading and unloading them."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Protocol
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, unavailable
+from naiad.core.model import IndexEntry, ModelState
+from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V, V_co
+from naiad.repository.store import ModelEntry, Store
+
+_log = logging.getLogger(__name__)
+
+DUPLICATE = "model appears in two or more repositories"
+"""Triton's reason for a model that is not unique."""
+_NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
+# Triton: the same text in mode NONE.
+_RETIRE_TIMEOUT_S = 30.0
+"""How long a version that was replaced may take to finish its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """What is going to be loaded of a model: its configuration as read, and the versions that the policy selects."""
+
+    entry: ModelEntry
+    config: ModelConfig
+    versions: Sequence[int]
+
+
+class VersionLoader(Protocol[V_co]):
+    """Turns what a store has into something that serves. Its methods are called from several threads."""
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        """Read the configuration and select the versions. Raises InferError."""
+
+    def load(self, plan: ModelPlan, version: int) -> V_co:
+        """Load one version. Raises InferError."""
+
+
+class Catalog(Generic[V]):
+    """Models of one or several stores, loaded at start (control mode NONE)."""
+
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        loader: VersionLoader[V],
+        publish: Publish[V],
+        *,
+        load_thread_count: int = 4,
+        load_retry_count: int = 0,
+        ready_rule: ReadyRule | None = None,
+    ) -> None:
+        self._stores = stores
+        self._loader = loader
+        self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
+        self._load_thread_count = load_thread_count
+        self._load_retry_count = load_retry_count
+        self._abandoned = False
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return a row per model version, and one per model that was never loaded."""
+        rows = self._lifecycle.rows()
+        return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
+
+    def is_ready(self) -> bool:
+        """Tell whether the readiness rule is met."""
+        return self._lifecycle.is_ready
+
+    # --- control ----------------------------------------------------------------------------------------------------
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Refuse: mode NONE takes no commands. Raises InferError(UNAVAILABLE)."""
+        raise unavailable(_NO_CONTROL)
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Refuse: mode NONE takes no commands. Raises InferError(UNAVAILABLE)."""
+        raise unavailable(_NO_CONTROL)
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def load_all(self) -> bool:
+        """Load every model of every repository, in parallel; whether all of them are ready.
+
+        Raises InferError when a repository cannot be read. What fails about a single model is logged and kept as the
+        reason of its state.
+        """
+        entries, all_loaded = self._discover()
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
+            loads = [(plan, self._start_load(pool, plan)) for plan in map(self._plan, entries) if plan is not None]
+            all_loaded = all_loaded and len(loads) == len(entries)
+            for plan, futures in loads:
+                all_loaded = self._finish_load(plan, futures) and all_loaded
+        return all_loaded
+
+    def abandon(self) -> None:
+        """Give up loading: what is being loaded finishes, what waits is not begun."""
+        self._abandoned = True
+
+    def _discover(self) -> tuple[list[ModelEntry], bool]:
+        """Return the models that are unique, and whether that was all of them."""
+        owners: dict[str, list[Store]] = {}
+        for store in self._stores:
+            for name in store.list_models():
+                owners.setdefault(name, []).append(store)
+        entries: list[ModelEntry] = []
+        for name, stores in sorted(owners.items()):
+            if len(stores) > 1:
+                where = ", ".join(store.location for store in stores)
+                _log.error("failed to poll model '%s': not unique across all model repositories: %s", name, where)
+                self._lifecycle.fail_model(name, DUPLICATE)
+                continue
+            try:
+                entries.append(stores[0].open_model(name))
+            except (InferError, OSError) as error:
+                self._fail_model(name, error)
+        return entries, len(entries) == len(owners)
+
+    def _plan(self, entry: ModelEntry) -> ModelPlan | None:
+        try:
+            return self._loader.plan(entry)
+        except Exception as error:
+            self._fail_model(entry.name, error)
+            return None
+
+    def _fail_model(self, name: str, error: Exception) -> None:
+        reason = reason_of(error)
+        _log.error("failed to load model '%s': %s", name, reason, exc_info=_traceback_of(error))
+        self._lifecycle.fail_model(name, reason)
+
+    def _start_load(self, pool: ThreadPoolExecutor, plan: ModelPlan) -> dict[int, "Future[V]"]:
+        self._lifecycle.begin_load(plan.entry.name, plan.versions)
+        return {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
+
+    def _load_version(self, plan: ModelPlan, version: int) -> V:
+        name = plan.entry.name
+        retries_left = self._load_retry_count
+        while True:
+            if self._abandoned:
+                raise unavailable("loading was abandoned because the server is stopping")
+            _log.info("loading: %s:%d", name, version)
+            try:
+                return self._loader.load(plan, version)
+            except Exception as error:
+                if not retries_left:
+                    raise
+                retries_left -= 1
+                _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
+
+    def _finish_load(self, plan: ModelPlan, futures: Mapping[int, "Future[V]"]) -> bool:
+        """Wait for the versions of one model and put them in place, all or none of them."""
+        name = plan.entry.name
+        loaded: dict[int, V] = {}
+        for version, future in futures.items():
+            try:
+                loaded[version] = future.result()
+            except Exception as error:
+                reason = reason_of(error)
+                _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=_traceback_of(error))
+                self._lifecycle.fail_version(name, version, reason)
+        if len(loaded) == len(futures):
+            for retired in self._lifecycle.swap(name, loaded):
+                stop_version(retired, _RETIRE_TIMEOUT_S)
+            _log.info("successfully loaded '%s'", name)
+            return True
+        # Triton: a set of versions is all or nothing; what did load is released.
+        for version, useless in loaded.items():
+            stop_version(useless, 0.0)
+            self._lifecycle.fail_version(name, version, UNLOADED)
+        return False
+
+    # --- unloading --------------------------------------------------------------------------------------------------
+
+    def unload_all(self, timeout_s: float) -> bool:
+        """Unload everything in parallel; whether every accepted request finished within `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        names = sorted({row.name for row in self._lifecycle.rows() if row.state is ModelState.READY})
+        if not names:
+            return True
+        with ThreadPoolExecutor(min(len(names), 32), thread_name_prefix="unload") as pool:
+            return all(list(pool.map(lambda name: self._unload(name, deadline_s), names)))
+
+    def _unload(self, name: str, deadline_s: float) -> bool:
+        unloading = self._lifecycle.begin_unload(name)
+        finished = True
+        for version, loaded in unloading.items():
+            in_time = stop_version(loaded, max(0.0, deadline_s - time.monotonic()))
+            finished = finished and in_time
+            _log.info("successfully unloaded '%s' version %d", name, version)
+        self._lifecycle.end_unload(name, list(unloading))
+        return finished
+
+
+def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
+    """Stop a version; a failure on the way out is logged, for nothing can be done about it any more."""
+    try:
+        return loaded.stop(timeout_s)
+    except Exception:
+        _log.exception("stopping a model version failed")
+        return True
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text that says why a load failed: the message of an InferError, type and text of anything else."""
+    return error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+
+
+def _traceback_of(error: Exception) -> Exception | None:
+    """Return what to log a traceback of: only failures that nobody foresaw have one worth reading."""
+    return None if isinstance(error, InferError) else error

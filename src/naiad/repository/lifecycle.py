@@ -1,0 +1,202 @@
+"""The life of model versions: which state each is in, why, and what is loaded for it.
+
+The table is the truth about models for every thread. Whoever changes it does so under one lock; readers on the event
+loop use what was published (`publish` gets a fresh mapping of what is ready) or one cached verdict, and never wait.
+
+A version is LOADING until `swap` puts something loaded in place (READY) or `fail_version` says why not (UNAVAILABLE).
+A reload leaves the old version READY and in place until the swap.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from naiad.core.model import IndexEntry, ModelState
+
+UNLOADED = "unloaded"
+"""Triton: the reason of a version that was unloaded on purpose; strict readiness looks for exactly this text."""
+
+
+class LoadedVersion(Protocol):
+    """A version that takes requests until it is stopped."""
+
+    def stop(self, timeout_s: float) -> bool:
+        """Refuse new requests, let accepted ones finish, release everything; whether all finished in time."""
+
+
+V = TypeVar("V", bound=LoadedVersion)
+V_co = TypeVar("V_co", bound=LoadedVersion, covariant=True)
+
+Publish = Callable[[Mapping[str, Mapping[int, V]]], None]
+"""Gets, after every change, model name to version to what is loaded, for everything that is READY."""
+
+
+class _Version(Generic[V]):
+    """State of one version. `loaded` is set exactly while requests may reach it."""
+
+    __slots__ = ("loaded", "reason", "state")
+
+    def __init__(self) -> None:
+        self.state = ModelState.UNKNOWN
+        self.reason = ""
+        self.loaded: V | None = None
+
+    def become(self, state: ModelState, reason: str = "") -> None:
+        self.state = state
+        self.reason = reason
+
+
+class _Model(Generic[V]):
+    """One model: its versions, or the reason why it has none."""
+
+    __slots__ = ("reason", "versions")
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.versions: dict[int, _Version[V]] = {}
+
+
+class ReadyRule:
+    """Which models must be ready for the server to be ready.
+
+    `all` is Triton's strict readiness: every version that the life cycle knows is READY, or was unloaded on purpose,
+    and no known model is without one. `any`: at least one model is ready. `none`: the server answers, no more.
+    Anything else names the models that count, comma-separated; each needs a ready version.
+    """
+
+    def __init__(self, rule: str = "all") -> None:
+        self._rule = rule
+        self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
+
+    def holds(self, rows: Sequence[IndexEntry]) -> bool:
+        """Tell whether the rule is met by the rows of the repository index."""
+        if self._rule == "none":
+            return True
+        ready = {row.name for row in rows if row.state is ModelState.READY}
+        if self._rule == "any":
+            return bool(ready)
+        if self._rule == "all":
+            return all(_is_available(row) for row in rows)
+        return self._names <= ready
+
+
+def _is_available(row: IndexEntry) -> bool:
+    if row.state is ModelState.READY:
+        return True
+    return row.state is ModelState.UNAVAILABLE and row.reason == UNLOADED
+
+
+class Lifecycle(Generic[V]):
+    """The table of models, versions and states."""
+
+    def __init__(self, publish: Publish[V], ready_rule: ReadyRule | None = None) -> None:
+        self._publish = publish
+        self._ready_rule = ready_rule or ReadyRule()
+        self._lock = threading.Lock()
+        self._models: dict[str, _Model[V]] = {}
+        self._is_ready = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the readiness rule is met; answered without a lock."""
+        return self._is_ready
+
+    def rows(self) -> list[IndexEntry]:
+        """Return a row per version, ordered by name and version, and one per model without versions."""
+        with self._lock:
+            return self._rows()
+
+    def _rows(self) -> list[IndexEntry]:
+        rows = []
+        for name in sorted(self._models):
+            model = self._models[name]
+            for number in sorted(model.versions):
+                version = model.versions[number]
+                rows.append(IndexEntry(name, str(number), version.state, version.reason))
+            if not model.versions:
+                state = ModelState.UNAVAILABLE if model.reason else None
+                rows.append(IndexEntry(name, "", state, model.reason))
+        return rows
+
+    def _changed(self, *, published: bool = False) -> None:
+        """Take over a change; the lock is held, so changes are published in the order in which they happen."""
+        self._is_ready = self._ready_rule.holds(self._rows())
+        if published:
+            ready = {
+                name: {n: v.loaded for n, v in model.versions.items() if v.loaded is not None}
+                for name, model in self._models.items()
+            }
+            self._publish({name: versions for name, versions in ready.items() if versions})
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def declare(self, name: str) -> None:
+        """Make a model known that was not loaded."""
+        with self._lock:
+            self._models.setdefault(name, _Model())
+            self._changed()
+
+    def fail_model(self, name: str, reason: str) -> None:
+        """Record why a model has no version to load; what it serves already stays."""
+        with self._lock:
+            self._models.setdefault(name, _Model()).reason = reason
+            self._changed()
+
+    def begin_load(self, name: str, versions: Sequence[int]) -> None:
+        """Declare versions LOADING, but for those that are READY: they serve until they are swapped."""
+        with self._lock:
+            model = self._models.setdefault(name, _Model())
+            model.reason = ""
+            for number in versions:
+                version = model.versions.setdefault(number, _Version())
+                if version.loaded is None:
+                    version.become(ModelState.LOADING)
+            self._changed()
+
+    def fail_version(self, name: str, version: int, reason: str) -> None:
+        """Record why a version could not be loaded; a version that serves already stays READY."""
+        with self._lock:
+            record = self._models[name].versions[version]
+            if record.loaded is None:
+                record.become(ModelState.UNAVAILABLE, reason)
+            self._changed()
+
+    def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
+        """Put a new set of versions in place at once and return what it replaces, for the caller to stop."""
+        with self._lock:
+            versions = self._models[name].versions
+            retired = [v.loaded for v in versions.values() if v.loaded is not None]
+            for number, record in versions.items():
+                if number not in loaded and record.loaded is not None:
+                    record.loaded = None
+                    record.become(ModelState.UNAVAILABLE, UNLOADED)
+            for number, new in loaded.items():
+                record = versions.setdefault(number, _Version())
+                record.loaded = new
+                record.become(ModelState.READY)
+            self._changed(published=True)
+        return retired
+
+    # --- unloading --------------------------------------------------------------------------------------------------
+
+    def begin_unload(self, name: str) -> dict[int, V]:
+        """Declare the ready versions of a model UNLOADING and return them.
+
+        Requests still reach them, and are refused by them, until `end_unload`.
+        """
+        with self._lock:
+            versions = self._models[name].versions if name in self._models else {}
+            unloading = {number: v.loaded for number, v in versions.items() if v.loaded is not None}
+            for number in unloading:
+                versions[number].become(ModelState.UNLOADING)
+            self._changed()
+        return unloading
+
+    def end_unload(self, name: str, versions: Sequence[int]) -> None:
+        """Declare versions unloaded."""
+        with self._lock:
+            for number in versions:
+                record = self._models[name].versions[number]
+                record.loaded = None
+                record.become(ModelState.UNAVAILABLE, UNLOADED)
+            self._changed(published=True)

@@ -1,0 +1,155 @@
+"""Stores: where models lie. A store lists models and brings what a loader needs to a local path."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import internal, invalid_argument, not_found
+from naiad.repository.versions import list_version_dirs
+
+CONFIG_FILE = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model as a store has it at one moment: local paths of its files and of its versions."""
+
+    name: str
+    model_dir: Path
+    """Holds labels, environments and, normally, the version directories."""
+    version_dirs: Mapping[int, Path]
+    """Every version that is there, whatever the version policy says."""
+    config_path: Path | None = None
+    """The `config.pbtxt`; None when there is none and the configuration must be found out."""
+    preset: ModelConfig = field(default_factory=ModelConfig)
+    """What is known without a configuration file, for example the file name of a bare model file."""
+
+
+class Store(Protocol):
+    """A model repository; local directories today, object stores behind the same verbs."""
+
+    @property
+    def location(self) -> str:
+        """The path or URL that the operator gave."""
+
+    def list_models(self) -> Sequence[str]:
+        """Return the names of all models. Raises InferError when the repository cannot be read."""
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Bring a model to local paths and describe it. Raises InferError(NOT_FOUND) when it is not there."""
+
+
+class LocalStore:
+    """A directory whose subdirectories are models."""
+
+    def __init__(self, root: Path, *, config_name: str = "") -> None:
+        self._root = root
+        self._config_name = config_name
+
+    @property
+    def location(self) -> str:
+        """The directory's path."""
+        return str(self._root)
+
+    def list_models(self) -> Sequence[str]:
+        """Return the names of the subdirectories, sorted.
+
+        Hidden ones are left out: version control, notebooks and Kubernetes volumes (`..data`) put them there.
+        """
+        try:
+            return sorted(c.name for c in self._root.iterdir() if c.is_dir() and not c.name.startswith("."))
+        except FileNotFoundError:
+            raise internal(
+                f"failed to stat file {self._root}: the model repository does not exist; check --model-repository"
+            ) from None
+        except NotADirectoryError:
+            raise internal(f"model repository {self._root} is not a directory; check --model-repository") from None
+        except OSError as error:
+            raise internal(f"model repository {self._root} cannot be read: {error.strerror}") from error
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Describe the model in subdirectory `name`. Raises InferError for a bad name and for one not there."""
+        check_model_name(name)
+        model_dir = self._root / name
+        if not model_dir.is_dir():
+            raise not_found(f"model '{name}' is not found in model repository {self._root}")
+        return entry_of_directory(name, model_dir, config_name=self._config_name)
+
+
+class SingleModelStore:
+    """A virtual repository with one model: a bare model file, or one model directory."""
+
+    def __init__(self, entry: ModelEntry, location: Path) -> None:
+        self._entry = entry
+        self._location = location
+
+    @property
+    def location(self) -> str:
+        """The path that was given."""
+        return str(self._location)
+
+    def list_models(self) -> Sequence[str]:
+        """Return the one name."""
+        return [self._entry.name]
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Return the model. Raises InferError(NOT_FOUND) for any other name."""
+        if name != self._entry.name:
+            raise not_found(f"model '{name}' is not found in {self._location}")
+        return self._entry
+
+
+def check_model_name(name: str) -> None:
+    """Refuse names that cannot be a directory of a repository. Raises InferError(INVALID_ARG)."""
+    if not name:
+        raise invalid_argument("model name must not be empty")
+    if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise invalid_argument(f"model name '{name}' must not be a path: '/', '\\' and '..' are refused")
+
+
+def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> ModelEntry:
+    """Describe the model in `model_dir`; with `config_name`, `configs/<config_name>.pbtxt` comes first."""
+    candidates = [model_dir / CONFIG_FILE]
+    if config_name:
+        candidates.insert(0, model_dir / "configs" / f"{config_name}.pbtxt")
+    config_path = next((path for path in candidates if path.is_file()), None)
+    return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path)
+
+
+_BARE_BACKENDS = {".onnx": "onnxruntime", ".py": "python"}
+"""Backends of bare model files, by suffix."""
+
+
+def open_path(path: Path, *, config_name: str = "") -> Store:
+    """Return the store for what a user points at: a model file, one model's directory, or a repository.
+
+    Raises InferError(INVALID_ARG) for a path that does not exist and for a file that is no model.
+    """
+    path = Path(path).absolute()
+    if path.is_file():
+        return SingleModelStore(_bare_file(path), path)
+    if not path.is_dir():
+        raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
+    if (path / CONFIG_FILE).is_file() or _holds_versions(path):
+        return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
+    for name in ("model.onnx", "model.py"):
+        if (path / name).is_file():
+            return SingleModelStore(_bare_file(path / name, name=path.name), path)
+    return LocalStore(path, config_name=config_name)
+
+
+def _bare_file(path: Path, *, name: str = "") -> ModelEntry:
+    backend = _BARE_BACKENDS.get(path.suffix)
+    if backend is None:
+        known = ", ".join(sorted(_BARE_BACKENDS))
+        raise invalid_argument(f"{path}: a file of this kind cannot be served by itself; known suffixes: {known}")
+    preset = ModelConfig(name=name or path.stem, backend=backend, default_model_filename=path.name)
+    return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset)
+
+
+def _holds_versions(directory: Path) -> bool:
+    """Tell a model's directory from a repository: it has version directories with a model file inside."""
+    versions = (c for c in directory.iterdir() if c.is_dir() and c.name.isdigit())
+    return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())
