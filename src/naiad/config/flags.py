@@ -1,0 +1,291 @@
+"""The flags of `naiad serve`: Triton's, by name and value format, and naiad's own.
+
+A flag is implemented when it has a `target`. One without is either accepted because the thing that it tunes does not
+exist here (`no_effect`), or refused for every value that asks for something this server cannot do (`only`).
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+class Kind(enum.Enum):
+    """The value format of a flag; the value names it in `--help`."""
+
+    STRING = "<string>"
+    INTEGER = "<integer>"
+    FLOAT = "<number>"
+    BOOLEAN = "<boolean>"
+    SWITCH = ""
+    SETTING = "<name>,<setting>=<value>"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: how it is written, what it sets, what may be asked of it."""
+
+    name: str
+    kind: Kind
+    help: str
+    target: str = ""
+    """`section.field` of ServerOptions; `field` alone for the options themselves."""
+    repeat: bool = False
+    negate: bool = False
+    """The target gets the opposite of the value."""
+    choices: Sequence[str] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    only: Sequence[str] | None = None
+    """Not supported but for these values, which ask for nothing; empty: never supported."""
+    no_effect: bool = False
+
+    @property
+    def usage(self) -> str:
+        """`--name <format>` as `--help` shows it."""
+        return f"--{self.name} {self.kind.value}".rstrip()
+
+
+_INTEGER, _STRING, _BOOLEAN, _FLOAT = Kind.INTEGER, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT
+_OFF = ("false", "off", "0")
+_PORT = 65535
+
+_SERVER = (
+    Flag("id", _STRING, "Name of this server in its metadata.", target="server_id"),
+    Flag(
+        "exit-timeout-secs",
+        _INTEGER,
+        "Seconds that requests in flight may take to finish when the server exits; then it exits with status 1.",
+        target="exit_timeout_s",
+        minimum=0,
+    ),
+    Flag(
+        "drain-seconds",
+        _FLOAT,
+        "naiad: after SIGTERM keep serving for this long while readiness is already false, so that a load balancer "
+        "can take the server out first. In Kubernetes give it a few seconds more than the readiness period.",
+        target="drain_s",
+        minimum=0,
+    ),
+)
+
+_LOGGING = (
+    Flag("log-verbose", _INTEGER, "Verbose logging from 1 on.", target="log.verbose", minimum=0),
+    Flag("log-info", _BOOLEAN, "Log informational messages.", target="log.info"),
+    Flag("log-warning", _BOOLEAN, "Log warnings.", target="log.warning"),
+    Flag("log-error", _BOOLEAN, "Log errors.", target="log.error"),
+    Flag(
+        "log-format",
+        _STRING,
+        "Form of a log line: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
+        target="log.format",
+        choices=("default", "ISO8601"),
+    ),
+    Flag("log-file", _STRING, "Log to this file instead of the console.", target="log.file"),
+)
+
+_REPOSITORY = (
+    Flag(
+        "model-repository",
+        _STRING,
+        "A model repository directory; repeatable. A model that is in two of them is not available. "
+        "A positional MODEL path does the same, and may be a bare model file or one model's directory.",
+        target="repository.paths",
+        repeat=True,
+    ),
+    Flag("model-store", _STRING, "The same as --model-repository.", target="repository.paths", repeat=True),
+    Flag("exit-on-error", _BOOLEAN, "Exit when a model fails to load at start.", target="repository.exit_on_error"),
+    Flag(
+        "disable-auto-complete-config",
+        Kind.SWITCH,
+        "Do not complete configurations from model files; every config.pbtxt must be there and complete.",
+        target="repository.auto_complete",
+        negate=True,
+    ),
+    Flag(
+        "strict-readiness",
+        _BOOLEAN,
+        "The server is ready only when all models are; if false, whenever it answers.",
+        target="repository.strict_readiness",
+    ),
+    Flag(
+        "ready-models",
+        _STRING,
+        "naiad: which models must be ready for the server to be: all, any, none, or names separated by commas.",
+        target="repository.ready_models",
+    ),
+    Flag(
+        "model-control-mode",
+        _STRING,
+        "How models come and go: none (all are loaded at start); poll and explicit are not supported yet.",
+        only=("none",),
+    ),
+    Flag("repository-poll-secs", _INTEGER, "Poll interval of mode poll.", no_effect=True, minimum=0),
+    Flag("load-model", _STRING, "Load at start in mode explicit.", only=(), repeat=True),
+    Flag(
+        "model-config-name",
+        _STRING,
+        "Read a model's configs/<name>.pbtxt where it exists, instead of its config.pbtxt.",
+        target="repository.model_config_name",
+    ),
+    Flag(
+        "model-load-thread-count",
+        _INTEGER,
+        "Model versions that load at the same time.",
+        target="repository.load_thread_count",
+        minimum=1,
+        maximum=1024,
+    ),
+    Flag(
+        "model-load-retry-count",
+        _INTEGER,
+        "How often a failed load is tried again.",
+        target="repository.load_retry_count",
+        minimum=0,
+    ),
+    Flag("model-namespacing", _BOOLEAN, "Models of equal names in several repositories.", only=_OFF),
+    Flag("enable-peer-access", _BOOLEAN, "Peer access between GPUs.", no_effect=True),
+)
+
+_HTTP = (
+    Flag("allow-http", _BOOLEAN, "Serve HTTP.", target="http.allow"),
+    Flag("http-address", _STRING, "Address to listen on for HTTP.", target="http.address"),
+    Flag("http-port", _INTEGER, "Port for HTTP; 0 for any.", target="http.port", minimum=0, maximum=_PORT),
+    Flag("reuse-http-port", _BOOLEAN, "Let several servers share the HTTP port.", target="http.reuse_port"),
+    Flag(
+        "http-max-input-size",
+        _INTEGER,
+        "Largest JSON of a request and largest raw body, in bytes; a binary tensor tail may be larger.",
+        target="http.max_input_bytes",
+        minimum=1,
+    ),
+    Flag("http-header-forward-pattern", _STRING, "Forward HTTP fields as request parameters.", only=("",)),
+    Flag("http-restricted-api", _STRING, "Restrict groups of HTTP routes.", only=(), repeat=True),
+    Flag("http-thread-count", _INTEGER, "Threads for HTTP; naiad has one event loop.", no_effect=True, minimum=1),
+)
+
+_GRPC = (
+    Flag("allow-grpc", _BOOLEAN, "Serve gRPC.", target="grpc.allow"),
+    Flag("grpc-address", _STRING, "Address to listen on for gRPC.", target="grpc.address"),
+    Flag("grpc-port", _INTEGER, "Port for gRPC; 0 for any.", target="grpc.port", minimum=0, maximum=_PORT),
+    Flag("reuse-grpc-port", _BOOLEAN, "Let several servers share the gRPC port.", target="grpc.reuse_port"),
+    Flag("grpc-header-forward-pattern", _STRING, "Forward gRPC metadata as request parameters.", only=("",)),
+    Flag("grpc-restricted-protocol", _STRING, "Restrict groups of gRPC calls.", only=(), repeat=True),
+    Flag("grpc-use-ssl", _BOOLEAN, "TLS for gRPC.", only=_OFF),
+    Flag("grpc-use-ssl-mutual", _BOOLEAN, "Mutual TLS for gRPC.", only=_OFF),
+    Flag("grpc-server-cert", _STRING, "Certificate for TLS.", no_effect=True),
+    Flag("grpc-server-key", _STRING, "Key for TLS.", no_effect=True),
+    Flag("grpc-root-cert", _STRING, "Root certificate for TLS.", no_effect=True),
+    Flag("grpc-infer-response-compression-level", _STRING, "Compression of gRPC responses.", only=("none",)),
+    Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
+    Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),
+    Flag("grpc-max-response-pool-size", _INTEGER, "Pooled response objects.", no_effect=True),
+    Flag("grpc-keepalive-time", _INTEGER, "Milliseconds between keepalive pings.", no_effect=True),
+    Flag("grpc-keepalive-timeout", _INTEGER, "Milliseconds to wait for a ping's answer.", no_effect=True),
+    Flag("grpc-keepalive-permit-without-calls", _BOOLEAN, "Keepalive pings without calls.", no_effect=True),
+    Flag("grpc-http2-max-pings-without-data", _INTEGER, "Pings sent without data.", no_effect=True),
+    Flag("grpc-http2-min-recv-ping-interval-without-data", _INTEGER, "Least time between pings.", no_effect=True),
+    Flag("grpc-http2-max-ping-strikes", _INTEGER, "Bad pings tolerated.", no_effect=True),
+    Flag("grpc-max-connection-age", _INTEGER, "Milliseconds that a connection may last.", only=("0",)),
+    Flag("grpc-max-connection-age-grace", _INTEGER, "Grace after that.", no_effect=True),
+)
+
+_METRICS = (
+    Flag("allow-metrics", _BOOLEAN, "Serve Prometheus metrics.", target="metrics.allow"),
+    Flag("allow-cpu-metrics", _BOOLEAN, "Measure CPU and memory.", target="metrics.allow_cpu"),
+    Flag("allow-gpu-metrics", _BOOLEAN, "Measure GPUs.", no_effect=True),
+    Flag("metrics-address", _STRING, "Address for metrics; that of HTTP by default.", target="metrics.address"),
+    Flag("metrics-port", _INTEGER, "Port for metrics; 0 for any.", target="metrics.port", minimum=0, maximum=_PORT),
+    Flag(
+        "metrics-interval-ms",
+        _FLOAT,
+        "Milliseconds between two measurements of the machine.",
+        target="metrics.interval_ms",
+        minimum=1,
+    ),
+    Flag(
+        "metrics-config",
+        Kind.SETTING,
+        "A setting of the metrics: counter_latencies=, histogram_latencies=, summary_latencies=, summary_quantiles=.",
+        target="metrics.settings",
+        repeat=True,
+    ),
+)
+
+_BACKEND = (
+    Flag(
+        "backend-config",
+        Kind.SETTING,
+        "A setting for a backend, or without a name for all of them; repeatable.",
+        target="backend_config",
+        repeat=True,
+    ),
+    Flag("backend-directory", _STRING, "Directory of backend libraries; naiad's are packages.", no_effect=True),
+    Flag("repoagent-directory", _STRING, "Directory of repository agents.", no_effect=True),
+    Flag("cache-directory", _STRING, "Directory of response cache libraries.", no_effect=True),
+    Flag("cache-config", Kind.SETTING, "Response cache.", only=(), repeat=True),
+    Flag("rate-limit", _STRING, "Rate limiter: off.", only=("off",)),
+    Flag("rate-limit-resource", _STRING, "Resources of the rate limiter.", no_effect=True, repeat=True),
+)
+
+_TRACING = (
+    Flag("trace-config", _STRING, "Tracing; only level=OFF.", only=("level=OFF",), repeat=True),
+    Flag("trace-level", _STRING, "Deprecated, see --trace-config.", only=("OFF",), repeat=True),
+    Flag("trace-file", _STRING, "Deprecated, see --trace-config.", no_effect=True),
+    Flag("trace-rate", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
+    Flag("trace-count", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
+    Flag("trace-log-frequency", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
+)
+
+_DEVICE = (
+    Flag("allow-client-shm", _BOOLEAN, "Shared memory of clients.", only=_OFF),
+    Flag("pinned-memory-pool-byte-size", _INTEGER, "Pinned host memory for GPUs.", no_effect=True),
+    Flag("cuda-memory-pool-byte-size", _STRING, "CUDA memory by device.", no_effect=True, repeat=True),
+    Flag("cuda-virtual-address-size", _STRING, "CUDA addresses by device.", no_effect=True, repeat=True),
+    Flag("min-supported-compute-capability", _FLOAT, "Oldest GPU to use.", no_effect=True),
+    Flag("buffer-manager-thread-count", _INTEGER, "Threads that copy tensors.", no_effect=True),
+    Flag("host-policy", Kind.SETTING, "NUMA node and cores by policy.", no_effect=True, repeat=True),
+    Flag("model-load-gpu-limit", _STRING, "GPU memory limit for loading.", no_effect=True, repeat=True),
+)
+
+_CLOUD = (
+    Flag("allow-sagemaker", _BOOLEAN, "SageMaker endpoint.", only=_OFF),
+    Flag("sagemaker-port", _INTEGER, "SageMaker port.", no_effect=True),
+    Flag("sagemaker-safe-port-range", _STRING, "SageMaker port range.", no_effect=True),
+    Flag("sagemaker-thread-count", _INTEGER, "SageMaker threads.", no_effect=True),
+    Flag("allow-vertex-ai", _BOOLEAN, "Vertex AI endpoint.", only=_OFF),
+    Flag("vertex-ai-port", _INTEGER, "Vertex AI port.", no_effect=True),
+    Flag("vertex-ai-thread-count", _INTEGER, "Vertex AI threads.", no_effect=True),
+    Flag("vertex-ai-default-model", _STRING, "Vertex AI default model.", no_effect=True),
+)
+
+_DEPRECATED = (
+    Flag(
+        "strict-model-config",
+        _BOOLEAN,
+        "Deprecated: true is --disable-auto-complete-config.",
+        target="repository.auto_complete",
+        negate=True,
+    ),
+    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", only=("0",)),
+)
+
+GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (
+    ("Server", _SERVER),
+    ("Logging", _LOGGING),
+    ("Model repository", _REPOSITORY),
+    ("HTTP", _HTTP),
+    ("gRPC", _GRPC),
+    ("Metrics", _METRICS),
+    ("Backends, cache and rate limiter", _BACKEND),
+    ("Tracing", _TRACING),
+    ("Memory and devices", _DEVICE),
+    ("SageMaker and Vertex AI", _CLOUD),
+    ("Deprecated", _DEPRECATED),
+)
+"""Every flag, in the order of `--help`."""
+
+
+def all_flags() -> Iterator[Flag]:
+    """Yield every flag."""
+    for _, flags in GROUPS:
+        yield from flags

@@ -1,0 +1,289 @@
+"""Server options: what `naiad serve` was told, parsed from Triton's flags."""
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from naiad.config.flags import Flag, Kind, all_flags
+
+
+class OptionError(Exception):
+    """A command line that cannot be taken; the text names the flag, the value and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is logged, where and in which form."""
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: str = "default"
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryOptions:
+    """Where models come from and how they are loaded."""
+
+    paths: Sequence[str] = ()
+    exit_on_error: bool = True
+    auto_complete: bool = True
+    strict_readiness: bool = True
+    ready_models: str = "all"
+    model_config_name: str = ""
+    load_thread_count: int = 4
+    load_retry_count: int = 0
+
+    @property
+    def ready_rule(self) -> str:
+        """The readiness rule after `strict_readiness` has had its say."""
+        return self.ready_models if self.strict_readiness else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """The HTTP endpoint."""
+
+    allow: bool = True
+    address: str = "0.0.0.0"
+    port: int = 8000
+    reuse_port: bool = False
+    max_input_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """The gRPC endpoint."""
+
+    allow: bool = True
+    address: str = "0.0.0.0"
+    port: int = 8001
+    reuse_port: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """The metrics endpoint and what is measured."""
+
+    allow: bool = True
+    allow_cpu: bool = True
+    address: str = ""
+    """Empty: the address of HTTP."""
+    port: int = 8002
+    interval_ms: float = 2000.0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """`--metrics-config`: counter_latencies, histogram_latencies, summary_latencies, summary_quantiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Everything that `naiad serve` can be told."""
+
+    server_id: str = "naiad"
+    exit_timeout_s: int = 30
+    drain_s: float = 0.0
+    log: LogOptions = field(default_factory=LogOptions)
+    repository: RepositoryOptions = field(default_factory=RepositoryOptions)
+    http: HttpOptions = field(default_factory=HttpOptions)
+    grpc: GrpcOptions = field(default_factory=GrpcOptions)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Backend name to settings; the settings for all backends under ""."""
+    no_effect: Sequence[str] = ()
+    """Flags that were given and accepted, but have nothing to act on; the log says so once."""
+
+
+_SECTIONS: Mapping[str, type] = {
+    "log": LogOptions,
+    "repository": RepositoryOptions,
+    "http": HttpOptions,
+    "grpc": GrpcOptions,
+    "metrics": MetricsOptions,
+}
+
+METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
+"""What `--metrics-config` knows."""
+
+
+def parse_options(arguments: Sequence[str]) -> ServerOptions:
+    """Parse the arguments of `naiad serve`. Raises OptionError for the first that is wrong."""
+    flags = {flag.name: flag for flag in all_flags()}
+    given: list[tuple[Flag, str]] = []
+    paths: list[str] = []
+    rest = list(reversed(arguments))
+    while rest:
+        argument = rest.pop()
+        if not argument.startswith("-") or argument == "-":
+            paths.append(argument)
+            continue
+        name, has_value, value = argument.lstrip("-").partition("=")
+        flag = flags.get(name) if argument.startswith("--") else None
+        if flag is None:
+            raise OptionError(_unknown(argument, flags))
+        if flag.kind is Kind.SWITCH:
+            if has_value:
+                raise OptionError(f"--{name} takes no value, got '{value}'")
+        elif not has_value:
+            if not rest:
+                raise OptionError(f"--{name} needs a value: {flag.usage}")
+            value = rest.pop()
+        given.append((flag, value))
+    options = _build(given, paths)
+    _check(options)
+    return options
+
+
+def _unknown(argument: str, flags: Mapping[str, Flag]) -> str:
+    name = argument.lstrip("-").partition("=")[0]
+    near = difflib.get_close_matches(name, flags, n=1)
+    hint = f"; did you mean --{near[0]}?" if near else "; see --help"
+    return f"unknown flag {argument.partition('=')[0]}{hint}"
+
+
+def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOptions:
+    values: dict[str, dict[str, Any]] = {section: {} for section in ("", *_SECTIONS)}
+    collected: dict[str, list[str]] = {"repository.paths": list(paths)}
+    no_effect: list[str] = []
+    for flag, text in given:
+        value = _parse_value(flag, text)
+        if flag.no_effect:
+            no_effect.append(f"--{flag.name}")
+        elif flag.target and flag.repeat:
+            collected.setdefault(flag.target, []).append(text)
+        elif flag.target:
+            section, _, name = flag.target.rpartition(".")
+            values[section][name] = (not value) if flag.negate else value
+    values["repository"]["paths"] = tuple(collected["repository.paths"])
+    values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
+    sections = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    return ServerOptions(
+        **values[""],
+        **sections,
+        backend_config=_backend_config(collected.get("backend_config", ())),
+        no_effect=tuple(dict.fromkeys(no_effect)),
+    )
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def _parse_boolean(text: str) -> bool:
+    # Triton: true, on and 1, false, off and 0, in any case.
+    lowered = text.lower()
+    if lowered in ("true", "on", "1"):
+        return True
+    if lowered in ("false", "off", "0"):
+        return False
+    raise ValueError("is not a boolean; use true or false")
+
+
+def _parse_integer(text: str) -> int:
+    digits = text[1:] if text[:1] in "+-" else text
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError("is not an integer")
+    return int(text)
+
+
+def _parse_float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("is not a number") from None
+    if not math.isfinite(value):
+        raise ValueError("is not a finite number")
+    return value
+
+
+def _parse_setting(text: str) -> str:
+    if "=" not in text:
+        raise ValueError(f"has no setting; write {Kind.SETTING.value} or <setting>=<value>")
+    return text
+
+
+_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
+    Kind.STRING: str,
+    Kind.INTEGER: _parse_integer,
+    Kind.FLOAT: _parse_float,
+    Kind.BOOLEAN: _parse_boolean,
+    Kind.SWITCH: lambda _: True,
+    Kind.SETTING: _parse_setting,
+}
+
+
+def _parse_value(flag: Flag, text: str) -> Any:
+    try:
+        value = _PARSERS[flag.kind](text)
+        _check_range(flag, value)
+    except ValueError as error:
+        raise OptionError(f"--{flag.name}: '{text}' {error}") from None
+    if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
+        allowed = f"; this server takes only {_listed(flag.only)}" if flag.only else ""
+        raise OptionError(f"--{flag.name}={text} is not supported by this server{allowed}")
+    return value
+
+
+def _check_range(flag: Flag, value: Any) -> None:
+    if flag.choices and value not in flag.choices:
+        raise ValueError(f"is not one of {_listed(flag.choices)}")
+    if flag.minimum is not None and value < flag.minimum:
+        raise ValueError(f"is too small; the least is {flag.minimum:g}")
+    if flag.maximum is not None and value > flag.maximum:
+        raise ValueError(f"is too large; the most is {flag.maximum:g}")
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
+
+
+def _backend_config(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Split `[<backend>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
+    config: dict[str, dict[str, str]] = {}
+    for text in texts:
+        left, _, value = text.partition("=")
+        backend, _, setting = left.rpartition(",")
+        if not setting:
+            raise OptionError(f"--backend-config: '{text}' names no setting; write <backend>,<setting>=<value>")
+        config.setdefault(backend, {})[setting] = value
+    return config
+
+
+def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in METRICS_SETTINGS:
+            raise OptionError(f"--metrics-config: unknown setting '{name}'; known are {_listed(METRICS_SETTINGS)}")
+        if name != "summary_quantiles":
+            try:
+                value = str(_parse_boolean(value)).lower()
+            except ValueError as error:
+                raise OptionError(f"--metrics-config: {name}: '{value}' {error}") from None
+        settings[name] = value
+    return settings
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+def _check(options: ServerOptions) -> None:
+    if not options.repository.paths:
+        # Triton: "--model-repository must be specified".
+        raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
+    enabled = [
+        (options.http.port, "--http-port", options.http.allow),
+        (options.grpc.port, "--grpc-port", options.grpc.allow),
+        (options.metrics.port, "--metrics-port", options.metrics.allow),
+    ]
+    seen: dict[int, str] = {}
+    for port, name, allowed in enabled:
+        if not allowed or port == 0:
+            continue
+        if port in seen:
+            raise OptionError(f"{seen[port]} and {name} are both {port}; give them different ports")
+        seen[port] = name
+    if not (options.http.allow or options.grpc.allow):
+        raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")
