@@ -1,0 +1,50 @@
+# The front door. `make` lists the words; each needs only Python >= 3.11 and pip.
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt lint type test test-unit bench docs demo check clean
+
+help: ## list what can be done
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make the virtual environment in .venv
+
+$(STAMP): pyproject.toml
+	.ci/venv $(VENV) test lint docs
+	@touch $@
+
+fmt: $(STAMP) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP) ## style and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+type: $(STAMP) ## static types
+	$(BIN)/mypy
+
+test: $(STAMP) ## every test
+	$(BIN)/python -m pytest
+
+test-unit: $(STAMP) ## the tests that need no server
+	$(BIN)/python -m pytest tests/unit tests/property tests/contract
+
+bench: $(STAMP) ## measure, beside the peers that can be installed
+	$(BIN)/python -m bench
+
+docs: $(STAMP) ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+demo: $(STAMP) ## serve real models and send them real inputs
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	$(BIN)/naiad demo
+
+check: ## all of the above but bench and demo: what CI runs
+	VENV=$(VENV) .ci/run
+
+clean: ## remove what the words above made
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,65 @@
+"""`naiad serve`: parse the flags and run the server."""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from naiad.config.flags import GROUPS, Flag
+from naiad.config.options import OptionError, parse_options
+
+_USAGE = """\
+usage: naiad serve [MODEL | REPOSITORY ...] [flags]
+
+MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY is a directory of models.
+Flags have Triton's names and formats: --flag value or --flag=value; booleans are true or false.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until a signal ends it and return the exit status; 1 for a bad command line, as Triton."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(format_help())
+        return 0
+    try:
+        options = parse_options(arguments)
+    except OptionError as error:
+        print(f"naiad serve: {error}", file=sys.stderr)
+        return 1
+    # The server's modules are imported only now, so that a wrong flag is answered at once.
+    from naiad.server.app import serve
+
+    return serve(options)
+
+
+def format_help() -> str:
+    """Return the text of `--help`: the flags that do something, by group, then those that do not."""
+    parts = [_USAGE]
+    inert: list[str] = []
+    refused: list[str] = []
+    for group, flags in GROUPS:
+        inert += [flag.name for flag in flags if flag.no_effect]
+        refused += [_refusal(flag) for flag in flags if flag.only is not None]
+        active = [_flag_help(flag) for flag in flags if flag.target]
+        if active:
+            parts.append("\n".join([f"{group}:", *active, ""]))
+    parts.append(_paragraph("Accepted without effect, for launch scripts", [f"--{name}" for name in inert]))
+    parts.append(_paragraph("Known but not supported", refused))
+    return "\n".join(parts)
+
+
+def _flag_help(flag: Flag) -> str:
+    text = textwrap.fill(flag.help, width=100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"  {flag.usage}\n{text}"
+
+
+def _refusal(flag: Flag) -> str:
+    if not flag.only:
+        return f"--{flag.name}"
+    return f"--{flag.name} (but {flag.only[0] or 'empty'})"
+
+
+def _paragraph(title: str, items: Sequence[str]) -> str:
+    text = textwrap.fill(
+        ", ".join(items), width=100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    return f"{title}:\n{text}\n"
