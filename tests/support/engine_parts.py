@@ -15,7 +15,9 @@ from naiad.core.tensor import TensorSpec
 
 
 class _Timer:
-    def __init__(self, loop: "StepLoop", delay: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self, loop: "StepLoop", delay: float, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
         self._timer = threading.Timer(delay, loop.call_soon_threadsafe, (callback, *args))
         self._timer.daemon = True
         self._timer.start()
@@ -108,7 +110,9 @@ def header(rows: int = 1, name: str = "IN", datatype: DataType = DataType.FP32, 
     return RequestHeader(model_name="m", inputs=[TensorSpec(name, datatype, (rows, width))])
 
 
-def request(answers: Answers, request_id: str = "", made: RequestHeader | None = None, arrival_ns: int = 1) -> InferRequest:
+def request(
+    answers: Answers, request_id: str = "", made: RequestHeader | None = None, arrival_ns: int = 1
+) -> InferRequest:
     """Return a request with zero data for `header()`."""
     made = made or header()
     data = [bytes(max(0, spec.byte_size)) for spec in made.inputs]

@@ -66,6 +66,8 @@ BY_NAME: dict[str, DataType] = {d.value: d for d in DataType}
 """Protocol name to datatype."""
 BY_CONFIG_NAME: dict[str, DataType] = {d.config_name: d for d in DataType}
 """`config.pbtxt` name to datatype."""
+BY_CONFIG_NUMBER: dict[int, DataType] = {d.config_number: d for d in DataType}
+"""Number in the ModelConfig message to datatype."""
 _BY_KIND: dict[str, DataType] = {d.numpy.str.lstrip("<=|"): d for d in DataType if d is not DataType.BF16}
 
 

@@ -52,7 +52,9 @@ class AdmissionRules:
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
         self._max_batch_size = config.max_batch_size
-        datatype_name = ModelConfig.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
+        datatype_name = (
+            ModelConfig.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
+        )
         self._inputs: dict[str, _Expected] = {}
         for tensor in config.input:
             self._inputs[tensor.name] = _Expected(
@@ -90,9 +92,7 @@ class AdmissionRules:
                 raise invalid_argument(f"output '{output.name}' already exists in request")
             seen.add(output.name)
             if output.name not in self._outputs:
-                raise invalid_argument(
-                    f"unexpected inference output '{output.name}' for model '{self._model_name}'"
-                )
+                raise invalid_argument(f"unexpected inference output '{output.name}' for model '{self._model_name}'")
             if output.shared_memory is not None:
                 raise unsupported(f"shared memory for output '{output.name}' is not supported yet")
             if output.classification:

@@ -168,10 +168,7 @@ class Engine:
         batch = (-1,) if config.max_batch_size > 0 else ()
         datatypes = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
         inputs, outputs = (
-            [
-                TensorSpec(t.name, BY_CONFIG_NAME[datatypes[t.data_type].name], (*batch, *t.dims))
-                for t in tensors
-            ]
+            [TensorSpec(t.name, BY_CONFIG_NAME[datatypes[t.data_type].name], (*batch, *t.dims)) for t in tensors]
             for tensors in (config.input, config.output)
         )
         return ModelMetadata(name, versions, config.platform or config.backend, inputs, outputs)
@@ -191,7 +188,9 @@ class Engine:
             if version not in rows[0]:
                 raise invalid_argument(f"requested model version is not available for model '{name}'")
             return [rows[0][version].statistics.snapshot()]
-        return [row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)]
+        return [
+            row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)
+        ]
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the repository index; with `ready_only` those of ready versions."""

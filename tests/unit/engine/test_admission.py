@@ -59,9 +59,7 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
             "All input dimensions should be specified",
         ),
         (
-            RequestHeader(
-                model_name="m", inputs=[TensorSpec("IN", FP32, (1, 2))], outputs=[RequestedOutput("NO")]
-            ),
+            RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, (1, 2))], outputs=[RequestedOutput("NO")]),
             "unexpected inference output 'NO' for model 'm'",
         ),
     ],
@@ -80,7 +78,9 @@ def test_message_of_a_request_without_id_says_unknown() -> None:
 def test_optional_inputs_change_the_count_message() -> None:
     made = config()
     made.input.add(name="MAYBE", data_type="TYPE_FP32", dims=[1], optional=True)
-    assert "expected number of inputs between 1 and 2 but got 0" in refusal(made, RequestHeader(model_name="m")).message
+    assert (
+        "expected number of inputs between 1 and 2 but got 0" in refusal(made, RequestHeader(model_name="m")).message
+    )
 
 
 def test_size_of_data_is_checked_for_every_request() -> None:

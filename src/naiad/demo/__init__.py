@@ -1,0 +1,1 @@
+"""The demonstration: real trained models, served and asked over both protocols."""
