@@ -198,7 +198,10 @@ class MLServer(Peer):
                         a, b = (NumpyCodec.decode_input(tensor) for tensor in payload.inputs)
                         return InferenceResponse(
                             model_name=self.name,
-                            outputs=[NumpyCodec.encode_output("OUTPUT0", a + b), NumpyCodec.encode_output("OUTPUT1", a - b)],
+                            outputs=[
+                                NumpyCodec.encode_output("OUTPUT0", a + b),
+                                NumpyCodec.encode_output("OUTPUT1", a - b),
+                            ],
                         )
                 """
             )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import BY_CONFIG_NAME, DataType
+from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, decode_bytes_elements
@@ -59,7 +59,7 @@ class AdmissionRules:
         for tensor in config.input:
             self._inputs[tensor.name] = _Expected(
                 tensor.name,
-                BY_CONFIG_NAME[datatype_name.values_by_number[tensor.data_type].name],
+                BY_CONFIG_NUMBER[tensor.data_type],
                 tuple(tensor.dims),
                 optional=tensor.optional,
                 ragged=tensor.allow_ragged_batch,
@@ -171,10 +171,10 @@ class AdmissionRules:
         note = ""
         if self._max_batch_size > 0:
             note = (
-                f"NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
-                f"prepended to each input shape. If you want to specify the full shape including the batch dim in "
-                f"your input dims config, try setting max_batch_size to zero. See the model configuration docs "
-                f"for more info on max_batch_size."
+                "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+                "prepended to each input shape. If you want to specify the full shape including the batch dim in "
+                "your input dims config, try setting max_batch_size to zero. See the model configuration docs "
+                "for more info on max_batch_size."
             )
         return invalid_argument(
             f"unexpected shape for input '{spec.name}' for model '{self._model_name}'. "
@@ -183,7 +183,7 @@ class AdmissionRules:
 
     def _shape_key(self, header: RequestHeader) -> object:
         batching = self._max_batch_size > 0
-        key = []
+        key: list[tuple[str, Shape | None]] = []
         for spec in header.inputs:
             if self._inputs[spec.name].ragged:
                 key.append((spec.name, None))
@@ -211,7 +211,7 @@ class AdmissionRules:
             count = len(decode_bytes_elements(data))
         except InferError as error:
             raise invalid_argument(
-                f"{prefix(request.id)}{error.message} for inference input '{spec.name}', expecting {expected} elements"
+                f"{prefix(request.id)}{error.message} for inference input '{spec.name}', expecting {expected}"
             ) from None
         if count != expected:
             raise invalid_argument(

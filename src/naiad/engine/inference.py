@@ -5,7 +5,7 @@ from typing import Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import BY_CONFIG_NAME
+from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
@@ -166,9 +166,8 @@ class Engine:
         else:
             versions = [version]
         batch = (-1,) if config.max_batch_size > 0 else ()
-        datatypes = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
         inputs, outputs = (
-            [TensorSpec(t.name, BY_CONFIG_NAME[datatypes[t.data_type].name], (*batch, *t.dims)) for t in tensors]
+            [TensorSpec(t.name, BY_CONFIG_NUMBER[t.data_type], (*batch, *t.dims)) for t in tensors]
             for tensors in (config.input, config.output)
         )
         return ModelMetadata(name, versions, config.platform or config.backend, inputs, outputs)

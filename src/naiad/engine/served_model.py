@@ -116,7 +116,8 @@ class ServedModel:
 
     def _stopped(self, request: InferRequest) -> InferError:
         return unavailable(
-            f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference requests"
+            f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference "
+            "requests"
         )
 
     def _arm_timer(self, expire_ns: int) -> None:
@@ -226,6 +227,7 @@ class ServedModel:
                 return None
             with self._lock:
                 now_ns = _now_ns()
+                wake_ns = 0
                 dropped = self._scheduler.expire(now_ns) if self._scheduler.has_timeouts else ()
                 batch = self._scheduler.take(now_ns)
                 if batch is not None:
