@@ -1,0 +1,178 @@
+"""The gRPC service over the engine: `inference.GRPCInferenceService` and `grpc.health.v1.Health`."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from naiad.core.errors import ErrorCode, InferError, internal, unavailable, unsupported
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
+from naiad.frontend import grpc_failure
+from naiad.frontend.exchange import GrpcCall
+from naiad.protocol import control_grpc
+from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
+
+_log = logging.getLogger(__name__)
+
+_SERVICE = "/inference.GRPCInferenceService/"
+_MODEL_INFER = _SERVICE + "ModelInfer"
+_MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
+
+
+class InferenceGrpcService:
+    """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._decode = InferRequestDecoder().decode
+        self._handlers: dict[str, Callable[[Buffer], bytes]] = {
+            _SERVICE + "ServerLive": self._server_live,
+            _SERVICE + "ServerReady": self._server_ready,
+            _SERVICE + "ModelReady": self._model_ready,
+            _SERVICE + "ServerMetadata": self._server_metadata,
+            _SERVICE + "ModelMetadata": self._model_metadata,
+            _SERVICE + "ModelConfig": self._model_config,
+            _SERVICE + "ModelStatistics": self._model_statistics,
+            _SERVICE + "RepositoryIndex": self._repository_index,
+            _SERVICE + "RepositoryModelLoad": self._model_load,
+            _SERVICE + "RepositoryModelUnload": self._model_unload,
+            "/grpc.health.v1.Health/Check": self._health_check,
+        }
+
+    # --- called by the transport -----------------------------------------------------------------------------
+
+    def unary(self, call: GrpcCall, message: Buffer) -> None:
+        """Handle a complete unary call; its answer may come later."""
+        # hot: every ModelInfer
+        try:
+            if call.path == _MODEL_INFER:
+                self._infer(call, message)
+            else:
+                self._control(call, message)
+        except Exception:
+            # A defect of the server must cost its peer one call, not the connection.
+            _log.exception("gRPC call %s failed", call.path)
+            grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+
+    def is_streaming(self, path: str) -> bool:
+        """Tell whether messages of calls to `path` are handed over one by one."""
+        return path == _MODEL_STREAM_INFER
+
+    def stream_message(self, call: GrpcCall, message: Buffer) -> None:
+        """Refuse a streaming call at its first message."""
+        grpc_failure.finish(call, control_grpc.refusal(call.path))
+
+    def stream_half_closed(self, call: GrpcCall) -> None:
+        """Refuse a streaming call without messages."""
+        grpc_failure.finish(call, control_grpc.refusal(call.path))
+
+    # --- inference -------------------------------------------------------------------------------------------
+
+    def _infer(self, call: GrpcCall, message: Buffer) -> None:
+        try:
+            header, request_id, data = self._decode(message)
+        except InferError as error:
+            self._refuse_undecoded(call, message, error)
+            return
+        request = InferRequest(
+            header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
+        )
+        try:
+            self._check_unary(header.model_name, header.model_version)
+            call.on_cancel = partial(self._engine.cancel, request)
+            self._engine.submit(request)
+        except InferError as error:
+            call.on_cancel = None
+            grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+
+    def _check_unary(self, model_name: str, model_version: str) -> None:
+        if self._engine.is_decoupled(model_name, model_version):
+            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+
+    def _refuse_undecoded(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
+        """Answer a request that did not decode.
+
+        Triton: an unknown or decoupled model wins over whatever else is wrong with the request.
+        """
+        model_name = model_version = request_id = ""
+        try:
+            model_name, model_version, request_id = identify(message)
+            self._check_unary(model_name, model_version)
+        except InferError as earlier:
+            error = earlier
+        grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
+
+    def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
+        # The handler refers to the request and the request to the call: without this the garbage collector would
+        # have to find each of these circles.
+        call.on_cancel = None
+        error = response.error
+        if error is None and not request.cancelled:
+            try:
+                call.respond(encode_response(request.id, response))
+                return
+            except InferError as too_large:
+                error = too_large
+        if error is None:
+            error = InferError(ErrorCode.CANCELLED, "", detail="the client went away while the request was executed")
+        grpc_failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
+
+    # --- control ---------------------------------------------------------------------------------------------
+
+    def _control(self, call: GrpcCall, message: Buffer) -> None:
+        handler = self._handlers.get(call.path)
+        try:
+            if handler is None:
+                raise control_grpc.refusal(call.path)
+            answer = handler(message)
+        except InferError as error:
+            grpc_failure.finish(call, error)
+        else:
+            call.respond([answer])
+
+    def _server_live(self, message: Buffer) -> bytes:
+        return control_grpc.encode_server_live(self._engine.is_live())
+
+    def _server_ready(self, message: Buffer) -> bytes:
+        if self._engine.is_draining:
+            raise unavailable("Server exiting")
+        return control_grpc.encode_server_ready(self._engine.is_ready())
+
+    def _health_check(self, message: Buffer) -> bytes:
+        return control_grpc.HEALTH_SERVING if self._engine.is_ready() else control_grpc.HEALTH_NOT_SERVING
+
+    def _model_ready(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_ready(self._engine.is_model_ready(name, version))
+
+    def _server_metadata(self, message: Buffer) -> bytes:
+        return control_grpc.encode_server_metadata(self._engine.server_metadata())
+
+    def _model_metadata(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_metadata(self._engine.model_metadata(name, version))
+
+    def _model_config(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_config(self._engine.model_config(name, version))
+
+    def _model_statistics(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_statistics(self._engine.statistics(name, version))
+
+    def _repository_index(self, message: Buffer) -> bytes:
+        ready_only = control_grpc.decode_index_request(message)
+        return control_grpc.encode_repository_index(self._engine.repository_index(ready_only))
+
+    def _model_load(self, message: Buffer) -> bytes:
+        name, parameters = control_grpc.decode_load_request(message)
+        self._engine.load_model(name, parameters)
+        return control_grpc.EMPTY_RESPONSE
+
+    def _model_unload(self, message: Buffer) -> bytes:
+        name, parameters = control_grpc.decode_unload_request(message)
+        self._engine.unload_model(name, parameters)
+        return control_grpc.EMPTY_RESPONSE
