@@ -52,9 +52,6 @@ class AdmissionRules:
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
         self._max_batch_size = config.max_batch_size
-        datatype_name = (
-            ModelConfig.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
-        )
         self._inputs: dict[str, _Expected] = {}
         for tensor in config.input:
             self._inputs[tensor.name] = _Expected(
