@@ -1,0 +1,171 @@
+"""The JSON of an inference request to a RequestHeader: tensors, parameters, requested outputs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from naiad.core.datatype import BY_NAME
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.request import ParameterValue, RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol.json_tensor import decode_data
+from naiad.protocol.json_tree import (
+    JsonObject,
+    as_array,
+    as_bool,
+    as_string,
+    as_unsigned,
+    member,
+    members_of,
+    unparsable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InputData:
+    """Where the data of one input comes from: exactly one of the two, or shared memory when both are None."""
+
+    inline: Buffer | None = None
+    """Decoded from the JSON `data`."""
+    tail_bytes: int | None = None
+    """Bytes of the binary tail that belong to this input."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRequest:
+    """A decoded JSON header: what requests with the same JSON share."""
+
+    header: RequestHeader
+    id: str
+    data: Sequence[InputData]
+
+
+def decode_request(model_name: str, model_version: str, tree: JsonObject) -> JsonRequest:
+    """Return the request that a JSON document describes. Raises InferError with Triton's codes and texts."""
+    request_id = as_string("id", tree["id"]) if "id" in tree else ""
+    fields, custom = _decode_parameters(members_of(tree))
+    specs: list[TensorSpec] = []
+    data: list[InputData] = []
+    regions: dict[str, SharedMemoryRegion] = {}
+    for entry in as_array("inputs", member(tree, "inputs")):
+        spec, source, region = _decode_input(entry if isinstance(entry, dict) else {})
+        specs.append(spec)
+        data.append(source)
+        if region is not None:
+            regions[spec.name] = region
+    outputs = as_array("outputs", tree["outputs"]) if "outputs" in tree else []
+    header = RequestHeader(
+        model_name=model_name,
+        model_version=model_version,
+        inputs=specs,
+        outputs=[_decode_output(entry if isinstance(entry, dict) else {}) for entry in outputs],
+        parameters=custom,
+        shared_memory=regions,
+        **fields,
+    )
+    return JsonRequest(header, request_id, data)
+
+
+# --- request parameters ---------------------------------------------------------------------------------------------
+
+
+def _decode_sequence_id(field: str, value: Any) -> int | str:
+    return value if type(value) is int and 0 <= value < 1 << 64 else as_string(field, value)
+
+
+# Parameter name to (field of RequestHeader, how it is read).
+_RESERVED: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "sequence_id": ("sequence_id", _decode_sequence_id),
+    "sequence_start": ("sequence_start", as_bool),
+    "sequence_end": ("sequence_end", as_bool),
+    "priority": ("priority", as_unsigned),
+    "timeout": ("timeout_us", as_unsigned),
+    "binary_data_output": ("binary_output_default", as_bool),
+}
+
+
+def _decode_parameters(parameters: JsonObject) -> tuple[dict[str, Any], dict[str, ParameterValue]]:
+    """Return the fields of the header that reserved parameters set, and the custom parameters."""
+    fields: dict[str, Any] = {}
+    custom: dict[str, ParameterValue] = {}
+    for name, value in parameters.items():
+        reserved = _RESERVED.get(name)
+        if reserved is not None:
+            field, read = reserved
+            fields[field] = read(name, value)
+        elif name.startswith("triton_"):
+            raise invalid_argument(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+            )
+        else:
+            custom[name] = _decode_custom(name, value)
+    return fields, custom
+
+
+def _decode_custom(name: str, value: Any) -> ParameterValue:
+    if type(value) in (str, bool, float) or (type(value) is int and -(1 << 63) <= value < 1 << 63):
+        accepted: ParameterValue = value
+        return accepted
+    raise invalid_argument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
+
+# --- inputs and outputs ---------------------------------------------------------------------------------------------
+
+
+def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemoryRegion | None]:
+    parameters = members_of(entry)
+    present = [name for name in ("data",) if name in entry]
+    present += [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
+    if len(present) != 1:
+        raise _ambiguous_data(present)
+    spec = _decode_spec(entry)
+    if "data" in entry:
+        return spec, InputData(inline=decode_data(spec, entry["data"])), None
+    if "binary_data_size" in parameters:
+        size = as_unsigned("binary_data_size", parameters["binary_data_size"])
+        return spec, InputData(tail_bytes=size), None
+    return spec, InputData(), _decode_region(parameters)
+
+
+def _ambiguous_data(present: Sequence[str]) -> InferError:
+    found = "set " + " ".join(f"'{name}'" for name in present) if present else "no field is set"
+    return invalid_argument(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. But {found}"
+    )
+
+
+def _decode_spec(entry: JsonObject) -> TensorSpec:
+    name = as_string("name", member(entry, "name"))
+    datatype = BY_NAME.get(as_string("datatype", member(entry, "datatype")))
+    if datatype is None:
+        raise invalid_argument(f"invalid datatype for input {name}")
+    shape = [as_unsigned("shape", dim) for dim in as_array("shape", member(entry, "shape"))]
+    if any(dim >> 63 for dim in shape):
+        raise unparsable("shape", "a dimension is larger than 2^63 - 1")
+    return TensorSpec(name, datatype, tuple(shape))
+
+
+def _decode_region(parameters: JsonObject) -> SharedMemoryRegion:
+    return SharedMemoryRegion(
+        as_string("shared_memory_region", parameters["shared_memory_region"]),
+        as_unsigned("shared_memory_offset", parameters.get("shared_memory_offset", 0)),
+        as_unsigned("shared_memory_byte_size", parameters.get("shared_memory_byte_size")),
+    )
+
+
+def _decode_output(entry: JsonObject) -> RequestedOutput:
+    name = as_string("name", member(entry, "name"))
+    parameters = members_of(entry)
+    try:
+        classification = as_unsigned("classification", parameters.get("classification", 0))
+    except InferError as error:
+        # Triton: this one parameter says "set" where the others say "parse".
+        raise internal(error.message.replace("parse", "set", 1)) from None
+    binary = as_bool("binary_data", parameters.get("binary_data", False))
+    region = _decode_region(parameters) if "shared_memory_region" in parameters else None
+    if region is not None and classification:
+        raise invalid_argument("Output can't set both 'shared_memory_region' and 'classification'")
+    if region is not None and binary:
+        raise invalid_argument("Output can't set both 'shared_memory_region' and 'binary_data'")
+    return RequestedOutput(name, binary=binary, classification=classification, shared_memory=region)

@@ -1,0 +1,119 @@
+"""Inference responses as HTTP bodies: a JSON header, data in it or in a binary tail behind it."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import orjson
+
+from naiad.core.datatype import DataType
+from naiad.core.request import RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import Buffer
+from naiad.protocol.json_tensor import encode_data
+
+Encoded: TypeAlias = tuple[Sequence[Buffer], int | None]
+
+_LAST = "infer_json.last"
+_MEMO_LIMIT = 64
+"""Distinct choices of outputs that are remembered per response header."""
+
+
+class _Plan:
+    """How responses with one header are written for requests with one choice of outputs."""
+
+    __slots__ = ("binary", "json", "request_header", "sizes", "without_data")
+
+    def __init__(self, request_header: RequestHeader, header: ResponseHeader) -> None:
+        self.request_header = request_header
+        chosen = {output.name: output for output in request_header.outputs}
+        # Triton: the request-wide flag only governs outputs that are not listed.
+        default = request_header.binary_output_default
+        self.binary = [chosen[spec.name].binary if spec.name in chosen else default for spec in header.outputs]
+        self.without_data = [
+            spec.name in chosen and chosen[spec.name].shared_memory is not None for spec in header.outputs
+        ]
+        self.sizes: tuple[int, ...] = ()
+        self.json = b""
+        """The whole JSON of a response without id and parameters, where sizes are fixed; else empty."""
+        is_fixed = all(self.binary) and not any(self.without_data)
+        if is_fixed and all(spec.datatype is not DataType.BYTES for spec in header.outputs):
+            self.sizes = tuple(spec.byte_size for spec in header.outputs)
+            if any(self.sizes):
+                outputs = [_binary_output(_output_prefix(header, i), size) for i, size in enumerate(self.sizes)]
+                self.json = _document(header, b"", b"", outputs)
+
+
+def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:
+    """Return the parts of a response's body and the length of its JSON; None when the body is all JSON.
+
+    Raises InferError when an output cannot be written as JSON.
+    """
+    # hot: bench/micro_http1.py
+    header = response.header
+    memo = header.memo
+    plan = memo.get(_LAST)
+    if type(plan) is not _Plan or plan.request_header is not request_header:
+        plan = _plan(request_header, header)
+    data = response.data
+    if plan.json and not response.parameters and tuple(map(len, data)) == plan.sizes:
+        text = plan.json
+        if request_id:
+            text = b'{"id":' + orjson.dumps(request_id) + b"," + text[1:]
+        return (text, *data), len(text)
+    return _encode(request_id, plan, response)
+
+
+def _plan(request_header: RequestHeader, header: ResponseHeader) -> _Plan:
+    choice = (_LAST, request_header.binary_output_default, request_header.outputs)
+    plan = header.memo.get(choice)
+    if not isinstance(plan, _Plan):
+        plan = _Plan(request_header, header)
+        if len(header.memo) < _MEMO_LIMIT:
+            header.memo[choice] = plan
+    plan.request_header = request_header
+    header.memo[_LAST] = plan
+    return plan
+
+
+def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
+    header = response.header
+    outputs: list[bytes] = []
+    tail: list[Buffer] = []
+    for i, (spec, data) in enumerate(zip(header.outputs, response.data, strict=True)):
+        prefix = _output_prefix(header, i)
+        if plan.without_data[i]:
+            outputs.append(prefix + b"}")
+        elif plan.binary[i]:
+            outputs.append(_binary_output(prefix, len(data)))
+            if len(data):
+                tail.append(data)
+        else:
+            outputs.append(b'%s,"data":%s}' % (prefix, encode_data(spec, data)))
+    text = _document(
+        header,
+        b'"id":%s,' % orjson.dumps(request_id) if request_id else b"",
+        b'"parameters":%s,' % orjson.dumps(dict(response.parameters)) if response.parameters else b"",
+        outputs,
+    )
+    # Triton: without a non-empty binary output the body is plain JSON, whatever was asked for.
+    return ((text, *tail), len(text)) if tail else ((text,), None)
+
+
+def _document(header: ResponseHeader, request_id: bytes, parameters: bytes, outputs: Sequence[bytes]) -> bytes:
+    return b'{%s"model_name":%s,"model_version":%s,%s"outputs":[%s]}' % (
+        request_id,
+        orjson.dumps(header.model_name),
+        orjson.dumps(header.model_version),
+        parameters,
+        b",".join(outputs),
+    )
+
+
+def _output_prefix(header: ResponseHeader, index: int) -> bytes:
+    spec = header.outputs[index]
+    shape = orjson.dumps(list(spec.shape))
+    return b'{"name":%s,"datatype":"%s","shape":%s' % (orjson.dumps(spec.name), spec.datatype.value.encode(), shape)
+
+
+def _binary_output(prefix: bytes, size: int) -> bytes:
+    return b'%s,"parameters":{"binary_data_size":%d}}' % (prefix, size)

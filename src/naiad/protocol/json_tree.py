@@ -1,0 +1,149 @@
+"""JSON documents of requests: parsed once, fast for numbers, with typed access that speaks Triton's error texts.
+
+simdjson parses; tensor data stays a `simdjson.Array`, which turns into an array of doubles or integers without a
+Python object per number. What simdjson refuses is handed to the standard library's parser, whose verdict counts: it
+knows the bare NaN and Infinity that Triton accepts and integers beyond 64 bits, and it tells where the fault is.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import simdjson
+
+from naiad.core.errors import InferError, internal
+from naiad.core.tensor import Buffer
+
+JsonObject: TypeAlias = Mapping[str, Any]
+
+_TOP_LEVEL = frozenset(("id", "parameters", "inputs", "outputs"))
+# A string, which is left alone, or Triton's short spelling of Infinity.
+_SHORT_INFINITY = re.compile(r'"(?:[^"\\]|\\.)*"|\bInf\b')
+_SURROGATE = re.compile(r"\\u[dD][89abAB]")
+
+
+def parse_infer_document(text: Buffer) -> JsonObject:
+    """Return the members of an inference request that have a meaning; `data` of inputs may be a `simdjson.Array`.
+
+    A document that is not an object has no members, as Triton sees it. Raises InferError(INTERNAL) for what is not
+    JSON (Triton: a syntax error is a 500).
+    """
+    try:
+        # A parser of its own: its memory goes with the document, and tensor data may outlive this call.
+        root = simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        tree = parse_document(text)
+        return tree if isinstance(tree, dict) else {}
+    if not isinstance(root, simdjson.Object):
+        return {}
+    tree = {}
+    for name in root:
+        if name in _TOP_LEVEL:
+            value = root[name]
+            if name == "inputs" and isinstance(value, simdjson.Array):
+                tree[name] = [_input(entry) for entry in value]
+            else:
+                tree[name] = _plain(value)
+    return tree
+
+
+def _input(entry: Any) -> Any:
+    if not isinstance(entry, simdjson.Object):
+        return _plain(entry)
+    return {name: entry[name] if name == "data" else _plain(entry[name]) for name in entry}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, simdjson.Object):
+        return value.as_dict()
+    if isinstance(value, simdjson.Array):
+        return value.as_list()
+    return value
+
+
+def parse_document(text: Buffer) -> Any:
+    """Return a JSON document as plain Python values, with NaN and Infinity allowed.
+
+    Raises InferError(INTERNAL) that tells what is wrong and where.
+    """
+    try:
+        decoded = str(text, "utf-8")
+        if "Inf" in decoded:
+            decoded = _SHORT_INFINITY.sub(_spell_infinity, decoded)
+        tree = json.loads(decoded)
+        if _SURROGATE.search(decoded):
+            json.dumps(tree, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise _syntax_error("Invalid UTF-8", error.start) from None
+    except UnicodeEncodeError:
+        raise internal("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair") from None
+    except json.JSONDecodeError as error:
+        raise _syntax_error(error.msg, error.pos) from None
+    except ValueError as error:
+        raise internal(f"failed to parse the request JSON buffer: {error}") from None
+    except RecursionError:
+        raise internal("failed to parse the request JSON buffer: nested too deeply") from None
+    return tree
+
+
+def _spell_infinity(match: "re.Match[str]") -> str:
+    return "Infinity" if match[0] == "Inf" else match[0]
+
+
+def _syntax_error(what: str, offset: int) -> InferError:
+    return internal(f"failed to parse the request JSON buffer: {what}. at {offset}")
+
+
+# --- typed access ---------------------------------------------------------------------------------------------------
+
+
+def unparsable(field: str, why: str) -> InferError:
+    """Return Triton's error for a member that is missing or of the wrong type (an INTERNAL, which is a 500)."""
+    return internal(f"Unable to parse '{field}': {why}")
+
+
+def member(tree: JsonObject, name: str) -> Any:
+    """Return a member that must be there."""
+    try:
+        return tree[name]
+    except KeyError:
+        raise unparsable(name, f"attempt to access non-existing object member '{name}'") from None
+
+
+def as_string(field: str, value: Any) -> str:
+    """Return `value` if it is a string."""
+    if type(value) is not str:
+        raise unparsable(field, "attempt to access JSON non-string as string")
+    return value
+
+
+def as_unsigned(field: str, value: Any) -> int:
+    """Return `value` if it is an integer of 64 bits without a sign."""
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise unparsable(field, "attempt to access JSON non-unsigned-integer as unsigned-integer")
+    return value
+
+
+def as_bool(field: str, value: Any) -> bool:
+    """Return `value` if it is true or false."""
+    if type(value) is not bool:
+        raise unparsable(field, "attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def as_array(field: str, value: Any) -> "list[Any]":
+    """Return `value` if it is an array."""
+    if type(value) is not list:
+        raise unparsable(field, "attempt to access JSON non-array as array")
+    return value
+
+
+def members_of(tree: JsonObject) -> JsonObject:
+    """Return the `parameters` of a request, an input or an output; empty when there are none."""
+    parameters = tree.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise internal("failed to get request params.: attempt to get members for non-object")
+    return parameters

@@ -1,0 +1,34 @@
+"""The one table from error codes to HTTP statuses, gRPC statuses and log levels."""
+
+import logging
+from dataclasses import dataclass
+
+from naiad.core.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a failure looks on each wire and in the log."""
+
+    http: int
+    grpc: int
+    """The gRPC status number."""
+    log_level: int
+    """A level of the standard `logging` module."""
+
+
+_TABLE: dict[ErrorCode, Status] = {
+    ErrorCode.UNKNOWN: Status(400, 2, logging.ERROR),
+    ErrorCode.INTERNAL: Status(500, 13, logging.ERROR),
+    ErrorCode.NOT_FOUND: Status(404, 5, logging.WARNING),
+    ErrorCode.INVALID_ARG: Status(400, 3, logging.WARNING),
+    ErrorCode.UNAVAILABLE: Status(503, 14, logging.WARNING),
+    ErrorCode.UNSUPPORTED: Status(501, 12, logging.WARNING),
+    ErrorCode.ALREADY_EXISTS: Status(400, 6, logging.WARNING),
+    ErrorCode.CANCELLED: Status(400, 1, logging.INFO),
+}
+
+
+def status_of(code: ErrorCode) -> Status:
+    """Return the statuses and the log level of an error code."""
+    return _TABLE[code]
