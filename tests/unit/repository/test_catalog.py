@@ -1,0 +1,169 @@
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import ErrorCode, InferError, invalid_argument
+from naiad.core.model import ModelState
+from naiad.repository.catalog import DUPLICATE, Catalog, ModelPlan
+from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.store import LocalStore, ModelEntry
+
+
+class Version:
+    def __init__(self, name: str, number: int, *, finishes: bool = True) -> None:
+        self.key = (name, number)
+        self.finishes = finishes
+        self.stopped = 0
+
+    def stop(self, timeout_s: float) -> bool:
+        self.stopped += 1
+        return self.finishes
+
+
+class Loader:
+    """Loads every version that is there, but for what `failures` says."""
+
+    def __init__(self, failures: Mapping[tuple[str, int], list[Exception]] | None = None) -> None:
+        self.failures = {key: list(errors) for key, errors in (failures or {}).items()}
+        self.loaded: dict[tuple[str, int], Version] = {}
+        self.on_load: Callable[[], None] = lambda: None
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        if not entry.version_dirs:
+            raise invalid_argument(f"no version of '{entry.name}'")
+        return ModelPlan(entry, ModelConfig(name=entry.name), list(entry.version_dirs))
+
+    def load(self, plan: ModelPlan, version: int) -> Version:
+        self.on_load()
+        key = (plan.entry.name, version)
+        if self.failures.get(key):
+            raise self.failures[key].pop(0)
+        self.loaded[key] = Version(*key)
+        return self.loaded[key]
+
+
+class Published:
+    def __init__(self) -> None:
+        self.ready: dict[str, list[int]] = {}
+
+    def __call__(self, ready: Mapping[str, Mapping[int, Version]]) -> None:
+        self.ready = {name: sorted(versions) for name, versions in ready.items()}
+
+
+def make_repository(root: Path, models: Mapping[str, tuple[int, ...]]) -> LocalStore:
+    for name, versions in models.items():
+        (root / name).mkdir(parents=True)
+        for version in versions:
+            (root / name / str(version)).mkdir()
+    return LocalStore(root)
+
+
+def test_load_all_makes_every_version_ready_and_publishes_it(tmp_path: Path) -> None:
+    published = Published()
+    catalog = Catalog([make_repository(tmp_path, {"a": (1, 2), "b": (7,)})], Loader(), published)
+    assert catalog.load_all()
+    assert published.ready == {"a": [1, 2], "b": [7]}
+    assert [(r.name, r.version, r.state) for r in catalog.index()] == [
+        ("a", "1", ModelState.READY),
+        ("a", "2", ModelState.READY),
+        ("b", "7", ModelState.READY),
+    ]
+    assert catalog.is_ready()
+
+
+def test_model_in_two_repositories_is_unavailable_and_the_others_load(tmp_path: Path) -> None:
+    stores = [
+        make_repository(tmp_path / "x", {"m": (1,), "only": (1,)}),
+        make_repository(tmp_path / "y", {"m": (1,)}),
+    ]
+    published = Published()
+    catalog = Catalog(stores, Loader(), published)
+    assert not catalog.load_all()
+    row = next(row for row in catalog.index() if row.name == "m")
+    assert (row.version, row.state, row.reason) == ("", ModelState.UNAVAILABLE, DUPLICATE)
+    assert published.ready == {"only": [1]}
+    assert not catalog.is_ready()
+
+
+def test_failed_version_releases_its_siblings_and_leaves_other_models(tmp_path: Path) -> None:
+    loader = Loader({("a", 2): [invalid_argument("bad dims")]})
+    published = Published()
+    catalog = Catalog([make_repository(tmp_path, {"a": (1, 2), "b": (1,)})], loader, published)
+    assert not catalog.load_all()
+    assert loader.loaded["a", 1].stopped == 1
+    assert loader.loaded["b", 1].stopped == 0
+    assert published.ready == {"b": [1]}
+    assert [(r.name, r.version, r.state, r.reason) for r in catalog.index()] == [
+        ("a", "1", ModelState.UNAVAILABLE, "unloaded"),
+        ("a", "2", ModelState.UNAVAILABLE, "bad dims"),
+        ("b", "1", ModelState.READY, ""),
+    ]
+    assert [r.name for r in catalog.index(ready_only=True)] == ["b"]
+
+
+def test_model_that_cannot_be_planned_keeps_its_reason(tmp_path: Path) -> None:
+    catalog = Catalog([make_repository(tmp_path, {"empty": ()})], Loader(), Published())
+    assert not catalog.load_all()
+    (row,) = catalog.index()
+    assert (row.version, row.state, row.reason) == ("", ModelState.UNAVAILABLE, "no version of 'empty'")
+
+
+def test_unforeseen_exception_becomes_the_reason_with_its_type(tmp_path: Path) -> None:
+    loader = Loader({("a", 1): [ValueError("boom")]})
+    catalog = Catalog([make_repository(tmp_path, {"a": (1,)})], loader, Published())
+    assert not catalog.load_all()
+    assert catalog.index()[0].reason == "ValueError: boom"
+
+
+def test_load_is_retried_as_often_as_asked(tmp_path: Path) -> None:
+    store = make_repository(tmp_path, {"a": (1,)})
+    errors = [invalid_argument("first"), invalid_argument("second")]
+    assert Catalog([store], Loader({("a", 1): errors}), Published(), load_retry_count=2).load_all()
+    once = Catalog([store], Loader({("a", 1): errors}), Published(), load_retry_count=1)
+    assert not once.load_all()
+    assert once.index()[0].reason == "second"
+
+
+def test_abandoned_loading_begins_nothing_more(tmp_path: Path) -> None:
+    loader = Loader()
+    catalog = Catalog([make_repository(tmp_path, {"a": (1,), "b": (1,)})], loader, Published(), load_thread_count=1)
+    loader.on_load = catalog.abandon
+    assert not catalog.load_all()
+    assert set(loader.loaded) == {("a", 1)}
+
+
+def test_unreadable_repository_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(InferError):
+        Catalog([LocalStore(tmp_path / "nothing")], Loader(), Published()).load_all()
+
+
+def test_unload_all_stops_every_version_and_tells_whether_all_finished(tmp_path: Path) -> None:
+    loader = Loader()
+    published = Published()
+    catalog = Catalog([make_repository(tmp_path, {"a": (1, 2), "b": (1,)})], loader, published)
+    catalog.load_all()
+    loader.loaded["a", 2].finishes = False
+    assert not catalog.unload_all(timeout_s=1.0)
+    assert [version.stopped for version in loader.loaded.values()] == [1, 1, 1]
+    assert {row.reason for row in catalog.index()} == {"unloaded"}
+    assert published.ready == {}
+    assert catalog.unload_all(timeout_s=1.0)
+
+
+def test_control_is_refused_in_mode_none(tmp_path: Path) -> None:
+    catalog = Catalog([make_repository(tmp_path, {})], Loader(), Published())
+    for control in (catalog.load_model, catalog.unload_model):
+        with pytest.raises(InferError) as caught:
+            control("m", {})
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
+
+
+def test_ready_rule_is_the_operators(tmp_path: Path) -> None:
+    loader = Loader({("b", 1): [invalid_argument("broken")]})
+    store = make_repository(tmp_path, {"a": (1,), "b": (1,)})
+    catalog = Catalog([store], loader, Published(), ready_rule=ReadyRule("a"))
+    assert not catalog.load_all()
+    assert catalog.is_ready()

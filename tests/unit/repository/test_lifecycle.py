@@ -1,0 +1,148 @@
+import pytest
+
+from naiad.core.model import IndexEntry, ModelState
+from naiad.repository.lifecycle import UNLOADED, Lifecycle, ReadyRule
+
+
+class Version:
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def stop(self, timeout_s: float) -> bool:
+        raise AssertionError("the life cycle stops nothing by itself")
+
+
+class Table:
+    """What was published last."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, dict[int, str]] = {}
+        self.count = 0
+
+    def publish(self, ready: object) -> None:
+        assert isinstance(ready, dict)
+        self.ready = {name: {n: v.label for n, v in versions.items()} for name, versions in ready.items()}
+        self.count += 1
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def lifecycle(table: Table) -> Lifecycle[Version]:
+    return Lifecycle(table.publish)
+
+
+def state_of(lifecycle: Lifecycle[Version]) -> list[tuple[str, str, ModelState | None, str]]:
+    return [(row.name, row.version, row.state, row.reason) for row in lifecycle.rows()]
+
+
+def test_version_is_loading_until_it_is_swapped_in(lifecycle: Lifecycle[Version], table: Table) -> None:
+    lifecycle.begin_load("m", [1, 3])
+    assert state_of(lifecycle) == [("m", "1", ModelState.LOADING, ""), ("m", "3", ModelState.LOADING, "")]
+    assert not lifecycle.is_ready
+    assert table.count == 0
+    assert lifecycle.swap("m", {1: Version("a"), 3: Version("b")}) == []
+    assert lifecycle.is_ready
+    assert table.ready == {"m": {1: "a", 3: "b"}}
+
+
+def test_failed_version_says_why_and_spoils_readiness(lifecycle: Lifecycle[Version], table: Table) -> None:
+    lifecycle.begin_load("m", [1])
+    lifecycle.fail_version("m", 1, "no such file")
+    assert state_of(lifecycle) == [("m", "1", ModelState.UNAVAILABLE, "no such file")]
+    assert not lifecycle.is_ready
+    assert table.ready == {}
+
+
+def test_model_that_was_never_loaded_has_neither_version_nor_state(lifecycle: Lifecycle[Version]) -> None:
+    lifecycle.declare("m")
+    assert lifecycle.rows() == [IndexEntry("m")]
+    assert not lifecycle.is_ready
+
+
+def test_failed_model_has_a_reason_but_no_version(lifecycle: Lifecycle[Version]) -> None:
+    lifecycle.fail_model("m", "model appears in two or more repositories")
+    assert state_of(lifecycle) == [("m", "", ModelState.UNAVAILABLE, "model appears in two or more repositories")]
+    assert not lifecycle.is_ready
+
+
+def test_reload_keeps_the_old_version_ready_until_the_swap(lifecycle: Lifecycle[Version], table: Table) -> None:
+    old, new = Version("old"), Version("new")
+    lifecycle.begin_load("m", [1])
+    lifecycle.swap("m", {1: old})
+    lifecycle.begin_load("m", [1])
+    assert state_of(lifecycle) == [("m", "1", ModelState.READY, "")]
+    assert lifecycle.is_ready
+    assert lifecycle.swap("m", {1: new}) == [old]
+    assert table.ready == {"m": {1: "new"}}
+
+
+def test_failed_reload_leaves_the_old_version_and_readiness(lifecycle: Lifecycle[Version], table: Table) -> None:
+    lifecycle.begin_load("m", [1])
+    lifecycle.swap("m", {1: Version("old")})
+    lifecycle.begin_load("m", [1])
+    lifecycle.fail_version("m", 1, "broken")
+    lifecycle.fail_model("m", "broken too")
+    assert state_of(lifecycle) == [("m", "1", ModelState.READY, "")]
+    assert lifecycle.is_ready
+    assert table.ready == {"m": {1: "old"}}
+
+
+def test_version_that_a_swap_leaves_out_is_unloaded(lifecycle: Lifecycle[Version], table: Table) -> None:
+    old = Version("one")
+    lifecycle.begin_load("m", [1])
+    lifecycle.swap("m", {1: old})
+    lifecycle.begin_load("m", [2])
+    assert lifecycle.swap("m", {2: Version("two")}) == [old]
+    assert state_of(lifecycle) == [("m", "1", ModelState.UNAVAILABLE, UNLOADED), ("m", "2", ModelState.READY, "")]
+    assert lifecycle.is_ready
+    assert table.ready == {"m": {2: "two"}}
+
+
+def test_unload_goes_through_unloading_and_ends_unavailable(lifecycle: Lifecycle[Version], table: Table) -> None:
+    version = Version("v")
+    lifecycle.begin_load("m", [1])
+    lifecycle.swap("m", {1: version})
+    assert lifecycle.begin_unload("m") == {1: version}
+    assert state_of(lifecycle) == [("m", "1", ModelState.UNLOADING, "")]
+    assert not lifecycle.is_ready
+    assert table.ready == {"m": {1: "v"}}
+    lifecycle.end_unload("m", [1])
+    assert state_of(lifecycle) == [("m", "1", ModelState.UNAVAILABLE, UNLOADED)]
+    assert lifecycle.is_ready
+    assert table.ready == {}
+
+
+def test_unload_of_an_unknown_model_has_nothing_to_do(lifecycle: Lifecycle[Version]) -> None:
+    assert lifecycle.begin_unload("m") == {}
+
+
+READY_A = IndexEntry("a", "1", ModelState.READY)
+FAILED_B = IndexEntry("b", "1", ModelState.UNAVAILABLE, "broken")
+UNLOADED_B = IndexEntry("b", "1", ModelState.UNAVAILABLE, "unloaded")
+LOADING_B = IndexEntry("b", "1", ModelState.LOADING)
+NO_VERSION_B = IndexEntry("b")
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows", "holds"),
+    [
+        ("all", [], True),
+        ("all", [READY_A], True),
+        ("all", [READY_A, UNLOADED_B], True),
+        ("all", [READY_A, FAILED_B], False),
+        ("all", [READY_A, LOADING_B], False),
+        ("all", [READY_A, NO_VERSION_B], False),
+        ("any", [READY_A, FAILED_B], True),
+        ("any", [FAILED_B], False),
+        ("none", [FAILED_B, LOADING_B], True),
+        ("a", [READY_A, FAILED_B], True),
+        ("a, b", [READY_A, FAILED_B], False),
+        ("c", [READY_A], False),
+    ],
+)
+def test_ready_rule(rule: str, rows: list[IndexEntry], holds: bool) -> None:
+    assert ReadyRule(rule).holds(rows) is holds
