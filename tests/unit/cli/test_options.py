@@ -113,7 +113,7 @@ def test_backend_settings_are_grouped_by_backend() -> None:
 
 def test_metrics_settings_are_known_and_checked() -> None:
     options = parse(
-        "--metrics-config=histogram_latencies=TRUE", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01"
+        "--metrics-config=histogram_latencies=TRUE", "--metrics-config=summary_quantiles=0.5:0.1,0.9:0.01"
     )
     assert options.metrics.settings == {"histogram_latencies": "true", "summary_quantiles": "0.5:0.1,0.9:0.01"}
     with pytest.raises(OptionError, match="histogram_latencies"):
