@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-unit bench docs demo check clean
+.PHONY: help setup fmt lint type test test-unit bench docs demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -27,8 +27,8 @@ lint: $(STAMP) ## style and import rules
 type: $(STAMP) ## static types
 	$(BIN)/mypy
 
-test: $(STAMP) ## every test
-	$(BIN)/python -m pytest
+test: ## what CI runs: style, types, import rules, documentation, every test
+	VENV=$(VENV) .ci/run
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract
@@ -39,12 +39,17 @@ bench: $(STAMP) ## measure, beside the peers that can be installed
 docs: $(STAMP) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-demo: $(STAMP) ## serve real models and send them real inputs
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+demo: $(VENV)/.demo ## serve real models and send them real inputs
 	$(BIN)/naiad demo
 
-check: ## all of the above but bench and demo: what CI runs
-	VENV=$(VENV) .ci/run
+demo-keep: $(VENV)/.demo ## the same, and leave the server running
+	$(BIN)/naiad demo --keep
+
+$(VENV)/.demo: pyproject.toml
+	EXTRAS=demo .ci/venv $(VENV) test
+	@touch $@
+
+check: test ## another word for test
 
 clean: ## remove what the words above made
 	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
