@@ -1,0 +1,459 @@
+import struct
+
+import numpy as np
+import pytest
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.request import SharedMemoryRegion
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec, decode_bytes_elements
+from naiad.protocol import infer_grpc
+from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
+from naiad.protocol.service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
+
+
+def add_sub(request_id="", size=64):
+    message = ModelInferRequest(model_name="add_sub", model_version="1", id=request_id)
+    for name in ("INPUT0", "INPUT1"):
+        message.inputs.add(name=name, datatype="FP32", shape=[1, size // 4])
+        message.raw_input_contents.append(name[-1:].encode() * size)
+    message.outputs.add(name="OUTPUT0")
+    return message
+
+
+def decode(message):
+    return InferRequestDecoder().decode(message.SerializeToString())
+
+
+def refusal(message):
+    with pytest.raises(InferError) as caught:
+        decode(message)
+    return caught.value
+
+
+def one_input(datatype="FP32", shape=(1,), **contents):
+    message = ModelInferRequest(model_name="m")
+    tensor = message.inputs.add(name="x", datatype=datatype, shape=shape)
+    for field, values in contents.items():
+        getattr(tensor.contents, field).extend(values)
+    return message
+
+
+class TestDecode:
+    def test_header_id_and_data(self):
+        header, request_id, data = decode(add_sub("42"))
+        assert (header.model_name, header.model_version, request_id) == ("add_sub", "1", "42")
+        assert header.inputs == tuple(TensorSpec(n, DataType.FP32, (1, 16)) for n in ("INPUT0", "INPUT1"))
+        assert [output.name for output in header.outputs] == ["OUTPUT0"]
+        assert [bytes(content) for content in data] == [b"0" * 64, b"1" * 64]
+
+    @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda b: memoryview(bytearray(b))])
+    @pytest.mark.parametrize("size", [64, 100_000])
+    def test_any_buffer(self, wrap, size):
+        decoder = InferRequestDecoder()
+        message = wrap(add_sub("7", size).SerializeToString())
+        for _ in range(2):
+            _, request_id, data = decoder.decode(message)
+            assert request_id == "7"
+            assert [bytes(content) for content in data] == [b"0" * size, b"1" * size]
+
+    def test_large_data_are_views_on_the_message(self):
+        decoder = InferRequestDecoder()
+        message = bytearray(add_sub(size=100_000).SerializeToString())
+        for _ in range(2):
+            data = decoder.decode(message)[2]
+            assert all(isinstance(content, memoryview) and content.obj is message for content in data)
+
+    @pytest.mark.parametrize("ids", [("", ""), ("1", "2"), ("1", ""), ("", "1"), ("9", "10"), ("a" * 300, "b" * 300)])
+    def test_equal_headers_are_one_object_whatever_the_id(self, ids):
+        decoder = InferRequestDecoder()
+        first, second = (decoder.decode(add_sub(i).SerializeToString()) for i in ids)
+        assert first[0] is second[0]
+        assert (first[1], second[1]) == ids
+
+    def test_equal_headers_are_one_object_whatever_the_size_of_the_data(self):
+        decoder = InferRequestDecoder()
+        headers = set()
+        for size in (0, 1, 127, 128, 5000):
+            message = ModelInferRequest(model_name="m", raw_input_contents=[b"x" * size])
+            message.inputs.add(name="s", datatype="BYTES", shape=[1])
+            header, _, data = decoder.decode(message.SerializeToString())
+            headers.add(header)
+            assert bytes(data[0]) == b"x" * size
+        assert len(headers) == 1
+
+    def test_headers_that_differ_stay_apart(self):
+        decoder = InferRequestDecoder()
+        messages = [
+            ModelInferRequest(model_name=name, model_version=version, id=request_id)
+            for name in ("ab", "a", "\x1a\x01")
+            for version in ("", "1", "\x1a")
+            for request_id in ("", "1", "22")
+        ]
+        for message in messages * 2:
+            header, request_id, _ = decoder.decode(message.SerializeToString())
+            assert (header.model_name, header.model_version) == (message.model_name, message.model_version)
+            assert request_id == message.id
+
+    def test_empty_message(self):
+        header, request_id, data = InferRequestDecoder().decode(b"")
+        assert (header.model_name, header.inputs, request_id, data) == ("", (), "", [])
+
+    def test_fields_in_reverse_order(self):
+        serialized = add_sub("5").SerializeToString()
+        raw_start = serialized.index(b"\x3a")
+        header, request_id, data = InferRequestDecoder().decode(serialized[raw_start:] + serialized[:raw_start])
+        assert (header.model_name, request_id) == ("add_sub", "5")
+        assert [bytes(content) for content in data] == [b"0" * 64, b"1" * 64]
+
+    def test_unknown_fields_are_skipped(self):
+        header, request_id, data = InferRequestDecoder().decode(b"\x7a\x02hi" + add_sub("5").SerializeToString())
+        assert (header.model_name, request_id, len(data)) == ("add_sub", "5", 2)
+
+    def test_last_of_repeated_singular_fields_counts(self):
+        later = ModelInferRequest(model_name="later", id="6").SerializeToString()
+        header, request_id, _ = InferRequestDecoder().decode(add_sub("5").SerializeToString() + later)
+        assert (header.model_name, request_id) == ("later", "6")
+
+    def test_surplus_raw_contents_are_ignored(self):
+        decoder = InferRequestDecoder()
+        message = add_sub()
+        message.raw_input_contents.append(b"surplus")
+        for _ in range(2):
+            assert len(decoder.decode(message.SerializeToString())[2]) == 2
+
+    def test_zero_size_tensor(self):
+        message = one_input(shape=(0, 4))
+        message.raw_input_contents.append(b"")
+        header, _, data = decode(message)
+        assert (header.inputs[0].shape, data) == ((0, 4), [b""])
+
+    def test_cache_is_bounded(self):
+        decoder = InferRequestDecoder()
+        hot = add_sub().SerializeToString()
+        for number in range(3 * infer_grpc._MAX_GENERATION):
+            message = add_sub()
+            message.parameters["sequence_id"].int64_param = number
+            assert decoder.decode(message.SerializeToString())[0].sequence_id == number
+            decoder.decode(hot + b"\x3a\x00" * (number % 3000))
+        assert len(decoder._headers) + len(decoder._older) <= 2 * infer_grpc._MAX_GENERATION
+        assert len(decoder._layouts) <= infer_grpc._MAX_LAYOUTS
+
+    def test_a_flood_of_sequence_headers_does_not_push_out_a_repeated_one(self):
+        decoder = InferRequestDecoder()
+        hot = add_sub().SerializeToString()
+        header = decoder.decode(hot)[0]
+        for number in range(3 * infer_grpc._MAX_GENERATION):
+            message = add_sub()
+            message.parameters["sequence_id"].int64_param = number
+            decoder.decode(message.SerializeToString())
+            if number % 100 == 0:
+                assert decoder.decode(hot)[0] is header
+
+    def test_large_headers_are_not_kept(self):
+        decoder = InferRequestDecoder()
+        message = add_sub()
+        message.parameters["prompt"].string_param = "x" * infer_grpc._MAX_CACHED_PREFIX_BYTES
+        decoder.decode(message.SerializeToString())
+        assert not decoder._headers
+
+
+class TestMalformed:
+    @pytest.mark.parametrize(
+        "message",
+        [
+            b"\x0a",
+            b"\x0a\x05abc",
+            b"\xff\xff\xff",
+            add_sub().SerializeToString()[:-1],
+            add_sub().SerializeToString() + b"\x3a",
+            add_sub().SerializeToString() + b"\x3a\xff\xff\xff\xff\xff\xff",
+            b"\x1a\x01\xff",
+            b"\x0a\x01\xff",
+        ],
+    )
+    def test_is_refused_as_unparsable(self, message):
+        decoder = InferRequestDecoder()
+        decoder.decode(add_sub().SerializeToString())
+        for _ in range(2):
+            with pytest.raises(InferError, match="Unable to parse request") as caught:
+                decoder.decode(message)
+            assert caught.value.code is ErrorCode.INTERNAL
+
+    def test_id_that_is_not_utf8_is_refused_though_its_header_is_known(self):
+        decoder = InferRequestDecoder()
+        known = add_sub("a").SerializeToString()
+        decoder.decode(known)
+        with pytest.raises(InferError, match="Unable to parse request"):
+            decoder.decode(known.replace(b"\x1a\x01a", b"\x1a\x01\xff"))
+
+    def test_identify(self):
+        assert identify(add_sub("9").SerializeToString()) == ("add_sub", "1", "9")
+        with pytest.raises(InferError):
+            identify(b"\x0a")
+
+
+class TestParameters:
+    @pytest.mark.parametrize(
+        ("key", "value", "text"),
+        [
+            ("sequence_id", {"bool_param": True}, "sequence_id' parameter, expected int64_param or string_param."),
+            ("sequence_start", {"int64_param": 1}, "sequence_start' parameter, expected bool_param."),
+            ("sequence_end", {"string_param": "1"}, "sequence_end' parameter, expected bool_param."),
+            ("priority", {"string_param": "1"}, "priority' parameter, expected int64_param or uint64_param."),
+            ("timeout", {"uint64_param": 1}, "timeout' parameter, expected int64_param."),
+            ("mine", {"uint64_param": 1}, "mine' parameter, expected int64_param, bool_param, or string_param."),
+            ("mine", {}, "mine' parameter, expected int64_param, bool_param, or string_param."),
+            ("triton_enable_empty_final_response", {"int64_param": 1}, "response' parameter, expected bool_param."),
+        ],
+    )
+    def test_wrong_type(self, key, value, text):
+        message = add_sub()
+        message.parameters[key].CopyFrom(InferParameter(**value))
+        error = refusal(message)
+        assert error.code is ErrorCode.INVALID_ARG
+        assert error.message.startswith("invalid value type for '")
+        assert error.message.endswith(text)
+
+    def test_negative_priority(self):
+        message = add_sub()
+        message.parameters["priority"].int64_param = -1
+        assert refusal(message).message == "invalid value for 'priority', expected value >= 0."
+
+    def test_negative_timeout(self):
+        message = add_sub()
+        message.parameters["timeout"].int64_param = -1
+        assert refusal(message).message == "invalid value for 'timeout', expected value >= 0."
+
+    def test_reserved_key(self):
+        message = add_sub()
+        message.parameters["triton_secret"].bool_param = True
+        assert refusal(message).message == (
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting "
+            "with 'triton_' are allowed: triton_enable_empty_final_response"
+        )
+
+    def test_values(self):
+        message = add_sub()
+        message.parameters["sequence_id"].int64_param = -1
+        message.parameters["sequence_start"].bool_param = True
+        message.parameters["sequence_end"].bool_param = True
+        message.parameters["priority"].uint64_param = 2**63
+        message.parameters["timeout"].int64_param = 5000
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        message.parameters["b"].bool_param = True
+        message.parameters["i"].int64_param = -5
+        message.parameters["s"].string_param = "ä"
+        message.parameters["d"].double_param = 0.5
+        header = decode(message)[0]
+        assert header.sequence_id == 2**64 - 1
+        assert (header.sequence_start, header.sequence_end) == (True, True)
+        assert (header.priority, header.timeout_us) == (2**63, 5000)
+        assert header.parameters == {"b": True, "i": -5, "s": "ä", "d": 0.5}
+
+    def test_string_sequence_id(self):
+        message = add_sub()
+        message.parameters["sequence_id"].string_param = "abc"
+        assert decode(message)[0].sequence_id == "abc"
+
+
+class TestSharedMemory:
+    def shared(self, **parameters):
+        message = add_sub()
+        del message.raw_input_contents[:]
+        message.raw_input_contents.append(b"second")
+        for key, value in parameters.items():
+            message.inputs[0].parameters[f"shared_memory_{key}"].CopyFrom(InferParameter(**value))
+        return message
+
+    def test_raw_contents_skip_inputs_in_shared_memory(self):
+        message = self.shared(region={"string_param": "r"}, byte_size={"int64_param": 64}, offset={"int64_param": 8})
+        decoder = InferRequestDecoder()
+        for _ in range(2):
+            header, _, data = decoder.decode(message.SerializeToString())
+            assert header.shared_memory == {"INPUT0": SharedMemoryRegion("r", 8, 64)}
+            assert data == [b"", b"second"]
+
+    @pytest.mark.parametrize(
+        ("parameters", "text"),
+        [
+            (
+                {"region": {"string_param": "r"}},
+                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
+                "'INPUT0'",
+            ),
+            (
+                {"offset": {"int64_param": 1}},
+                "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor "
+                "'INPUT0'",
+            ),
+            (
+                {"byte_size": {"int64_param": 1}},
+                "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor "
+                "'INPUT0'",
+            ),
+            (
+                {"region": {"int64_param": 1}},
+                "invalid value type for 'shared_memory_region' parameter for tensor 'INPUT0', expected string_param.",
+            ),
+            (
+                {"region": {"string_param": "r"}, "byte_size": {"uint64_param": 1}},
+                "invalid value type for 'shared_memory_byte_size' parameter for tensor 'INPUT0', "
+                "expected int64_param.",
+            ),
+        ],
+    )
+    def test_errors(self, parameters, text):
+        assert refusal(self.shared(**parameters)).message == text
+
+    def test_contents_beside_shared_memory(self):
+        message = self.shared(region={"string_param": "r"}, byte_size={"int64_param": 64})
+        message.inputs[0].contents.fp32_contents.append(1)
+        assert refusal(message).message == (
+            "unexpected 'content' provided when using shared memory for input tensor 'INPUT0' for model 'add_sub'"
+        )
+
+    def test_outputs(self):
+        message = add_sub()
+        message.outputs[0].parameters["shared_memory_region"].string_param = "r"
+        message.outputs[0].parameters["shared_memory_byte_size"].int64_param = 64
+        assert decode(message)[0].outputs[0].shared_memory == SharedMemoryRegion("r", 0, 64)
+        message.outputs[0].parameters["classification"].int64_param = 3
+        assert refusal(message).message == "output can't set both 'shared_memory_region' and 'classification'"
+
+
+class TestClassification:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            ({"uint64_param": 1}, "invalid value type for 'classification' parameter, expected int64_param"),
+            ({"int64_param": 0}, "invalid value for 'classification' parameter, expected >= 0"),
+        ],
+    )
+    def test_errors(self, value, text):
+        message = add_sub()
+        message.outputs[0].parameters["classification"].CopyFrom(InferParameter(**value))
+        assert refusal(message).message == text
+
+    def test_count(self):
+        message = add_sub()
+        message.outputs[0].parameters["classification"].int64_param = 3
+        assert decode(message)[0].outputs[0].classification == 3
+
+
+class TestContents:
+    @pytest.mark.parametrize(
+        ("datatype", "field", "values", "expected"),
+        [
+            ("BOOL", "bool_contents", [True, False], b"\1\0"),
+            ("INT8", "int_contents", [-1, 300], struct.pack("<bb", -1, 44)),
+            ("INT16", "int_contents", [-2, 70000], struct.pack("<hh", -2, 4464)),
+            ("INT32", "int_contents", [-3, 2**31 - 1], struct.pack("<ii", -3, 2**31 - 1)),
+            ("INT64", "int64_contents", [-(2**63)], struct.pack("<q", -(2**63))),
+            ("UINT8", "uint_contents", [255, 257], b"\xff\1"),
+            ("UINT16", "uint_contents", [65535, 65537], b"\xff\xff\1\0"),
+            ("UINT32", "uint_contents", [2**32 - 1], b"\xff" * 4),
+            ("UINT64", "uint64_contents", [2**64 - 1], b"\xff" * 8),
+            ("FP32", "fp32_contents", [1.5, float("inf")], np.array([1.5, np.inf], "<f4").tobytes()),
+            ("FP64", "fp64_contents", [0.1], struct.pack("<d", 0.1)),
+            ("BYTES", "bytes_contents", [b"", b"a\0b"], b"\0\0\0\0\3\0\0\0a\0b"),
+        ],
+    )
+    def test_to_raw(self, datatype, field, values, expected):
+        message = one_input(datatype, (len(values),), **{field: values})
+        decoder = InferRequestDecoder()
+        for _ in range(2):
+            assert decoder.decode(message.SerializeToString())[2] == [expected]
+
+    def test_empty_contents_are_no_bytes(self):
+        message = one_input(shape=(0,))
+        message.inputs[0].contents.SetInParent()
+        assert decode(message)[2] == [b""]
+
+    def test_wrong_field(self):
+        assert refusal(one_input("FP32", int64_contents=[1])).message == (
+            "unexpected explicit tensor data for input tensor 'x' for model 'm' of type 'INT64', "
+            "expected datatype 'FP32'"
+        )
+
+    def test_half_precision_has_no_field(self):
+        assert "expected datatype 'FP16'" in refusal(one_input("FP16", fp32_contents=[1])).message
+
+    def test_two_fields(self):
+        assert refusal(one_input("INT32", int_contents=[1], int64_contents=[1])).message == (
+            "unexpected explicit tensor data for input tensor 'x' for model 'm', binary data was already supplied."
+        )
+
+    def test_beside_raw_contents(self):
+        message = one_input("FP32", fp32_contents=[1])
+        message.raw_input_contents.append(b"1234")
+        assert refusal(message).message == (
+            "contents field must not be specified when using raw_input_contents for 'x' for model 'm'"
+        )
+
+    def test_no_data(self):
+        decoder = InferRequestDecoder()
+        message = add_sub()
+        decoder.decode(message.SerializeToString())
+        del message.raw_input_contents[1]
+        with pytest.raises(InferError) as caught:
+            decoder.decode(message.SerializeToString())
+        assert caught.value.message == (
+            "unable to find data for input tensor 'INPUT1' for model 'add_sub' in request."
+        )
+
+    def test_unknown_datatype(self):
+        error = refusal(one_input("FP8", fp32_contents=[1]))
+        assert error.code is ErrorCode.INVALID_ARG
+        assert error.message.startswith("inference input 'x' data-type is 'FP8'")
+
+
+class TestEncode:
+    header = ResponseHeader("m", "2", [TensorSpec("a", DataType.FP32, (1, 2)), TensorSpec("b", DataType.BYTES, (1,))])
+
+    def parse(self, parts):
+        return ModelInferResponse.FromString(b"".join(parts))
+
+    @pytest.mark.parametrize("request_id", ["", "17", "ü" * 200])
+    def test_parses_back(self, request_id):
+        parsed = self.parse(encode_response(request_id, InferResponse(self.header, [b"12345678", b"\1\0\0\0x"])))
+        assert (parsed.id, parsed.model_name, parsed.model_version) == (request_id, "m", "2")
+        assert [(o.name, o.datatype, list(o.shape)) for o in parsed.outputs] == [
+            ("a", "FP32", [1, 2]),
+            ("b", "BYTES", [1]),
+        ]
+        assert list(parsed.raw_output_contents) == [b"12345678", b"\1\0\0\0x"]
+        assert decode_bytes_elements(parsed.raw_output_contents[1]) == [b"x"]
+
+    def test_is_what_the_protobuf_library_writes(self):
+        parts = encode_response("3", InferResponse(self.header, [b"12345678", b""]))
+        assert len(parts) == 1
+        assert self.parse(parts).SerializeToString(deterministic=True) == parts[0]
+
+    def test_parameters(self):
+        values = {"b": True, "i": -(2**63), "d": 0.5, "s": "ä"}
+        parsed = self.parse(encode_response("", InferResponse(self.header, [b"", b""], parameters=values)))
+        assert {k: getattr(p, p.WhichOneof("parameter_choice")) for k, p in parsed.parameters.items()} == values
+
+    @pytest.mark.parametrize(("value", "code"), [(b"x", ErrorCode.UNSUPPORTED), (2**63, ErrorCode.INTERNAL)])
+    def test_parameters_that_cannot_travel(self, value, code):
+        with pytest.raises(InferError, match="esponse parameter 'p'") as caught:
+            encode_response("", InferResponse(self.header, [b"", b""], parameters={"p": value}))
+        assert caught.value.code is code
+
+    def test_large_outputs_are_parts_of_their_own(self):
+        large, small = memoryview(bytes(100_000)), b"tail"
+        parts = encode_response("1", InferResponse(self.header, [large, small]))
+        assert len(parts) == 3
+        assert parts[1] is large
+        assert list(self.parse(parts).raw_output_contents) == [bytes(large), small]
+
+    def test_larger_than_a_message(self):
+        class Huge(bytes):
+            def __len__(self):
+                return 2**31 - 1
+
+        with pytest.raises(InferError, match="exceeds gRPC's byte size limit 2147483647") as caught:
+            encode_response("", InferResponse(self.header, [Huge(), b""]))
+        assert caught.value.code is ErrorCode.INVALID_ARG
