@@ -43,7 +43,7 @@ demo: $(VENV)/.demo ## serve real models and send them real inputs
 	$(BIN)/naiad demo
 
 demo-keep: $(VENV)/.demo ## the same, and leave the server running
-	$(BIN)/naiad demo --keep
+	$(BIN)/naiad demo --keep-running
 
 $(VENV)/.demo: pyproject.toml
 	EXTRAS=demo .ci/venv $(VENV) test
