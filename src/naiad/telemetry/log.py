@@ -1,0 +1,118 @@
+"""The server's log: standard `logging` in Triton's form, one line for every failed request."""
+
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from naiad.config.options import LogOptions
+from naiad.core.errors import InferError
+from naiad.telemetry.failure_log import FailureLog
+from naiad.telemetry.log_format import TritonFormatter, format_table
+from naiad.telemetry.log_writer import BackgroundHandler
+
+_failures = FailureLog(logging.getLogger("naiad.request"))
+
+
+def configure(options: LogOptions, *, escapes: bool = True) -> None:
+    """Send every logger of the process to the console (stderr) or to `options.file`, as the options say.
+
+    May be called again to change the settings. Raises OSError when the file cannot be opened, ValueError for an
+    unknown format. `escapes` False writes messages unescaped (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
+    """
+    formatter = TritonFormatter(options.format, escapes=escapes)
+    if options.file:
+        stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the handler's
+        handler = BackgroundHandler(stream, closes_stream=True)
+    else:
+        handler = BackgroundHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    handler.addFilter(_Switches(options))
+    previous = _installed()
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else logging.INFO)
+    _remove(previous)
+
+
+def shut_down() -> None:
+    """Write what waits and detach from the loggers; `configure` starts anew."""
+    _failures.flush()
+    _remove(_installed())
+
+
+def _installed() -> Sequence[BackgroundHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, BackgroundHandler)]
+
+
+def _remove(handlers: Sequence[BackgroundHandler]) -> None:
+    for handler in handlers:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+class _Switches(logging.Filter):
+    """--log-info, --log-warning, --log-error."""
+
+    def __init__(self, options: LogOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return self._options.error
+        if record.levelno >= logging.WARNING:
+            return self._options.warning
+        # Triton: verbose lines obey --log-verbose alone.
+        return self._options.info or record.levelno < logging.INFO
+
+
+def verbose(level: int) -> int:
+    """Return the standard logging level of Triton's verbose level: DEBUG for 1, less for each further one."""
+    return max(1, logging.DEBUG + 1 - level)
+
+
+def log_table(logger: logging.Logger, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Log a table, as Triton does at start-up for backends and models."""
+    logger.info("", extra={"table": format_table(headings, rows)}, stacklevel=2)
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+class _RequestIds:
+    """A random word for the process and a number for the request."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._word = ""
+        self.renew()
+        if hasattr(os, "register_at_fork"):  # absent on Windows, where nothing forks
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self._word = os.urandom(5).hex()
+
+    def create(self) -> str:
+        return f"{self._word}-{next(self._numbers):x}"
+
+
+_ids = _RequestIds()
+
+
+def new_request_id() -> str:
+    """Return an id for a request whose client gave none: unique across processes and cheap."""
+    return _ids.create()
+
+
+def log_request_failure(
+    *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int
+) -> None:
+    """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if there is one.
+
+    `level` is one of the standard module's. More than 100 failures of one kind (protocol, model, version and code) a
+    second are counted and summed up in a line of their own.
+    """
+    _failures.log(protocol=protocol, request_id=request_id, model=model, version=version, error=error, level=level)
