@@ -1,7 +1,6 @@
 """Admission says what Triton says, in Triton's order."""
 
 import pytest
-from support.engine_parts import Answers, config, header, request
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -9,6 +8,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
 from naiad.engine.admission import AdmissionRules
+from support.engine_parts import Answers, config, header, request
 
 FP32 = DataType.FP32
 

@@ -1,0 +1,264 @@
+"""A served model answers every request exactly once, whatever its instances do."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.served_model import ServedModel
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, StepLoop, config, header, request
+
+Serve = Callable[..., ServedModel]
+
+
+@pytest.fixture
+def loop() -> StepLoop:
+    return StepLoop()
+
+
+@pytest.fixture
+def serve(loop: StepLoop) -> Iterator[Serve]:
+    served: list[ServedModel] = []
+
+    def make(instances: Sequence[ScriptedInstance], made: ModelConfig | None = None) -> ServedModel:
+        made = made or config()
+        model = ServedModel(
+            name="m",
+            version=1,
+            config=made,
+            backend_model=ScriptedModel(),
+            instances=instances,
+            scheduler=create_scheduler(made),
+            statistics=ModelStatistics("m", "1"),
+            loop=loop,
+        )
+        served.append(model)
+        return model
+
+    yield make
+    for model in served:
+        model.stop(5.0)
+
+
+class Gate:
+    """Holds batches until it is opened, and tells when one has arrived."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Semaphore(0)
+        self.opened = threading.Semaphore(0)
+
+    def __call__(self, batch: Batch) -> Sequence[InferResponse]:
+        self.reached.release()
+        assert self.opened.acquire(timeout=10)
+        return [InferResponse(ResponseHeader("m", "1", ()), []) for _ in batch.requests]
+
+
+def now_request(answers: Answers, request_id: str = "", **fields: object) -> object:
+    return request(answers, request_id, arrival_ns=time.monotonic_ns(), **fields)  # type: ignore[arg-type]
+
+
+def test_answers_a_request(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    model = serve([ScriptedInstance()])
+    model.submit(now_request(answers, "a"))
+    loop.run_until(lambda: len(answers) == 1)
+    assert answers.received[0][0] == "a"
+    assert answers.received[0][1].error is None
+    snapshot = model.statistics.snapshot()
+    assert (snapshot.success.count, snapshot.inference_count, snapshot.execution_count) == (1, 1, 1)
+
+
+def test_requests_that_wait_for_the_instance_execute_together(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    instance = ScriptedInstance(gate)
+    model = serve([instance], config(dynamic_batching={}))
+    model.submit(now_request(answers, "first"))
+    gate.reached.acquire()
+    for number in range(5):
+        model.submit(now_request(answers, str(number)))
+    assert model.pending_count == 5
+    gate.opened.release(2)
+    loop.run_until(lambda: len(answers) == 6)
+    assert [batch.size for batch in instance.batches] == [1, 5]
+    assert [request_id for request_id, _ in answers.received] == ["first", "0", "1", "2", "3", "4"]
+
+
+def test_an_exception_fails_the_whole_batch_and_nothing_else(serve: Serve, loop: StepLoop) -> None:
+    def fail(batch: Batch) -> Sequence[InferResponse]:
+        raise RuntimeError("boom")
+
+    instance, answers = ScriptedInstance(fail), Answers()
+    model = serve([instance])
+    model.submit(now_request(answers, "bad"))
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.code is ErrorCode.INTERNAL
+    assert "RuntimeError: boom" in error.message
+    assert "fail" in error.detail
+    instance.script = None
+    model.submit(now_request(answers, "good"))
+    loop.run_until(lambda: len(answers) == 2)
+    assert answers.received[1][1].error is None
+    assert model.statistics.snapshot().failures[FailureReason.BACKEND] == 1
+
+
+def test_wrong_number_of_responses_is_an_error_for_every_request(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    model = serve([ScriptedInstance(lambda batch: [])])
+    model.submit(now_request(answers))
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert "0 responses for 1 requests" in error.message
+
+
+def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -> None:
+    def refuse(batch: Batch) -> Sequence[InferResponse]:
+        raise invalid_argument("no such class")
+
+    answers = Answers()
+    serve([ScriptedInstance(refuse)]).submit(now_request(answers))
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert (error.code, error.message) == (ErrorCode.INVALID_ARG, "no such class")
+
+
+def test_a_timeout_is_answered_while_every_instance_is_busy(serve: Serve, loop: StepLoop) -> None:
+    policy = {"default_timeout_microseconds": 20_000, "timeout_action": "REJECT"}
+    gate, answers = Gate(), Answers()
+    model = serve([ScriptedInstance(gate)], config(dynamic_batching={"default_queue_policy": policy}))
+    model.submit(now_request(answers, "running"))
+    gate.reached.acquire()
+    model.submit(now_request(answers, "late"))
+    loop.run_until(lambda: len(answers) == 1)
+    request_id, response = answers.received[0]
+    assert request_id == "late"
+    assert response.error is not None
+    assert response.error.code is ErrorCode.UNAVAILABLE
+    assert response.error.message == "Request timeout expired"
+    gate.opened.release()
+    loop.run_until(lambda: len(answers) == 2)
+    assert model.statistics.snapshot().failures[FailureReason.REJECTED] == 1
+
+
+def test_a_full_queue_refuses_at_the_door(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    model = serve([ScriptedInstance(gate)], config(dynamic_batching={"default_queue_policy": {"max_queue_size": 2}}))
+    model.submit(now_request(answers))
+    gate.reached.acquire()
+    for _ in range(2):
+        model.submit(now_request(answers))
+    with pytest.raises(InferError, match="Exceeds maximum queue size") as caught:
+        model.submit(now_request(answers))
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    gate.opened.release(2)
+    loop.run_until(lambda: len(answers) == 3)
+
+
+def test_cancelling_a_waiting_request_answers_it_and_never_runs_it(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    instance = ScriptedInstance(gate)
+    model = serve([instance])
+    model.submit(now_request(answers, "running"))
+    gate.reached.acquire()
+    waiting = now_request(answers, "waiting")
+    model.submit(waiting)
+    model.cancel(waiting)
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.code is ErrorCode.CANCELLED
+    gate.opened.release()
+    loop.run_until(lambda: len(answers) == 2)
+    assert [r.id for batch in instance.batches for r in batch.requests] == ["running"]
+
+
+def test_preserve_ordering_holds_a_fast_answer_back(serve: Serve, loop: StepLoop) -> None:
+    slow, answers = Gate(), Answers()
+
+    def by_id(batch: Batch) -> Sequence[InferResponse]:
+        if batch.requests[0].id == "slow":
+            return slow(batch)
+        return [InferResponse(ResponseHeader("m", "1", ()), [])]
+
+    made = config(max_batch_size=1, dynamic_batching={"preserve_ordering": True})
+    instances = [ScriptedInstance(by_id), ScriptedInstance(by_id)]
+    model = serve(instances, made)
+    model.submit(now_request(answers, "slow"))
+    slow.reached.acquire()
+    model.submit(now_request(answers, "fast"))
+    while model.in_flight_count != 1:
+        time.sleep(0.001)
+    assert len(answers) == 0
+    slow.opened.release()
+    loop.run_until(lambda: len(answers) == 2)
+    assert [request_id for request_id, _ in answers.received] == ["slow", "fast"]
+
+
+def test_stop_finishes_what_was_accepted_and_refuses_the_rest(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    instance = ScriptedInstance(gate)
+    model = serve([instance])
+    for _ in range(3):
+        model.submit(now_request(answers))
+    gate.opened.release(3)
+    assert model.stop(10.0)
+    with pytest.raises(InferError, match="stopped accepting new inference requests"):
+        model.submit(now_request(answers))
+    loop.run_until(lambda: len(answers) == 3)
+    assert all(response.error is None for _, response in answers.received)
+    assert instance.closed
+
+
+def test_requests_are_answered_at_once_while_no_instance_can_execute(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    instance = ScriptedInstance()
+    model = serve([instance])
+    instance.reason = "worker was killed by SIGSEGV"
+    deadline = time.monotonic() + 10
+    while not any(r.error for _, r in answers.received):
+        assert time.monotonic() < deadline
+        try:
+            model.submit(now_request(answers))
+        except InferError as error:
+            assert "SIGSEGV" in error.message  # noqa: PT017 - either way of refusing is right
+            break
+        loop.run_until(lambda before=len(answers): len(answers) > before)
+    assert model.health == "worker was killed by SIGSEGV"
+    instance.reason = ""
+    before = len(answers)
+    model.submit(now_request(answers))
+    loop.run_until(lambda: len(answers) > before)
+    assert answers.received[-1][1].error is None
+
+
+def test_answers_of_batches_that_finish_together_wake_the_loop_once(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    instance = ScriptedInstance()
+    model = serve([instance])
+    for _ in range(20):
+        model.submit(now_request(answers))
+    while model.in_flight_count:
+        time.sleep(0.001)
+    assert loop.wakes == 1
+    loop.run_until(lambda: len(answers) == 20)
+
+
+def test_a_repeated_header_is_checked_once(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    model = serve([ScriptedInstance()])
+    shared = header()
+    model.submit(now_request(answers, made=shared))
+    admission = shared.admission
+    model.submit(now_request(answers, made=shared))
+    assert shared.admission is admission
+    loop.run_until(lambda: len(answers) == 2)
