@@ -1,1 +1,1 @@
-"""Composition root: builds everything, signals, drain."""
+"""The composition root: build everything, run it, end it well."""

@@ -1,0 +1,69 @@
+"""Real servers for integration tests: one that is shared, and a factory for tests that need their own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.model_repository import write_identity, write_python_add_sub
+from support.onnx_models import write_add_sub
+from support.server_process import ServerProcess
+
+IDENTITY_DATATYPES = (
+    "BOOL",
+    *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
+    "FP16",
+    "FP32",
+    "FP64",
+    "BF16",
+    "STRING",
+)
+
+StartServer = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of models that every datatype and backend can be tried on.
+
+    `add_sub` (ONNX), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in lower case, and `slow_identity`,
+    which takes 200 ms.
+    """
+    root = tmp_path_factory.mktemp("models")
+    write_add_sub(root, "add_sub")
+    write_python_add_sub(root)
+    write_identity(root)
+    for datatype in IDENTITY_DATATYPES:
+        write_identity(root, f"identity_{datatype.lower()}", datatype=datatype)
+    write_identity(root, "slow_identity", parameters={"execute_delay_ms": "200"})
+    return root
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A ready server over `repository`; tests must leave it as it is."""
+    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """A function `(repository, *flags, environment=None)` that starts a server, which ends with the test.
+
+    It does not wait for anything; a repository of None gives no --model-repository.
+    """
+    started: list[ServerProcess] = []
+
+    def start(repository: Path | None, *flags: str, environment: dict[str, str] | None = None) -> ServerProcess:
+        where = [] if repository is None else [f"--model-repository={repository}"]
+        log = tmp_path / f"server-{len(started)}.log"
+        started.append(ServerProcess(log, *where, *flags, environment=environment))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()

@@ -1,0 +1,143 @@
+"""A naiad server as a process of its own, for integration tests."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+_STARTED = {
+    "http": re.compile(r"Started HTTPService at ([\d.]+:\d+)"),
+    "grpc": re.compile(r"Started GRPCInferenceService at ([\d.]+:\d+)"),
+    "metrics": re.compile(r"Started Metrics Service at ([\d.]+:\d+)"),
+}
+
+
+class Answer:
+    """An HTTP response."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class ServerProcess:
+    """`python -m naiad serve ...`; its ports are free ones unless the flags say otherwise."""
+
+    def __init__(self, log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        ports = [f"--{name}-port=0" for name in _STARTED if not any(f.startswith(f"--{name}-port") for f in flags)]
+        command = [sys.executable, "-m", "naiad", "serve", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *ports, *flags],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})},
+            )
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_log(self, pattern: str, timeout_s: float = 60.0) -> "re.Match[str]":
+        """Wait until the log has a line that matches; fails with the log when the process ends before."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            ended = self.process.poll() is not None
+            found = re.search(pattern, self.log_text())
+            if found:
+                return found
+            if ended:
+                raise AssertionError(f"exited with {self.process.returncode} before {pattern!r}:\n{self.log_text()}")
+            time.sleep(0.01)
+        raise AssertionError(f"no {pattern!r} within {timeout_s} s:\n{self.log_text()}")
+
+    def wait_started(self) -> None:
+        """Wait until the last port is open."""
+        self.wait_log("Started Metrics Service at")
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until the server says it is ready."""
+        self.wait_started()
+        deadline = time.monotonic() + timeout_s
+        while self.get("/v2/health/ready").status != 200:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not ready within {timeout_s} s:\n{self.log_text()}")
+            time.sleep(0.01)
+
+    def wait_exit(self, timeout_s: float = 60.0) -> int:
+        """Wait for the process to end and return its status."""
+        return self.process.wait(timeout_s)
+
+    # --- talking ----------------------------------------------------------------------------------------------------
+
+    def _address(self, service: str) -> str:
+        return self.wait_log(_STARTED[service].pattern).group(1)
+
+    @property
+    def http_url(self) -> str:
+        """`host:port`, as tritonclient takes it."""
+        return self._address("http")
+
+    @property
+    def grpc_url(self) -> str:
+        return self._address("grpc")
+
+    @property
+    def metrics_url(self) -> str:
+        return self._address("metrics")
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        url: str = "",
+    ) -> Answer:
+        """Send one HTTP request over a connection of its own."""
+        connection = http.client.HTTPConnection(url or self.http_url, timeout=30)
+        try:
+            connection.request(method, path, body=body, headers=dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, *, url: str = "") -> Answer:
+        return self.request("GET", path, url=url)
+
+    def post(self, path: str, content: object = None) -> Answer:
+        body = b"" if content is None else json.dumps(content).encode()
+        return self.request("POST", path, body)
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """End this process, and only this, gracefully if it can; harmless when it has ended."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()

@@ -1,0 +1,81 @@
+import asyncio
+import logging
+
+import pytest
+
+from naiad.server.drain import drain
+
+
+class Engine:
+    is_draining = False
+    in_flight_count = 3
+
+
+class FakeConnections:
+    def __init__(self, events: list[str], name: str, *, closes: bool = True) -> None:
+        self._events = events
+        self._name = name
+        self._closes = closes
+        self.connection_count = 2
+
+    def drain(self) -> None:
+        self._events.append(f"{self._name} drains")
+
+    async def wait_closed(self) -> None:
+        if not self._closes:
+            await asyncio.get_running_loop().create_future()
+        self._events.append(f"{self._name} closed")
+
+    def abort(self) -> None:
+        raise AssertionError("the way out aborts nothing")
+
+
+class FakeEndpoint:
+    def __init__(self, events: list[str], name: str, *, closes: bool = True) -> None:
+        self._events = events
+        self._name = name
+        self.connections = FakeConnections(events, name, closes=closes)
+
+    def stop_listening(self) -> None:
+        self._events.append(f"{self._name} stops listening")
+
+
+def run_drain(
+    engine: Engine, events: list[str], *, closes: bool = True, unloads: bool = True, timeout_s: float = 5.0
+) -> bool:
+    def unload(left_s: float) -> bool:
+        assert 0 <= left_s <= timeout_s
+        assert engine.is_draining
+        events.append("unloads")
+        return unloads
+
+    services = [FakeEndpoint(events, "http"), FakeEndpoint(events, "grpc", closes=closes)]
+    return asyncio.run(drain(engine, services, unload, drain_s=0, exit_timeout_s=timeout_s))  # type: ignore[arg-type]
+
+
+def test_drain_goes_in_order() -> None:
+    events: list[str] = []
+    engine = Engine()
+    assert run_drain(engine, events)
+    assert engine.is_draining
+    assert events == [
+        "http stops listening",
+        "http drains",
+        "grpc stops listening",
+        "grpc drains",
+        "http closed",
+        "grpc closed",
+        "unloads",
+    ]
+
+
+def test_drain_gives_up_when_connections_do_not_end(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        assert not run_drain(Engine(), events, closes=False, timeout_s=0.0)
+    assert "unloads" not in events
+    assert "3 requests in flight, 4 connections open" in caplog.text
+
+
+def test_drain_tells_when_requests_did_not_finish() -> None:
+    assert not run_drain(Engine(), [], unloads=False)
