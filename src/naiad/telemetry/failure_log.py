@@ -20,9 +20,7 @@ class FailureLog:
         self._lock = threading.Lock()
         self._summary: threading.Timer | None = None
 
-    def log(
-        self, *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int
-    ) -> None:
+    def log(self, *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int) -> None:
         """Log one failure, or count it when there are too many of its kind."""
         if not self._logger.isEnabledFor(level) or not self._is_admitted((protocol, model, version, error.code.name)):
             return

@@ -1,0 +1,179 @@
+"""Everything that is measured, as one Prometheus exposition."""
+
+import platform
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import naiad
+from naiad.config.options import MetricsOptions
+from naiad.telemetry import model_metrics
+from naiad.telemetry.exposition import format_family, format_labels, format_value
+from naiad.telemetry.metric_family import Kind, MetricFamily
+from naiad.telemetry.model_metrics import ModelFamily, ModelSource, Scrape
+from naiad.telemetry.process import CpuMeter, read_memory, read_process
+from naiad.telemetry.statistics import ModelStatistics
+
+DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
+"""Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors go unused."""
+
+
+class Registry:
+    """The metrics of a server: those of its models, its process and its machine, and those that others add.
+
+    Thread-safe. `render` reads snapshots and calls the functions it was given, which must be quick.
+    """
+
+    def __init__(self, options: MetricsOptions | None = None) -> None:
+        """`options.settings` are those of --metrics-config. Raises ValueError for quantiles that are none."""
+        options = options or MetricsOptions()
+        settings = options.settings
+        self._lock = threading.Lock()
+        self._models: dict[tuple[str, str], ModelSource] = {}
+        self._families: dict[str, MetricFamily] = {}
+        self._callbacks: dict[str, Callable[[], str]] = {}
+        self._cpu = CpuMeter() if options.allow_cpu else None
+        self._keeps_samples = settings.get("summary_latencies") == "true"
+        quantiles = parse_quantiles(settings.get("summary_quantiles", DEFAULT_QUANTILES))
+        self._model_families: list[ModelFamily] = [*model_metrics.COUNTERS]
+        if settings.get("counter_latencies") != "false":
+            self._model_families += model_metrics.LATENCY_COUNTERS
+        self._model_families += (*model_metrics.GAUGES, *model_metrics.BATCHING)
+        if settings.get("histogram_latencies") != "false":
+            self._model_families += model_metrics.HISTOGRAMS
+        if self._keeps_samples:
+            self._model_families += model_metrics.summaries(quantiles)
+        self.worker_restarts = MetricFamily(
+            "naiad_worker_restarts_total", "Worker processes that were started again after one died", "counter"
+        )
+        """Labels: model, version, instance."""
+        self.add_family(self.worker_restarts)
+
+    # --- models ---------------------------------------------------------------------------------------------------
+
+    def add_model(
+        self,
+        statistics: ModelStatistics,
+        *,
+        pending: Callable[[], int],
+        executing: Callable[[], int],
+        load_duration_s: float = 0.0,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Show a model version from now on; it takes the place of one with the same name and version.
+
+        `pending` and `executing` count its waiting and its executing requests; `tags` are `metric_tags` of its
+        configuration, which become labels.
+        """
+        source = ModelSource(
+            statistics, pending=pending, executing=executing, load_duration_s=load_duration_s, tags=tags or {}
+        )
+        if self._keeps_samples:
+            statistics.keep_samples()
+        with self._lock:
+            self._models[(statistics.model, statistics.version)] = source
+
+    def remove_model(self, statistics: ModelStatistics) -> None:
+        """Show a model version no longer; does nothing when another has taken its place."""
+        key = (statistics.model, statistics.version)
+        with self._lock:
+            source = self._models.get(key)
+            if source is not None and source.statistics is statistics:
+                del self._models[key]
+
+    # --- what others add ------------------------------------------------------------------------------------------
+
+    def add_family(self, family: MetricFamily) -> None:
+        """Show a family of metrics. Raises ValueError when its name is taken."""
+        with self._lock:
+            self._check_free(family.name)
+            self._families[family.name] = family
+
+    def remove_family(self, name: str) -> None:
+        """Show a family no longer."""
+        with self._lock:
+            self._families.pop(name, None)
+
+    def add_callback(
+        self,
+        name: str,
+        kind: Kind,
+        help_text: str,
+        read: Callable[[], float],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Show a value that `read` returns at each scrape. Raises ValueError when the name is taken."""
+        tail = format_labels(labels or {})
+
+        def render() -> str:
+            return format_family(name, kind, help_text, [f"{name}{tail} {format_value(read())}"])
+
+        with self._lock:
+            self._check_free(name)
+            self._callbacks[name] = render
+
+    def _check_free(self, name: str) -> None:
+        taken = {family.name for family in self._model_families} | self._families.keys() | self._callbacks.keys()
+        if name in taken:
+            raise ValueError(f"metric '{name}' exists already")
+
+    # --- the exposition -------------------------------------------------------------------------------------------
+
+    def render(self) -> bytes:
+        """Return everything in Prometheus' text format, of `exposition.CONTENT_TYPE`."""
+        with self._lock:
+            sources = [self._models[key] for key in sorted(self._models)]
+            families = list(self._families.values())
+            callbacks = list(self._callbacks.values())
+        scrapes = [Scrape(source, source.statistics.snapshot(), source.statistics.samples()) for source in sources]
+        parts = [
+            format_family(family.name, family.kind, family.help, [family.lines(scrape) for scrape in scrapes])
+            for family in self._model_families
+        ]
+        parts += [family.render() for family in families]
+        parts += [callback() for callback in callbacks]
+        parts += self._machine()
+        parts += _process()
+        return ("\n".join(parts) + "\n").encode()
+
+    def _machine(self) -> list[str]:
+        if self._cpu is None:
+            return []
+        parts = []
+        utilization = self._cpu.read()
+        if utilization is not None:
+            parts.append(_gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", utilization))
+        memory = read_memory()
+        if memory is not None:
+            parts.append(_gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total_bytes))
+            parts.append(_gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used_bytes))
+        return parts
+
+
+def _process() -> list[str]:
+    info = format_labels({"version": naiad.__version__, "python": platform.python_version()})
+    parts = [format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"])]
+    usage = read_process()
+    if usage is not None:
+        parts.append(_gauge("process_resident_memory_bytes", "Resident memory of the server", usage.resident_bytes))
+        parts.append(_gauge("process_open_fds", "File descriptors that the server has open", usage.open_fds))
+        parts.append(_gauge("process_threads", "Threads of the server", usage.threads))
+    return parts
+
+
+def _gauge(name: str, help_text: str, value: float) -> str:
+    return format_family(name, "gauge", help_text, [f"{name} {format_value(value)}"])
+
+
+def parse_quantiles(text: str) -> Sequence[float]:
+    """Return the quantiles of `0.5:0.05,0.99:0.001`. Raises ValueError for what is no quantile."""
+    quantiles = []
+    for pair in text.split(","):
+        quantile, colon, error = pair.partition(":")
+        try:
+            numbers = float(quantile), float(error)
+        except ValueError:
+            numbers = -1.0, -1.0
+        if not colon or not all(0.0 <= number <= 1.0 for number in numbers):
+            raise ValueError(f"summary_quantiles: '{pair}' is not of the form QUANTILE:ERROR, each from 0 to 1")
+        quantiles.append(numbers[0])
+    return quantiles

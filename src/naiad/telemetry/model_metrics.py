@@ -1,0 +1,276 @@
+"""The metrics of model versions: Triton's names and meanings, and the distributions that Triton lacks.
+
+A scrape may cover hundreds of models, each with over a hundred lines, so the lines of a model are made once, with
+places for the numbers; a scrape fills them in.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from naiad.core.errors import FailureReason
+from naiad.telemetry.exposition import format_labels, format_value
+from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, Duration, ModelStatistics, Sample, VersionStatistics
+
+RELEASE_REASONS = ("full", "preferred", "delay", "shape", "priority", "idle")
+BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_SUMMARY_WINDOW_NS = 60 * 10**9
+"""Triton: the window of prometheus-cpp's summaries."""
+
+
+class ModelSource:
+    """Where the numbers of one model version come from."""
+
+    def __init__(
+        self,
+        statistics: ModelStatistics,
+        *,
+        pending: Callable[[], int],
+        executing: Callable[[], int],
+        load_duration_s: float,
+        tags: Mapping[str, str],
+    ) -> None:
+        self.statistics = statistics
+        self.pending = pending
+        self.executing = executing
+        self.load_duration_s = load_duration_s
+        self.labels = {"model": statistics.model, "version": statistics.version, **tags}
+        self.templates: dict[str, str] = {}
+        """Family name to the lines of this model, with a % place for each number."""
+
+
+class Scrape(NamedTuple):
+    """One model at the moment of a scrape."""
+
+    source: ModelSource
+    counts: VersionStatistics
+    samples: Sequence[Sample]
+
+
+class ModelFamily(NamedTuple):
+    """A metric that every model version has."""
+
+    name: str
+    kind: str
+    help: str
+    template: Callable[[str, Mapping[str, str]], str]
+    """(family name, labels) to the lines with places for numbers."""
+    numbers: Callable[[Scrape], tuple[object, ...]]
+    """What goes into the places."""
+
+    def lines(self, scrape: Scrape) -> str:
+        """Return the lines of one model."""
+        template = scrape.source.templates.get(self.name)
+        if template is None:
+            template = scrape.source.templates[self.name] = self.template(self.name, scrape.source.labels)
+        return template % self.numbers(scrape)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return format_labels(labels).replace("%", "%%")
+
+
+def _single(name: str, labels: Mapping[str, str]) -> str:
+    return f"{name}{_labels(labels)} %s"
+
+
+def _per_value(label: str, values: Sequence[str]) -> Callable[[str, Mapping[str, str]], str]:
+    """Return a template with a line for each value of one more label."""
+
+    def template(name: str, labels: Mapping[str, str]) -> str:
+        return "\n".join(f"{name}{_labels({**labels, label: value})} %s" for value in values)
+
+    return template
+
+
+def _histogram(bounds: Sequence[float]) -> Callable[[str, Mapping[str, str]], str]:
+    texts = [*map(format_value, bounds), "+Inf"]
+
+    def template(name: str, labels: Mapping[str, str]) -> str:
+        buckets = [f"{name}_bucket{_labels({**labels, 'le': text})} %s" for text in texts]
+        return "\n".join([*buckets, f"{name}_sum{_labels(labels)} %s", f"{name}_count{_labels(labels)} %s"])
+
+    return template
+
+
+# --- Triton's -------------------------------------------------------------------------------------------------------
+
+Read = Callable[[VersionStatistics], Duration]
+
+_LATENCIES: Sequence[tuple[str, str, str, Read]] = (
+    ("request", "Cumulative inference request duration", "(includes cached requests)", lambda c: c.success),
+    ("queue", "Cumulative inference queuing duration", "(includes cached requests)", lambda c: c.queue),
+    (
+        "compute_input",
+        "Cumulative compute input duration",
+        "(does not include cached requests)",
+        lambda c: c.compute_input,
+    ),
+    (
+        "compute_infer",
+        "Cumulative compute inference duration",
+        "(does not include cached requests)",
+        lambda c: c.compute_infer,
+    ),
+    (
+        "compute_output",
+        "Cumulative inference compute output duration",
+        "(does not include cached requests)",
+        lambda c: c.compute_output,
+    ),
+)
+"""Name, help, help's end, and where its count and sum are."""
+
+
+def _count(name: str, help_text: str, read: Callable[[VersionStatistics], int]) -> ModelFamily:
+    return ModelFamily(name, "counter", help_text, _single, lambda scrape: (read(scrape.counts),))
+
+
+def _duration_counter(name: str, help_text: str, help_end: str, read: Read) -> ModelFamily:
+    return ModelFamily(
+        f"nv_inference_{name}_duration_us",
+        "counter",
+        f"{help_text} in microseconds {help_end}",
+        _single,
+        lambda scrape: (read(scrape.counts).ns // 1000,),
+    )
+
+
+COUNTERS: Sequence[ModelFamily] = (
+    _count(
+        "nv_inference_request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda counts: counts.success.count,
+    ),
+    ModelFamily(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        _per_value("reason", [reason.value for reason in FailureReason]),
+        lambda scrape: tuple(scrape.counts.failures[reason] for reason in FailureReason),
+    ),
+    _count(
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda counts: counts.inference_count,
+    ),
+    _count(
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda counts: counts.execution_count,
+    ),
+)
+LATENCY_COUNTERS: Sequence[ModelFamily] = [_duration_counter(*row) for row in _LATENCIES]
+GAUGES: Sequence[ModelFamily] = (
+    ModelFamily(
+        "nv_inference_pending_request_count",
+        "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        _single,
+        lambda scrape: (scrape.source.pending(),),
+    ),
+    ModelFamily(
+        "nv_model_load_duration_secs",
+        "gauge",
+        "Model load time in seconds",
+        _single,
+        lambda scrape: (format_value(scrape.source.load_duration_s),),
+    ),
+    ModelFamily(
+        "naiad_inference_executing_request_count",
+        "gauge",
+        "Requests that instances execute at this moment",
+        _single,
+        lambda scrape: (scrape.source.executing(),),
+    ),
+)
+
+
+def summaries(quantiles: Sequence[float]) -> Sequence[ModelFamily]:
+    """Return Triton's summaries with the given quantiles, over the requests of the last minute."""
+    return [_summary(position, *row, quantiles) for position, row in enumerate(_LATENCIES)]
+
+
+def _summary(
+    position: int, name: str, help_text: str, help_end: str, read: Read, quantiles: Sequence[float]
+) -> ModelFamily:
+    def template(family: str, labels: Mapping[str, str]) -> str:
+        totals = [f"{family}_count{_labels(labels)} %s", f"{family}_sum{_labels(labels)} %s"]
+        lines = [f"{family}{_labels({**labels, 'quantile': format_value(q)})} %s" for q in quantiles]
+        return "\n".join([*totals, *lines])
+
+    def numbers(scrape: Scrape) -> tuple[object, ...]:
+        total = read(scrape.counts)
+        oldest_ns = time.monotonic_ns() - _SUMMARY_WINDOW_NS
+        # Field 0 of a sample is its time, the latencies follow in the order of the table.
+        latencies = sorted(sample[position + 1] // 1000 for sample in scrape.samples if sample.end_ns >= oldest_ns)
+        return (total.count, total.ns // 1000, *(_quantile(latencies, q) for q in quantiles))
+
+    help_text = help_text.replace("Cumulative inference", "Summary of inference")
+    return ModelFamily(
+        f"nv_inference_{name}_summary_us", "summary", f"{help_text} in microseconds {help_end}", template, numbers
+    )
+
+
+def _quantile(ascending: Sequence[int], quantile: float) -> object:
+    if not ascending:
+        return "NaN"
+    return ascending[max(0, math.ceil(quantile * len(ascending)) - 1)]
+
+
+# --- naiad's --------------------------------------------------------------------------------------------------------
+
+
+def _latency_histogram(name: str, help_text: str, latency: str, read: Read) -> ModelFamily:
+    def numbers(scrape: Scrape) -> tuple[object, ...]:
+        counts = tuple(accumulate(scrape.counts.latencies[latency]))
+        return (*counts, format_value(read(scrape.counts).ns / 1e9), counts[-1])
+
+    return ModelFamily(
+        f"naiad_inference_{name}_duration_seconds",
+        "histogram",
+        f"{help_text}, of successful requests",
+        _histogram([bound / 1e9 for bound in LATENCY_BOUNDS_NS]),
+        numbers,
+    )
+
+
+def _batch_size_numbers(scrape: Scrape) -> tuple[object, ...]:
+    sizes = [(entry.batch_size, entry.compute_infer.count) for entry in scrape.counts.batch_stats]
+    cumulated = [sum(count for size, count in sizes if size <= bound) for bound in BATCH_SIZE_BOUNDS]
+    total = sum(count for _, count in sizes)
+    return (*cumulated, total, sum(size * count for size, count in sizes), total)
+
+
+BATCHING: Sequence[ModelFamily] = (
+    ModelFamily(
+        "naiad_inference_batch_size",
+        "histogram",
+        "Total rows of executed batches",
+        _histogram(BATCH_SIZE_BOUNDS),
+        _batch_size_numbers,
+    ),
+    ModelFamily(
+        "naiad_batch_release_total",
+        "counter",
+        "Executed batches by the reason why the scheduler released them",
+        _per_value("reason", RELEASE_REASONS),
+        lambda scrape: tuple(scrape.counts.release_reasons.get(reason, 0) for reason in RELEASE_REASONS),
+    ),
+)
+HISTOGRAMS: Sequence[ModelFamily] = (
+    _latency_histogram(
+        "request", "Time from the arrival of a request to its response", "request", lambda c: c.success
+    ),
+    _latency_histogram(
+        "first_response", "Time from the arrival of a request to its first response", "request", lambda c: c.success
+    ),
+    _latency_histogram("queue", "Time that a request waited for an instance", "queue", lambda c: c.queue),
+    _latency_histogram("compute_input", "Time to stage a batch's inputs", "compute_input", lambda c: c.compute_input),
+    _latency_histogram("compute_infer", "Time a model took for a batch", "compute_infer", lambda c: c.compute_infer),
+    _latency_histogram(
+        "compute_output", "Time to extract a batch's outputs", "compute_output", lambda c: c.compute_output
+    ),
+)

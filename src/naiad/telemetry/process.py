@@ -1,0 +1,79 @@
+"""What the operating system tells about the machine and this process. Linux's /proc; elsewhere what is known."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """What this process holds."""
+
+    resident_bytes: int
+    open_fds: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """The memory of the machine."""
+
+    total_bytes: int
+    used_bytes: int
+
+
+def read_process(proc: Path = Path("/proc")) -> ProcessUsage | None:
+    """Return what this process holds, None where there is no /proc."""
+    try:
+        status = _fields((proc / "self/status").read_text())
+        open_fds = len(os.listdir(proc / "self/fd"))
+    except OSError:
+        return None
+    return ProcessUsage(status.get("VmRSS", 0) * 1024, open_fds, status.get("Threads", 0))
+
+
+def read_memory(proc: Path = Path("/proc")) -> MachineMemory | None:
+    """Return the machine's memory, None where there is no /proc."""
+    try:
+        fields = _fields((proc / "meminfo").read_text())
+    except OSError:
+        return None
+    total = fields.get("MemTotal", 0) * 1024
+    return MachineMemory(total, total - fields.get("MemAvailable", 0) * 1024)
+
+
+def _fields(text: str) -> dict[str, int]:
+    """Return the numeric fields of `Name:   123 kB` lines."""
+    fields: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            fields[name] = int(words[0])
+    return fields
+
+
+class CpuMeter:
+    """The share of the machine's processor time that was busy since the last reading."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._stat = proc / "stat"
+        self._busy = 0
+        self._total = 0
+        self._utilization = 0.0
+        self.read()
+
+    def read(self) -> float | None:
+        """Return the busy share, 0.0 to 1.0; None where there is no /proc."""
+        try:
+            first = self._stat.read_text().partition("\n")[0]
+        except OSError:
+            return None
+        # user nice system idle iowait irq softirq steal; guest times are part of user and nice.
+        ticks = [int(word) for word in first.split()[1:9]]
+        total = sum(ticks)
+        busy = total - sum(ticks[3:5])
+        if total > self._total:
+            self._utilization = (busy - self._busy) / (total - self._total)
+            self._busy, self._total = busy, total
+        return self._utilization
