@@ -1,21 +1,16 @@
 """How a gRPC call ends in failure: status, message, a log line, and the request id that ties them together."""
 
-import itertools
-import secrets
 from urllib.parse import quote
 
 from naiad.core.errors import InferError
 from naiad.frontend.exchange import GrpcCall
 from naiad.protocol.status import status_of
-from naiad.telemetry.log import log_request_failure
+from naiad.telemetry.log import log_request_failure, new_request_id
 
 REQUEST_ID_TRAILER = b"triton-request-id"
 
 _MAX_ID_CHARACTERS = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
-
-_process_prefix = secrets.token_hex(4)
-_numbers = itertools.count(1)
 
 
 def finish(call: GrpcCall, error: InferError) -> None:
@@ -29,7 +24,7 @@ def finish_infer(call: GrpcCall, request_id: str, model: str, version: str, erro
     The log line and the trailer `triton-request-id` carry the same id: the client's, or one made here when the client
     gave none.
     """
-    request_id = request_id[:_MAX_ID_CHARACTERS] or f"{_process_prefix}-{next(_numbers)}"
+    request_id = request_id[:_MAX_ID_CHARACTERS] or new_request_id()
     status = status_of(error.code)
     log_request_failure(
         protocol="grpc", request_id=request_id, model=model, version=version, error=error, level=status.log_level

@@ -159,6 +159,38 @@ class TestDecode:
         assert not decoder._headers
 
 
+class TestWrongGuesses:
+    """The decoder guesses where the id is; what it finds there may look right by accident or by intent."""
+
+    output = ModelInferRequest(outputs=[{"name": "o"}]).SerializeToString()
+
+    def test_id_tag_inside_a_model_name(self):
+        decoder = InferRequestDecoder()
+        decoder.decode(b"\x0a\x06abcdef")
+        decoder.decode(b"\x0a\x01a" + self.output)
+        with pytest.raises(InferError):
+            decoder.decode(b"\x0a\x06a" + b"\x1a\x01z" + b"bcdef")
+
+    def test_tail_that_goes_on_beyond_the_cacheable_part_of_a_large_message(self):
+        decoder = InferRequestDecoder()
+        head = b"\x0a\x01m"
+        request_id = ModelInferRequest(id="1" * 10).SerializeToString()
+        message = ModelInferRequest()
+        kept = infer_grpc._MAX_CACHED_PREFIX_BYTES - len(head) - len(request_id)
+        message.parameters["p"].string_param = "x" * (kept - 12)
+        filler = message.SerializeToString()
+        assert len(filler) == kept
+        assert not decoder.decode(head + filler)[0].outputs
+        assert decoder.decode(head + filler + self.output)[0].outputs
+        assert decoder.decode(head + request_id + filler + self.output)[0].outputs
+
+    def test_length_of_an_id_in_more_than_one_byte(self):
+        decoder = InferRequestDecoder()
+        decoder.decode(b"\x0a\x01m" + b"\x1a\x01a" + self.output)
+        with pytest.raises(InferError):
+            decoder.decode(b"\x0a\x01m" + b"\x1a\x80" + b"\x01" * 128 + self.output)
+
+
 class TestMalformed:
     @pytest.mark.parametrize(
         "message",
@@ -187,6 +219,10 @@ class TestMalformed:
         decoder.decode(known)
         with pytest.raises(InferError, match="Unable to parse request"):
             decoder.decode(known.replace(b"\x1a\x01a", b"\x1a\x01\xff"))
+
+    def test_two_ids_of_which_the_first_is_not_utf8(self):
+        with pytest.raises(InferError, match="Unable to parse request"):
+            InferRequestDecoder().decode(b"\x0a\x01m" + b"\x1a\x01\xff" + b"\x1a\x01a")
 
     def test_identify(self):
         assert identify(add_sub("9").SerializeToString()) == ("add_sub", "1", "9")
