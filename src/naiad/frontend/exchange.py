@@ -5,7 +5,7 @@ peer has gone is allowed and does nothing. Writes are gathered: a transport keep
 callback and writes it with one system call per connection.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from naiad.core.tensor import Buffer
@@ -25,7 +25,7 @@ class HttpExchange(Protocol):
     """The whole body; empty when there is none."""
     arrival_ns: int
     """Monotonic time at which the request was complete."""
-    on_disconnect: "object | None"
+    on_disconnect: Callable[[], object] | None
     """Set by the route: called without arguments when the peer goes away before the answer."""
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:

@@ -1,0 +1,123 @@
+"""CPU microseconds per HTTP/1.1 binary request in memory: head, route, decode, encode, answer; no system calls.
+
+Run: python bench/micro_http1.py
+"""
+
+import asyncio
+import json
+import time
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.frontend.http1 import Http1Server
+from naiad.frontend.rest import RestApi
+
+SHAPE = (1, 16)
+
+
+class EchoEngine:
+    """Answers with the inputs."""
+
+    is_draining = False
+
+    def __init__(self) -> None:
+        outputs = [TensorSpec(name, DataType.FP32, SHAPE) for name in ("OUTPUT0", "OUTPUT1")]
+        self._header = ResponseHeader("add_sub", "1", outputs)
+
+    def submit(self, request: InferRequest) -> None:
+        request.on_response(request, InferResponse(self._header, request.data))
+
+    def is_live(self) -> bool:
+        return True
+
+    def cancel(self, request: InferRequest) -> None:
+        request.cancelled = True
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        return False
+
+    def model_config(self, name: str, version: str = "") -> ModelConfig:
+        return ModelConfig(name=name, max_batch_size=8)
+
+
+class MemoryTransport(asyncio.Transport):
+    """Takes what is written and counts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.last = b""
+
+    def write(self, data) -> None:
+        self.written += 1
+        self.last = bytes(data)
+
+    def set_write_buffer_limits(self, high=None, low=None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class StillLoop:
+    """A loop whose timers never fire."""
+
+    def call_later(self, delay, callback, *args):
+        return asyncio.TimerHandle(0.0, callback, args, asyncio.new_event_loop())
+
+    def call_soon_threadsafe(self, callback, *args):
+        return None
+
+
+def infer_request(request_id: str = "") -> bytes:
+    inputs = [
+        {"name": name, "shape": SHAPE, "datatype": "FP32", "parameters": {"binary_data_size": 64}}
+        for name in ("INPUT0", "INPUT1")
+    ]
+    header = {
+        **({"id": request_id} if request_id else {}),
+        "inputs": inputs,
+        "parameters": {"binary_data_output": True},
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    body = text + bytes(128)
+    return (
+        b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost:8000\r\n"
+        b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n"
+        b"Accept-Encoding: identity\r\nUser-Agent: python/3.11\r\n\r\n" % (len(text), len(body))
+    ) + body
+
+
+def measure(name: str, data: bytes, count: int = 100_000) -> None:
+    loop = StillLoop()
+    server = Http1Server(RestApi(EchoEngine()).router().handle, loop)
+    transport = MemoryTransport()
+    connection = server.protocol()
+    connection.connection_made(transport)
+
+    def one() -> None:
+        connection.get_buffer(-1)[: len(data)] = data
+        connection.buffer_updated(len(data))
+
+    one()
+    assert transport.last.startswith(b"HTTP/1.1 200 "), transport.last
+    best = float("inf")
+    for _ in range(3):
+        start = time.process_time_ns()
+        for _ in range(count):
+            one()
+        best = min(best, (time.process_time_ns() - start) / count / 1e3)
+    print(f"{name:34} {best:6.2f} us/request")
+
+
+def main() -> None:
+    measure("binary add_sub", infer_request())
+    measure("binary add_sub, with an id", infer_request("request-17"))
+    measure("GET /v2/health/live", b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+if __name__ == "__main__":
+    main()

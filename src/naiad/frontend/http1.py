@@ -1,0 +1,75 @@
+"""The HTTP/1.1 server side on an event loop: accepts connections, watches their clocks, drains them."""
+
+import asyncio
+import time
+
+from naiad.core.ports import Loop, TimerHandle
+from naiad.frontend.http1_connection import Http1Connection
+from naiad.frontend.http1_endpoint import Handle, Http1Endpoint
+from naiad.frontend.http1_limits import Http1Limits
+
+_SWEEP_S = 1.0
+
+
+class Http1Server:
+    """The connections of one endpoint.
+
+    `protocol` is the factory for `loop.create_server`. Each complete request is handed to `handle`, on the loop.
+    """
+
+    def __init__(self, handle: Handle, loop: Loop, limits: Http1Limits | None = None) -> None:
+        self._endpoint = Http1Endpoint(handle, limits or Http1Limits(), self._on_change)
+        self._loop = loop
+        self._timer: TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._endpoint.connections)
+
+    def protocol(self) -> Http1Connection:
+        """Return the protocol of a new connection."""
+        return Http1Connection(self._endpoint)
+
+    def drain(self) -> None:
+        """Let every connection end: idle ones soon, busy ones with `Connection: close` on their last answer.
+
+        The caller has stopped listening before.
+        """
+        self._endpoint.is_draining = True
+        for connection in self._endpoint.connections:
+            connection.restart_clock()
+
+    async def wait_closed(self) -> None:
+        """Return when no connection is open any more."""
+        if self._endpoint.connections:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def abort(self) -> None:
+        """Drop all connections at once."""
+        for connection in list(self._endpoint.connections):
+            connection.abort()
+
+    def _on_change(self) -> None:
+        if self._endpoint.connections:
+            if self._timer is None:
+                self._on_timer()
+            return
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def _on_timer(self) -> None:
+        # Without connections there is nothing to watch, and an idle server does not wake up.
+        self._timer = self._loop.call_later(_SWEEP_S, self._on_timer) if self._endpoint.connections else None
+        self._endpoint.answer_heads.set_date(time.time())
+        self.sweep(time.monotonic_ns())
+
+    def sweep(self, now_ns: int) -> None:
+        """Enforce the time limits of all connections."""
+        for connection in list(self._endpoint.connections):
+            connection.check_clock(now_ns)

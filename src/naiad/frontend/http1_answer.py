@@ -1,0 +1,77 @@
+"""Answers as HTTP/1.1 bytes: status lines, fields and framing, with what repeats made once."""
+
+import http
+from collections.abc import Sequence
+from email.utils import formatdate
+
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import Headers
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
+_CACHED_PREFIXES = 256
+_COPY_LIMIT_BYTES = 32768
+"""Parts up to this size are joined with their neighbours; larger ones are written as they are, without a copy."""
+
+
+class AnswerHeads:
+    """Makes the heads of answers; keeps those of successful ones, which repeat."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[object, bytes] = {}
+        self._framing = b""
+        self.set_date(0.0)
+
+    def set_date(self, wall_s: float) -> None:
+        """Set the Date of the answers to come; called about once a second."""
+        self._framing = b"Date: %s\r\nContent-Length: %%d\r\n\r\n" % formatdate(wall_s, usegmt=True).encode()
+
+    def complete(self, status: int, headers: Headers, length: int, connection: bytes) -> bytes:
+        """Return the head of an answer of `length` bytes; `connection` is a Connection option or empty."""
+        key = (status, headers, connection) if type(headers) is tuple else None
+        prefix = self._prefixes.get(key)
+        if prefix is None:
+            prefix = self._prefix(status, headers, connection)
+            if key is not None and status == http.HTTPStatus.OK:
+                if len(self._prefixes) >= _CACHED_PREFIXES:
+                    self._prefixes.clear()
+                self._prefixes[key] = prefix
+        return prefix + self._framing % length
+
+    def streamed(self, status: int, headers: Headers, connection: bytes, *, chunked: bool) -> bytes:
+        """Return the head of an answer whose length is not known."""
+        date = self._framing.partition(b"\r\n")[0]
+        coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+        return b"%s%s\r\n%s\r\n" % (self._prefix(status, headers, connection), date, coding)
+
+    def _prefix(self, status: int, headers: Headers, connection: bytes) -> bytes:
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+        fields = b"".join([b"%s: %s\r\n" % field for field in headers])
+        return line + fields + (b"Connection: %s\r\n" % connection if connection else b"")
+
+
+def gather(head: bytes, parts: Sequence[Buffer], length: int) -> list[Buffer]:
+    """Return head and body as few buffers: small parts joined, large ones untouched."""
+    if length <= _COPY_LIMIT_BYTES:
+        return [b"".join((head, *parts))]
+    buffers: list[Buffer] = []
+    small: list[Buffer] = [head]
+    for part in parts:
+        if len(part) <= _COPY_LIMIT_BYTES:
+            small.append(part)
+            continue
+        if small:
+            buffers.append(b"".join(small))
+            small = []
+        buffers.append(part)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return the parts as one chunk of the chunked coding; nothing for an empty one, which would end the body."""
+    length = sum(map(len, parts))
+    return [b"%x\r\n" % length, *parts, b"\r\n"] if length else []

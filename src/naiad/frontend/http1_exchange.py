@@ -1,0 +1,110 @@
+"""One HTTP/1.1 request and its answer: the `HttpExchange` that routes see."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import Headers
+from naiad.frontend.http1_answer import LAST_CHUNK, AnswerHeads, chunk, gather
+from naiad.frontend.http1_head import RequestHead
+
+
+class AnswerSink(Protocol):
+    """What an exchange needs of its connection."""
+
+    answer_heads: AnswerHeads
+
+    def connection_option(self, exchange: "Http1Exchange") -> bytes:
+        """Return the Connection option for an answer that begins now; decides whether it is the last one."""
+
+    def emit(self, exchange: "Http1Exchange", buffers: list[Buffer], *, done: bool) -> None:
+        """Send a piece of an answer, or hold it until it is its turn."""
+
+
+class Http1Exchange:
+    """One request that waits for its answer; answers leave in the order of the requests."""
+
+    __slots__ = (
+        "_connection",
+        "_is_chunked",
+        "_is_http_1_0",
+        "arrival_ns",
+        "body",
+        "done",
+        "headers",
+        "held",
+        "keep_alive",
+        "method",
+        "on_disconnect",
+        "path",
+    )
+
+    def __init__(self, connection: AnswerSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
+        self._connection: AnswerSink | None = connection
+        self._is_http_1_0 = head.is_http_1_0
+        self._is_chunked = False
+        self.method = head.method
+        self.path = head.path
+        self.headers = head.headers
+        self.keep_alive = head.keep_alive
+        self.body = body
+        self.arrival_ns = arrival_ns
+        self.on_disconnect: Callable[[], object] | None = None
+        self.held: list[Buffer] = []
+        """Pieces of the answer that wait for the answers before it."""
+        self.done = False
+
+    @property
+    def is_http_1_0(self) -> bool:
+        """Whether the peer speaks HTTP/1.0 and must be told that the connection persists."""
+        return self._is_http_1_0
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body."""
+        # hot: bench/micro_http1.py
+        connection = self._connection
+        if connection is None or self.done:
+            return
+        self.done = True
+        self.on_disconnect = None
+        length = sum(map(len, parts))
+        head = connection.answer_heads.complete(status, headers, length, connection.connection_option(self))
+        if self.method == "HEAD":
+            # RFC 9110 9.3.2: the fields of a GET, Content-Length included, without its body.
+            connection.emit(self, [head], done=True)
+        else:
+            connection.emit(self, gather(head, parts, length), done=True)
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose length is not known: chunked, or ended by closing for HTTP/1.0."""
+        connection = self._connection
+        if connection is None or self.done:
+            return
+        self._is_chunked = not self._is_http_1_0
+        if self._is_http_1_0:
+            self.keep_alive = False
+        option = connection.connection_option(self)
+        head = connection.answer_heads.streamed(status, headers, option, chunked=self._is_chunked)
+        connection.emit(self, [head], done=False)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a piece of a streamed answer."""
+        if self._connection is not None and not self.done and self.method != "HEAD":
+            buffers = chunk(parts) if self._is_chunked else list(parts)
+            self._connection.emit(self, buffers, done=False)
+
+    def end(self) -> None:
+        """End a streamed answer."""
+        if self._connection is not None and not self.done:
+            self.done = True
+            self.on_disconnect = None
+            last: list[Buffer] = [LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
+            self._connection.emit(self, last, done=True)
+
+    def disconnect(self) -> None:
+        """The peer has gone: tell whoever works on the answer, and ignore the answer."""
+        self._connection = None
+        self.held = []
+        callback, self.on_disconnect = self.on_disconnect, None
+        if callback is not None:
+            callback()

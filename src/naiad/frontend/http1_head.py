@@ -1,0 +1,181 @@
+"""Heads of HTTP/1.1 requests: request line and fields, parsed by llhttp, and a cache of whole heads.
+
+Clients repeat their heads byte for byte, so a head that was seen before costs one look-up instead of a callback per
+field. A head ends at the first empty line; where llhttp disagrees about that the request is refused, so nothing can
+be smuggled past either of the two.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+import httptools
+
+from naiad.frontend.http1_limits import Http1Limits
+
+_CACHED_HEAD_LIMIT_BYTES = 4096
+
+
+class HttpError(Exception):
+    """A request that is refused by the transport: the status to answer with, and why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class RequestHead:
+    """A parsed head; immutable, shared by all requests that repeat it."""
+
+    __slots__ = (
+        "binary_offset",
+        "content_length",
+        "expects_continue",
+        "headers",
+        "is_chunked",
+        "is_http_1_0",
+        "keep_alive",
+        "method",
+        "path",
+        "target",
+    )
+
+    def __init__(self, method: str, target: str, headers: Mapping[bytes, bytes]) -> None:
+        self.method = method
+        self.target = target
+        self.path = _decode_path(target)
+        self.headers = headers
+        self.is_http_1_0 = False
+        self.keep_alive = True
+        self.is_chunked = False
+        self.content_length = 0
+        self.expects_continue = False
+        self.binary_offset = 0
+        """Where the binary tensors begin in the body (Inference-Header-Content-Length); 0 when unknown."""
+
+
+class HeadParser:
+    """Parses one head, in one piece or as it arrives."""
+
+    def __init__(self, limits: Http1Limits) -> None:
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._is_complete = False
+
+    # Callbacks of httptools.
+
+    def on_url(self, piece: bytes) -> None:
+        """Take a piece of the request target."""
+        self._target += piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field."""
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Note the end of the head."""
+        self._is_complete = True
+
+    def feed(self, piece: bytes) -> None:
+        """Parse a piece of the head. Raises HttpError as soon as it can no longer become a request."""
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            # RFC 9110 7.8: a server may ignore Upgrade, and then goes on as if it had not been there.
+            pass
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            raise HttpError(400, f"malformed HTTP request: {cause or error}") from None
+        if len(self._target) > self._limits.target_bytes:
+            raise HttpError(414, f"request target is longer than {self._limits.target_bytes} bytes")
+        if len(self._fields) > self._limits.header_count:
+            raise HttpError(431, f"request has more than {self._limits.header_count} header fields")
+
+    def finish(self) -> RequestHead:
+        """Return the head after its last byte was fed. Raises HttpError for what naiad does not take."""
+        if not self._is_complete:
+            raise HttpError(400, "malformed HTTP request: the head is incomplete")
+        version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise HttpError(505, f"HTTP version {version} is not supported on this connection")
+        headers = _join(self._fields)
+        head = RequestHead(self._parser.get_method().decode("ascii"), self._target.decode("latin-1"), headers)
+        head.is_http_1_0 = version == "1.0"
+        head.keep_alive = self._keeps_alive(head, headers.get(b"connection", b""))
+        if b"host" not in headers and not head.is_http_1_0:
+            raise HttpError(400, "HTTP/1.1 request without a Host header")  # RFC 9112 3.2
+        self._read_framing(head, headers)
+        return head
+
+    def _keeps_alive(self, head: RequestHead, connection: bytes) -> bool:
+        options = {option.strip() for option in connection.lower().split(b",")}
+        if head.is_http_1_0:
+            return b"keep-alive" in options
+        return b"close" not in options
+
+    def _read_framing(self, head: RequestHead, headers: Mapping[bytes, bytes]) -> None:
+        # llhttp has refused a length beside a transfer coding, several lengths and lengths that are no numbers.
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None:
+            if coding.strip().lower() != b"chunked":
+                raise HttpError(501, f"transfer coding {coding!r} is not supported; send chunked or a length")
+            if head.is_http_1_0:
+                raise HttpError(400, "HTTP/1.0 request with a transfer coding")
+            head.is_chunked = True
+        head.content_length = int(headers.get(b"content-length", b"0"))
+        if head.content_length > self._limits.body_bytes:
+            raise HttpError(
+                413, f"request body of {head.content_length} bytes exceeds the limit of {self._limits.body_bytes}"
+            )
+        expectation = headers.get(b"expect")
+        if expectation is not None and not head.is_http_1_0:
+            if expectation.lower() != b"100-continue":
+                raise HttpError(417, f"expectation {expectation!r} is not supported")
+            head.expects_continue = True
+        offset = headers.get(b"inference-header-content-length", b"")
+        if offset.isdigit() and len(offset) < 20:
+            head.binary_offset = int(offset)
+
+
+def _join(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for name, value in fields:
+        lower = name.lower()
+        known = headers.get(lower)
+        headers[lower] = value if known is None else known + b", " + value
+    return headers
+
+
+def _decode_path(target: str) -> str:
+    path = target.partition("?")[0]
+    if not path.startswith("/") and "://" in path:
+        # RFC 9112 3.2.2: the absolute form must be accepted.
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise HttpError(400, "the path of the request is not valid UTF-8") from None
+
+
+class HeadCache:
+    """Heads by their bytes; bounded, forgets the oldest."""
+
+    def __init__(self, limits: Http1Limits, *, size: int = 1024) -> None:
+        self._limits = limits
+        self._size = size
+        self._heads: dict[bytes, RequestHead] = {}
+        self.get = self._heads.get
+        """Return the head of exactly these bytes, or None."""
+
+    def parse(self, text: bytes) -> RequestHead:
+        """Parse and remember a complete head. Raises HttpError."""
+        parser = HeadParser(self._limits)
+        parser.feed(text)
+        head = parser.finish()
+        if len(text) <= _CACHED_HEAD_LIMIT_BYTES:
+            if len(self._heads) >= self._size:
+                del self._heads[next(iter(self._heads))]
+            self._heads[text] = head
+        return head

@@ -1,0 +1,24 @@
+"""The metrics port: Prometheus text at `/metrics`."""
+
+from collections.abc import Callable
+
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.router import respond_error
+
+_HEADERS = ((b"Content-Type", b"text/plain; charset=utf-8"),)
+
+
+class MetricsRoute:
+    """Answers every request of the metrics port."""
+
+    def __init__(self, metrics_text: Callable[[], bytes]) -> None:
+        self._metrics_text = metrics_text
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Answer `GET /metrics`; Triton: other paths are 200 with nothing, other methods 405 everywhere."""
+        if exchange.method not in ("GET", "HEAD"):
+            respond_error(exchange, 405, "Method Not Allowed")
+        elif exchange.path == "/metrics":
+            exchange.respond(200, _HEADERS, (self._metrics_text(),))
+        else:
+            exchange.respond(200, _HEADERS, ())

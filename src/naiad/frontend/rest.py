@@ -1,0 +1,163 @@
+"""The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from naiad.core.errors import unavailable, unsupported
+from naiad.core.model import IndexEntry, ServerMetadata
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.rest_infer import InferEngine, InferRoute
+from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
+from naiad.protocol.control_json import (
+    decode_control_parameters,
+    decode_index_request,
+    encode_model_config,
+    encode_model_metadata,
+    encode_repository_index,
+    encode_server_metadata,
+    encode_statistics,
+)
+from naiad.telemetry.statistics import VersionStatistics
+
+_NO_BODY: tuple[bytes, ...] = ()
+_TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+
+
+class ControlEngine(InferEngine, Protocol):
+    """What the REST routes ask of the engine."""
+
+    is_draining: bool
+
+    def is_live(self) -> bool:
+        """Tell whether the server answers at all."""
+
+    def is_ready(self) -> bool:
+        """Tell whether the server is ready for traffic."""
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Tell whether a model version is ready. Raises InferError for an unknown one."""
+
+    def server_metadata(self) -> ServerMetadata:
+        """Return name, version and extensions."""
+
+    def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
+        """Return statistics of one version, of a model, or of all models."""
+
+    def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the rows of the repository index."""
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load a model."""
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Unload a model."""
+
+
+class RestApi:
+    """The actions behind the REST routes."""
+
+    def __init__(self, engine: ControlEngine) -> None:
+        self._engine = engine
+        self._infer = InferRoute(engine)
+
+    def router(self) -> Router:
+        """Return the router of the HTTP endpoint."""
+        get, post = _get, _post
+        return Router(
+            [
+                Route(_MODEL + "/infer", post(self._infer.handle)),
+                Route(r"/v2", get(self._server_metadata)),
+                Route(r"/v2/health/live", get(self._live)),
+                Route(r"/v2/health/ready", get(self._ready)),
+                # Triton: the bare path wins over a model that is called "stats".
+                Route(r"/v2/models/stats", get(self._all_statistics)),
+                Route(_MODEL, get(self._model_metadata)),
+                Route(_MODEL + "/ready", get(self._model_ready)),
+                Route(_MODEL + "/config", get(self._model_config)),
+                Route(_MODEL + "/stats", get(self._model_statistics)),
+                Route(_REPOSITORY + "/index", post(self._index)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._load)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._unload)),
+            ]
+        )
+
+    # --- health ---------------------------------------------------------------------------------------------------
+
+    def _live(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._answer_health(exchange, self._engine.is_live)
+
+    def _ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._answer_health(exchange, self._engine.is_ready)
+
+    def _answer_health(self, exchange: HttpExchange, probe: Callable[[], bool]) -> None:
+        if self._engine.is_draining:
+            raise unavailable("Server exiting")
+        exchange.respond(200 if probe() else 400, _TEXT_HEADERS, _NO_BODY)
+
+    def _model_ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        if self._engine.is_model_ready(arguments["model"], arguments["version"]):
+            exchange.respond(200, _TEXT_HEADERS, _NO_BODY)
+        else:
+            respond_error(exchange, 400, "Model version not ready")
+
+    # --- what there is to know ------------------------------------------------------------------------------------
+
+    def _server_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
+
+    def _model_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._refuse_while_draining()
+        metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
+
+    def _model_config(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._refuse_while_draining()
+        config = self._engine.model_config(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_model_config(config),))
+
+    def _all_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
+
+    def _model_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        rows = self._engine.statistics(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
+
+    def _refuse_while_draining(self) -> None:
+        if self._engine.is_draining:
+            raise unavailable("Server not ready")
+
+    # --- repository -----------------------------------------------------------------------------------------------
+
+    def _index(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._refuse_while_draining()
+        rows = self._engine.repository_index(decode_index_request(exchange.body))
+        exchange.respond(200, JSON_HEADERS, (encode_repository_index(rows),))
+
+    def _load(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._control(exchange, arguments, self._engine.load_model)
+
+    def _unload(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._control(exchange, arguments, self._engine.unload_model)
+
+    def _control(
+        self,
+        exchange: HttpExchange,
+        arguments: Mapping[str, str],
+        verb: Callable[[str, Mapping[str, object]], None],
+    ) -> None:
+        if arguments["repository"]:
+            raise unsupported("'repository_name' specification is not supported")
+        self._refuse_while_draining()
+        verb(arguments["model"], decode_control_parameters(exchange.body))
+        exchange.respond(200, JSON_HEADERS, _NO_BODY)
+
+
+def _get(action: Action) -> Mapping[str, Action]:
+    return {"GET": action}
+
+
+def _post(action: Action) -> Mapping[str, Action]:
+    return {"POST": action}

@@ -1,0 +1,148 @@
+"""`POST /v2/models/{m}/infer`: body to request, response to body, failures to one log line and an answer."""
+
+import functools
+import uuid
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import quote
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.model import ModelMetadata
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.router import JSON_HEADERS
+from naiad.protocol.control_json import encode_error
+from naiad.protocol.infer_binary import decode_raw
+from naiad.protocol.infer_json import InferJsonDecoder
+from naiad.protocol.json_response import encode
+from naiad.protocol.json_tree import parse_infer_document
+from naiad.protocol.status import status_of
+from naiad.telemetry.log import log_request_failure
+
+_JSON_LENGTH = b"inference-header-content-length"
+_OCTET_STREAM = (b"Content-Type", b"application/octet-stream")
+_CACHED_HEADERS = 4096
+_ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
+
+
+class InferEngine(Protocol):
+    """What inference over HTTP asks of the engine; all of it is called on the loop."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Submit a request. Raises InferError when it is refused at the door."""
+
+    def cancel(self, request: InferRequest) -> None:
+        """Cancel a submitted request."""
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Tell whether a model is decoupled. Raises InferError for an unknown model."""
+
+    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+        """Return names, datatypes and shapes of a ready model."""
+
+    def model_config(self, name: str, version: str = "") -> ModelConfig:
+        """Return the configuration of a ready model."""
+
+
+class InferRoute:
+    """Inference over HTTP."""
+
+    def __init__(self, engine: InferEngine) -> None:
+        self._engine = engine
+        self._decoder = InferJsonDecoder()
+        self._binary_headers: dict[int, Headers] = {}
+
+    def handle(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Submit the request of an exchange, or answer it with the reason why not."""
+        # hot: bench/micro_http1.py
+        model, version = arguments["model"], arguments["version"]
+        request_id = ""
+        try:
+            # Before anything is parsed: an unknown model wins over bad tensors.
+            if self._engine.is_decoupled(model, version):
+                raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+            header, request_id, data = self._decode(exchange, model, version)
+            request = InferRequest(
+                header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
+            )
+            self._engine.submit(request)
+        except InferError as error:
+            self._fail(exchange, request_id or _find_id(exchange), model, version, error)
+        else:
+            exchange.on_disconnect = functools.partial(self._engine.cancel, request)
+
+    def _decode(self, exchange: HttpExchange, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
+        text = exchange.headers.get(_JSON_LENGTH)
+        if text is None:
+            if len(exchange.body):
+                return self._decoder.decode(model, version, exchange.body, None)
+            # Triton: an empty body is a raw tensor without elements.
+            return self._decode_raw(exchange.body, model, version)
+        try:
+            json_length = int(text)
+        except ValueError:
+            raise invalid_argument(
+                f"Unable to parse Inference-Header-Content-Length: {text[:64]!r} is not a number"
+            ) from None
+        if not json_length:
+            return self._decode_raw(exchange.body, model, version)
+        return self._decoder.decode(model, version, exchange.body, json_length)
+
+    def _decode_raw(self, body: Buffer, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
+        metadata = self._engine.model_metadata(model, version)
+        batching = self._engine.model_config(model, version).max_batch_size > 0
+        return decode_raw(model, version, body, metadata, batching=batching)
+
+    def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        exchange: HttpExchange = request.context  # type: ignore[assignment]  # set in handle
+        header = request.header
+        if response.error is not None:
+            self._fail(exchange, request.id, header.model_name, header.model_version, response.error)
+            return
+        try:
+            parts, json_length = encode(request.id, header, response)
+        except InferError as error:
+            self._fail(exchange, request.id, header.model_name, response.header.model_version, error)
+            return
+        if json_length is None:
+            exchange.respond(200, JSON_HEADERS, parts)
+            return
+        headers = self._binary_headers.get(json_length)
+        exchange.respond(200, headers or self._make_headers(json_length), parts)
+
+    def _make_headers(self, json_length: int) -> Headers:
+        if len(self._binary_headers) >= _CACHED_HEADERS:
+            self._binary_headers.clear()
+        headers = (_OCTET_STREAM, (b"Inference-Header-Content-Length", b"%d" % json_length))
+        self._binary_headers[json_length] = headers
+        return headers
+
+    def _fail(self, exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
+        """Log a failure and answer with it, both under one id; a request without one gets one."""
+        request_id = request_id or uuid.uuid4().hex
+        status = status_of(error.code)
+        log_request_failure(
+            protocol="HTTP",
+            request_id=request_id,
+            model=model,
+            version=version,
+            error=error,
+            level=status.log_level,
+        )
+        headers = (*JSON_HEADERS, (b"triton-request-id", quote(request_id, _ID_SAFE, errors="replace").encode()))
+        exchange.respond(status.http, headers, (encode_error(error.message),))
+
+
+def _find_id(exchange: HttpExchange) -> str:
+    """Return the id of a request that could not be decoded, if there is one to be found."""
+    text = exchange.headers.get(_JSON_LENGTH, b"")
+    end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
+    try:
+        found = parse_infer_document(exchange.body[:end]).get("id", "")
+    except InferError:
+        return ""
+    return found if isinstance(found, str) else ""

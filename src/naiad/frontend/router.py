@@ -1,0 +1,75 @@
+"""Routes: from method and path of an HTTP exchange to the function that answers it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from naiad.core.errors import InferError
+from naiad.frontend.exchange import HttpExchange
+from naiad.protocol.control_json import encode_error
+from naiad.protocol.status import status_of
+
+JSON_HEADERS = ((b"Content-Type", b"application/json"),)
+
+Action = Callable[[HttpExchange, Mapping[str, str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Paths of one form: a method to each action. Named groups of the pattern are the action's arguments."""
+
+    pattern: str
+    actions: Mapping[str, Action]
+
+
+class Router:
+    """Finds the action of an exchange; the outcome for a path is remembered, so a known path costs one look-up."""
+
+    def __init__(self, routes: "list[Route]", *, cached_paths: int = 4096) -> None:
+        self._routes = [(re.compile(route.pattern), _with_head(route.actions)) for route in routes]
+        self._cached_paths = cached_paths
+        self._found: dict[str, tuple[Mapping[str, Action], Mapping[str, str]] | None] = {}
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Answer an exchange. An InferError that an action raises becomes its answer."""
+        path = exchange.path
+        try:
+            found = self._found[path]
+        except KeyError:
+            found = self._find(path)
+        if found is None:
+            respond_error(exchange, 404, "Not Found")
+            return
+        actions, arguments = found
+        action = actions.get(exchange.method)
+        if action is None:
+            allowed = ", ".join(sorted(actions)).encode()
+            exchange.respond(405, (*JSON_HEADERS, (b"Allow", allowed)), (encode_error("Method Not Allowed"),))
+            return
+        try:
+            action(exchange, arguments)
+        except InferError as error:
+            respond_error(exchange, status_of(error.code).http, error.message)
+
+    def _find(self, path: str) -> tuple[Mapping[str, Action], Mapping[str, str]] | None:
+        found = None
+        for pattern, actions in self._routes:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                arguments = {name: value or "" for name, value in match.groupdict().items()}
+                found = (actions, arguments)
+                break
+        if len(self._found) >= self._cached_paths:
+            del self._found[next(iter(self._found))]
+        self._found[path] = found
+        return found
+
+
+def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
+    """HEAD is allowed where GET is; the transport leaves the body out."""
+    return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
+
+
+def respond_error(exchange: HttpExchange, status: int, message: str) -> None:
+    """Answer with the body that every failure has."""
+    exchange.respond(status, JSON_HEADERS, (encode_error(message),))

@@ -1,0 +1,176 @@
+"""JSON payloads about the server and its models: metadata, configuration, statistics, repository index."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol.json_tree import as_string, parse_document
+from naiad.telemetry.statistics import Duration, VersionStatistics
+
+
+def encode_error(message: str) -> bytes:
+    """Return the body of every failure: `{"error": message}`."""
+    try:
+        return orjson.dumps({"error": message})
+    except TypeError:
+        # Half of a surrogate pair, as file names that are not UTF-8 bring them.
+        return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+
+
+def encode_server_metadata(metadata: ServerMetadata) -> bytes:
+    """Return the body of `GET /v2`."""
+    return orjson.dumps({"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)})
+
+
+def encode_model_metadata(metadata: ModelMetadata) -> bytes:
+    """Return the body of `GET /v2/models/{m}`."""
+    return orjson.dumps(
+        {
+            "name": metadata.name,
+            "versions": list(metadata.versions),
+            "platform": metadata.platform,
+            "inputs": [_tensor(spec) for spec in metadata.inputs],
+            "outputs": [_tensor(spec) for spec in metadata.outputs],
+        }
+    )
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype.value, "shape": list(spec.shape)}
+
+
+def encode_model_config(config: ModelConfig) -> bytes:
+    """Return the body of `GET /v2/models/{m}/config`.
+
+    Proto field names, scalars with their defaults, enums by name, keys of maps as strings, and 64-bit integers as
+    numbers, where protobuf's own JSON writes strings: that is how Triton prints a configuration.
+    """
+    return orjson.dumps(_message(config))
+
+
+def _message(message: Message) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    field: Any  # protobuf's own stubs disagree with themselves about descriptors
+    for field in message.DESCRIPTOR.fields:
+        if isinstance(field.default_value, list):
+            tree[field.name] = _repeated(field, getattr(message, field.name))
+        elif not field.has_presence or message.HasField(field.name):
+            tree[field.name] = _value(field, getattr(message, field.name))
+    return tree
+
+
+def _repeated(field: Any, values: Any) -> Any:
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        value_field = kind.fields_by_name["value"]
+        return {_key(key): _value(value_field, values[key]) for key in sorted(values)}
+    return [_value(field, value) for value in values]
+
+
+def _key(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return _message(value)
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known is not None else value
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return b64encode(value).decode()
+    return value
+
+
+def encode_statistics(rows: Sequence[VersionStatistics]) -> bytes:
+    """Return the body of `GET /v2/models/stats` and its relatives."""
+    return orjson.dumps({"model_stats": [_statistics(row) for row in rows]})
+
+
+# perf_analyzer reads all eight without looking whether they are there.
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+
+
+def _statistics(row: VersionStatistics) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "version": row.version,
+        "last_inference": row.last_inference_ms,
+        "inference_count": row.inference_count,
+        "execution_count": row.execution_count,
+        "inference_stats": {name: _duration(getattr(row, name)) for name in _DURATIONS},
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": batch.batch_size,
+                "compute_input": _duration(batch.compute_input),
+                "compute_infer": _duration(batch.compute_infer),
+                "compute_output": _duration(batch.compute_output),
+            }
+            for batch in row.batch_stats
+        ],
+        "memory_usage": [],
+    }
+
+
+def _duration(duration: Duration) -> dict[str, int]:
+    return {"count": duration.count, "ns": duration.ns}
+
+
+def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
+    """Return the body of `POST /v2/repository/index`; what is not known of a model is left out."""
+    return orjson.dumps([_index_entry(entry) for entry in entries])
+
+
+def _index_entry(entry: IndexEntry) -> dict[str, str]:
+    row = {"name": entry.name}
+    if entry.version:
+        row["version"] = entry.version
+    if entry.state is not None:
+        row["state"] = entry.state.value
+    if entry.reason:
+        row["reason"] = entry.reason
+    return row
+
+
+def decode_index_request(body: Buffer) -> bool:
+    """Return whether only ready models are asked for. Raises InferError."""
+    tree = _decode_object(body)
+    ready = tree.get("ready", False)
+    if type(ready) is not bool:
+        raise invalid_argument("Unable to parse 'ready': attempt to access JSON non-boolean as boolean")
+    return ready
+
+
+def decode_control_parameters(body: Buffer) -> dict[str, object]:
+    """Return the `parameters` of a load or unload request. Raises InferError."""
+    parameters = _decode_object(body).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise invalid_argument("Unable to parse 'parameters': attempt to access JSON non-object as object")
+    return {name: value if isinstance(value, bool) else as_string(name, value) for name, value in parameters.items()}
+
+
+def _decode_object(body: Buffer) -> Mapping[str, Any]:
+    if not len(body):
+        return {}
+    tree = parse_document(body)
+    if not isinstance(tree, dict):
+        raise invalid_argument("the request's body must be a JSON object")
+    return tree
