@@ -1,0 +1,330 @@
+import logging
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found, unavailable
+from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.protocol import service_pb2 as pb
+
+SERVICE = "/inference.GRPCInferenceService/"
+RESPONSE_HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
+
+
+class Call:
+    metadata = ()
+    deadline_ns = 0
+    arrival_ns = 77
+
+    def __init__(self, path):
+        self.path = path
+        self.on_cancel = None
+        self.answer = None
+        self.status = None
+
+    def respond(self, parts):
+        assert self.status is None
+        self.answer, self.status = b"".join(parts), 0
+
+    def send(self, parts):
+        raise AssertionError("unary calls send nothing")
+
+    def finish(self, status, message="", trailers=()):
+        assert self.status is None
+        self.status, self.message, self.trailers = status, message, dict(trailers)
+
+
+class Engine:
+    """Knows the model m with the versions "" and 1, and the decoupled model d."""
+
+    def __init__(self):
+        self.submitted = []
+        self.cancelled = []
+        self.controlled = []
+        self.refusal = None
+        self.ready = True
+        self.is_draining = False
+
+    def submit(self, request):
+        if self.refusal:
+            raise self.refusal
+        self.submitted.append(request)
+
+    def cancel(self, request):
+        self.cancelled.append(request)
+
+    def is_decoupled(self, name, version=""):
+        self.check(name, version)
+        return name == "d"
+
+    def check(self, name, version):
+        if name not in ("m", "d") or version not in ("", "1"):
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+
+    def is_live(self):
+        return True
+
+    def is_ready(self):
+        return self.ready and not self.is_draining
+
+    def is_model_ready(self, name, version):
+        self.check(name, version)
+        return name == "m"
+
+    def server_metadata(self):
+        return ServerMetadata("naiad", "1", ["statistics"])
+
+    def model_metadata(self, name, version):
+        self.check(name, version)
+        return ModelMetadata(name, ["1"], "identity", [], [])
+
+    def model_config(self, name, version):
+        self.check(name, version)
+        return ModelConfig(name=name)
+
+    def statistics(self, name, version):
+        if name:
+            raise invalid_argument(f"requested model '{name}' is not available")
+        return []
+
+    def repository_index(self, ready_only=False):
+        entries = [IndexEntry("m", "1", ModelState.READY), IndexEntry("other")]
+        return entries[:1] if ready_only else entries
+
+    def load_model(self, name, parameters):
+        self.controlled.append(("load", name, parameters))
+
+    def unload_model(self, name, parameters):
+        raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+
+@pytest.fixture
+def engine():
+    return Engine()
+
+
+@pytest.fixture
+def service(engine):
+    return InferenceGrpcService(engine)
+
+
+@pytest.fixture
+def failures(caplog):
+    caplog.set_level(logging.DEBUG, logger="naiad.request")
+
+    def lines():
+        return [record for record in caplog.records if record.name == "naiad.request"]
+
+    return lines
+
+
+def call(service, method, message=b"", prefix=SERVICE):
+    it = Call(prefix + method)
+    service.unary(it, memoryview(message if isinstance(message, bytes) else message.SerializeToString()))
+    return it
+
+
+def infer_message(model="m", request_id="", data=True):
+    message = pb.ModelInferRequest(model_name=model, id=request_id)
+    message.inputs.add(name="x", datatype="FP32", shape=[1])
+    if data:
+        message.raw_input_contents.append(b"1234")
+    return message
+
+
+class TestInfer:
+    def test_answers_what_the_engine_answers(self, service, engine):
+        it = call(service, "ModelInfer", infer_message(request_id="7"))
+        (request,) = engine.submitted
+        assert (request.id, request.arrival_ns, [bytes(d) for d in request.data]) == ("7", 77, [b"1234"])
+        assert it.status is None
+        request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"]))
+        parsed = pb.ModelInferResponse.FromString(it.answer)
+        assert (parsed.id, parsed.model_name, list(parsed.raw_output_contents)) == ("7", "m", [b"5678"])
+
+    def test_requests_with_equal_headers_share_the_header(self, service, engine):
+        for number in range(2):
+            call(service, "ModelInfer", infer_message(request_id=str(number)))
+        assert engine.submitted[0].header is engine.submitted[1].header
+
+    def test_error_of_the_model(self, service, engine, failures):
+        it = call(service, "ModelInfer", infer_message(request_id="7"))
+        (request,) = engine.submitted
+        error = InferError(ErrorCode.INTERNAL, "it broke", detail="model.py:3")
+        request.on_response(request, InferResponse(ResponseHeader("m", "1", ()), error=error))
+        assert (it.status, it.message, it.trailers) == (13, "it broke", {b"triton-request-id": b"7"})
+        (line,) = failures()
+        assert line.levelno == logging.ERROR
+        assert all(word in line.getMessage() for word in ("7", "m", "1", "it broke", "model.py:3"))
+
+    def test_refused_at_the_door(self, service, engine, failures):
+        engine.refusal = unavailable("Exceeds maximum queue size")
+        it = call(service, "ModelInfer", infer_message())
+        assert (it.status, it.message, it.on_cancel) == (14, "Exceeds maximum queue size", None)
+        (line,) = failures()
+        made_id = it.trailers[b"triton-request-id"].decode()
+        assert made_id
+        assert made_id in line.getMessage()
+
+    def test_made_ids_differ(self, service):
+        ids = {call(service, "ModelInfer", infer_message("?")).trailers[b"triton-request-id"] for _ in range(3)}
+        assert len(ids) == 3
+
+    @pytest.mark.parametrize("request_id", ["ä\n\r\0", "a b%", "x" * 100_000, " "])
+    def test_trailer_is_a_legal_header_value_whatever_the_id(self, service, request_id):
+        it = call(service, "ModelInfer", infer_message("?", request_id))
+        trailer = it.trailers[b"triton-request-id"]
+        assert 0 < len(trailer) < 4096
+        assert all(0x21 <= byte <= 0x7E for byte in trailer)
+
+    def test_unknown_model(self, service, failures):
+        it = call(service, "ModelInfer", infer_message("?"))
+        assert (it.status, it.message) == (5, "Request for unknown model: '?' is not found")
+        assert len(failures()) == 1
+
+    def test_unknown_model_wins_over_bad_tensors(self, service):
+        assert call(service, "ModelInfer", infer_message("?", data=False)).status == 5
+
+    def test_decoupled_model(self, service, engine):
+        for data in (True, False):
+            it = call(service, "ModelInfer", infer_message("d", data=data))
+            assert it.status == 12
+            assert it.message == "ModelInfer RPC doesn't support models with decoupled transaction policy"
+        assert not engine.submitted
+
+    def test_bad_tensors(self, service, failures):
+        it = call(service, "ModelInfer", infer_message(request_id="9", data=False))
+        assert it.status == 3
+        assert it.message == "unable to find data for input tensor 'x' for model 'm' in request."
+        assert it.trailers == {b"triton-request-id": b"9"}
+        assert len(failures()) == 1
+
+    def test_unparsable(self, service, failures):
+        it = call(service, "ModelInfer", b"\xff")
+        assert it.status == 13
+        assert it.message.startswith("Unable to parse request")
+        assert len(failures()) == 1
+
+    def test_response_that_cannot_be_encoded(self, service, engine, failures):
+        it = call(service, "ModelInfer", infer_message())
+        (request,) = engine.submitted
+        request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"], parameters={"p": b"bytes"}))
+        assert it.status == 12
+        assert len(failures()) == 1
+
+    def test_defect_costs_one_call(self, service, engine, caplog):
+        engine.refusal = ZeroDivisionError("defect")
+        it = call(service, "ModelInfer", infer_message())
+        assert it.status == 13
+        assert "internal error" in it.message
+        assert "defect" in caplog.text
+
+
+class TestCancel:
+    def test_reaches_the_engine(self, service, engine):
+        it = call(service, "ModelInfer", infer_message())
+        it.on_cancel()
+        assert engine.cancelled == engine.submitted
+
+    def test_answer_drops_the_handler(self, service, engine):
+        it = call(service, "ModelInfer", infer_message())
+        (request,) = engine.submitted
+        request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"]))
+        assert it.on_cancel is None
+
+    def test_cancelled_request_that_was_executed_is_logged_once(self, service, engine, failures):
+        it = call(service, "ModelInfer", infer_message(request_id="gone"))
+        (request,) = engine.submitted
+        request.cancelled = True
+        request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"]))
+        assert (it.status, it.message) == (1, "")
+        (line,) = failures()
+        assert "gone" in line.getMessage()
+
+
+class TestControl:
+    def test_health(self, service, engine):
+        assert pb.ServerLiveResponse.FromString(call(service, "ServerLive").answer).live
+        assert pb.ServerReadyResponse.FromString(call(service, "ServerReady").answer).ready
+        engine.ready = False
+        assert not pb.ServerReadyResponse.FromString(call(service, "ServerReady").answer).ready
+
+    def test_standard_health(self, service, engine):
+        assert call(service, "Check", prefix="/grpc.health.v1.Health/").answer == b"\x08\x01"
+        engine.is_draining = True
+        assert call(service, "Check", prefix="/grpc.health.v1.Health/").answer == b"\x08\x02"
+        assert call(service, "Watch", prefix="/grpc.health.v1.Health/").status == 12
+
+    def test_not_ready_while_draining(self, service, engine):
+        engine.is_draining = True
+        it = call(service, "ServerReady")
+        assert (it.status, it.message) == (14, "Server exiting")
+        assert pb.ServerLiveResponse.FromString(call(service, "ServerLive").answer).live
+
+    @pytest.mark.parametrize(("name", "ready"), [("m", True), ("d", False)])
+    def test_model_ready(self, service, name, ready):
+        it = call(service, "ModelReady", pb.ModelReadyRequest(name=name))
+        assert pb.ModelReadyResponse.FromString(it.answer).ready is ready
+
+    @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
+    def test_unknown_model(self, service, method, failures):
+        it = call(service, method, pb.ModelReadyRequest(name="?"))
+        assert (it.status, it.message) == (5, "Request for unknown model: '?' is not found")
+        assert not failures()
+
+    def test_metadata_and_config(self, service):
+        assert pb.ServerMetadataResponse.FromString(call(service, "ServerMetadata").answer).name == "naiad"
+        it = call(service, "ModelMetadata", pb.ModelMetadataRequest(name="m", version="1"))
+        assert pb.ModelMetadataResponse.FromString(it.answer).platform == "identity"
+        it = call(service, "ModelConfig", pb.ModelConfigRequest(name="m"))
+        assert pb.ModelConfigResponse.FromString(it.answer).config.name == "m"
+
+    def test_statistics(self, service):
+        assert call(service, "ModelStatistics").answer == b""
+        it = call(service, "ModelStatistics", pb.ModelStatisticsRequest(name="?"))
+        assert (it.status, it.message) == (3, "requested model '?' is not available")
+
+    @pytest.mark.parametrize(("ready", "names"), [(False, ["m", "other"]), (True, ["m"])])
+    def test_index(self, service, ready, names):
+        it = call(service, "RepositoryIndex", pb.RepositoryIndexRequest(ready=ready))
+        assert [m.name for m in pb.RepositoryIndexResponse.FromString(it.answer).models] == names
+
+    def test_load(self, service, engine):
+        request = pb.RepositoryModelLoadRequest(model_name="m")
+        request.parameters["config"].string_param = "{}"
+        assert call(service, "RepositoryModelLoad", request).answer == b""
+        assert engine.controlled == [("load", "m", {"config": "{}"})]
+
+    def test_unload_that_is_not_allowed(self, service):
+        it = call(service, "RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="m"))
+        assert it.status == 14
+        assert it.message == "explicit model load / unload is not allowed if polling is enabled"
+
+    def test_malformed(self, service):
+        assert call(service, "ModelReady", b"\xff").status == 13
+
+    @pytest.mark.parametrize("method", ["TraceSetting", "SystemSharedMemoryStatus", "Nonsense"])
+    def test_unimplemented(self, service, method):
+        it = call(service, method)
+        assert it.status == 12
+        assert method in it.message
+
+
+class TestStream:
+    def test_is_refused_at_its_first_message(self, service):
+        it = Call(SERVICE + "ModelStreamInfer")
+        assert service.is_streaming(it.path)
+        service.stream_message(it, b"")
+        assert it.status == 12
+
+    def test_is_refused_at_its_end(self, service):
+        it = Call(SERVICE + "ModelStreamInfer")
+        service.stream_half_closed(it)
+        assert it.status == 12
+
+    def test_other_calls_do_not_stream(self, service):
+        assert not service.is_streaming(SERVICE + "ModelInfer")
