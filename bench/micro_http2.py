@@ -1,0 +1,125 @@
+"""CPU microseconds that HTTP/2 and gRPC framing cost per unary request, without sockets or a model.
+
+Requests come as h2load sends them: a repeated header block, then one DATA frame, many streams in one read.
+
+    python bench/micro_http2.py [--profile] [--requests 200000] [--per-read 8] [--message-bytes 200]
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import time
+
+import hpack
+
+from naiad.frontend.http2 import Http2Server
+from naiad.wire.http2_frames import DATA, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
+
+FIELDS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":authority", "localhost:8001"),
+    (":path", "/inference.GRPCInferenceService/ModelInfer"),
+    ("user-agent", "h2load nghttp2/1.52.0"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+]
+
+
+class EchoService:
+    """Answers each call with its message."""
+
+    def unary(self, call, message):
+        call.respond((message,))
+
+    def is_streaming(self, path):
+        return False
+
+    def stream_message(self, call, message):
+        raise AssertionError
+
+    def stream_half_closed(self, call):
+        raise AssertionError
+
+
+class CountingTransport(asyncio.Transport):
+    """Counts what is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.written_bytes = 0
+        self.writes = 0
+
+    def write(self, data):
+        self.writes += 1
+        self.written_bytes += len(data)
+
+    def writelines(self, pieces):
+        for piece in pieces:
+            self.write(piece)
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def is_closing(self):
+        return False
+
+
+def make_reads(requests, per_read, message_bytes):
+    """Return the opening bytes and the reads that follow."""
+    encoder = hpack.Encoder()
+    first = encoder.encode(FIELDS)
+    block = encoder.encode(FIELDS)
+    body = b"\0" + message_bytes.to_bytes(4, "big") + bytes(message_bytes)
+
+    def request(stream_id, header_block):
+        return frame(HEADERS, 4, stream_id, header_block) + frame(DATA, 1, stream_id, body)
+
+    opening = PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW_UPDATE, 0, 0, (2**31 - 1 - 65535).to_bytes(4, "big"))
+    opening += request(1, first) + request(3, block)
+    reads = []
+    stream_id = 5
+    for _ in range(requests // per_read):
+        reads.append(b"".join(request(stream_id + 2 * i, block) for i in range(per_read)))
+        stream_id += 2 * per_read
+    return opening, reads
+
+
+def measure(opening, reads, count):
+    loop = asyncio.new_event_loop()
+    protocol = Http2Server(EchoService(), loop).protocol()
+    transport = CountingTransport()
+    protocol.connection_made(transport)
+    protocol.data_received(opening)
+    receive = protocol.data_received
+    start = time.process_time()
+    for data in reads:
+        receive(data)
+    elapsed = time.process_time() - start
+    assert not protocol._connection.streams
+    assert transport.writes >= len(reads)
+    loop.close()
+    return elapsed / count * 1e6
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--per-read", type=int, nargs="*", default=[1, 4, 32])
+    parser.add_argument("--message-bytes", type=int, default=200)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    for per_read in options.per_read:
+        opening, reads = make_reads(options.requests, per_read, options.message_bytes)
+        count = len(reads) * per_read
+        best = min(measure(opening, reads, count) for _ in range(3))
+        print(f"{per_read:3d} requests per read: {best:.2f} us per request")
+        if options.profile:
+            profiler = cProfile.Profile()
+            profiler.runcall(measure, opening, reads, count)
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(12)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""gRPC over HTTP/2 on an event loop: the server that owns the connections of one endpoint."""
+
+import asyncio
+import time
+
+from naiad.frontend.exchange import GrpcService
+from naiad.frontend.http2_protocol import Http2Protocol
+from naiad.wire.limits import Http2Limits
+
+_SWEEP_S = 1.0
+
+
+class Http2Server:
+    """The connections of one endpoint, and what they share.
+
+    `protocol` is the factory for `loop.create_server`.
+    """
+
+    def __init__(
+        self,
+        service: GrpcService,
+        loop: asyncio.AbstractEventLoop,
+        limits: Http2Limits | None = None,
+        *,
+        max_connections: int = 16_384,
+    ) -> None:
+        self.service = service
+        self.limits = limits or Http2Limits()
+        self.loop = loop
+        self.is_draining = False
+        self._max_connections = max_connections
+        self._connections: set[Http2Protocol] = set()
+        self._dirty: list[Http2Protocol] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    def protocol(self) -> Http2Protocol:
+        """Return the protocol of a new connection."""
+        return Http2Protocol(self)
+
+    def drain(self) -> None:
+        """Let every connection end: GOAWAY now, closed when its last call is answered.
+
+        The caller has stopped listening before.
+        """
+        self.is_draining = True
+        for connection in list(self._connections):
+            connection.drain()
+
+    async def wait_closed(self) -> None:
+        """Return when no connection is open any more."""
+        if self._connections:
+            waiter = self.loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def abort(self) -> None:
+        """Drop all connections at once."""
+        for connection in list(self._connections):
+            connection.abort()
+
+    def register(self, connection: Http2Protocol) -> bool:
+        """Add a connection; False when there are too many."""
+        if len(self._connections) >= self._max_connections:
+            return False
+        self._connections.add(connection)
+        if self._timer is None:
+            self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
+        return True
+
+    def unregister(self, connection: Http2Protocol) -> None:
+        """Remove a connection that was lost."""
+        self._connections.discard(connection)
+        if not self._connections:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+    def flush_soon(self, connection: Http2Protocol) -> None:
+        """Write what the connection has to send once the current callback is over."""
+        if not self._dirty:
+            self.loop.call_soon(self._flush)
+        self._dirty.append(connection)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    def _on_timer(self) -> None:
+        # Without connections there is nothing to watch, and an idle server does not wake up.
+        self._timer = self.loop.call_later(_SWEEP_S, self._on_timer) if self._connections else None
+        self.sweep(time.monotonic_ns())
+
+    def sweep(self, now_ns: int) -> None:
+        """Enforce the time limits of all connections."""
+        for connection in list(self._connections):
+            connection.sweep(now_ns)

@@ -1,0 +1,153 @@
+"""A gRPC call over HTTP/2: the stream's object, which the service answers."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import Headers
+from naiad.frontend.http2_plan import CallPlan
+from naiad.wire.grpc import (
+    HEADER_BLOCK,
+    OK_TRAILER_BLOCK,
+    PREFIX,
+    PREFIX_BYTES,
+    GrpcStatus,
+    MessageAssembler,
+    encode_trailers,
+)
+from naiad.wire.http2_headers import RequestHead
+from naiad.wire.http2_output import Http2Output
+from naiad.wire.http2_stream import Stream
+from naiad.wire.limits import INT32_MAX
+
+_pack_prefix = PREFIX.pack
+
+
+class CallOwner(Protocol):
+    """The connection of a call."""
+
+    output: Http2Output
+    is_dirty: bool
+
+    def mark_dirty(self) -> None:
+        """See that `output` is written soon."""
+
+    def release(self, call: "Http2Call") -> None:
+        """The call no longer holds its message."""
+
+
+class Http2Call(Stream):
+    """One call; implements `frontend.exchange.GrpcCall`."""
+
+    __slots__ = (
+        "arrival_ns",
+        "assembler",
+        "collected_bytes",
+        "deadline_ns",
+        "has_sent_headers",
+        "held_bytes",
+        "is_streaming",
+        "message",
+        "metadata",
+        "on_cancel",
+        "owner",
+        "path",
+        "progress_ns",
+    )
+
+    def __init__(
+        self,
+        owner: CallOwner,
+        stream_id: int,
+        head: RequestHead,
+        send_window: int,
+        receive_window: int,
+        arrival_ns: int,
+    ) -> None:
+        Stream.__init__(self, stream_id, head, send_window, receive_window)
+        self.owner = owner
+        self.path = head.path
+        self.metadata: Headers = head.fields
+        self.arrival_ns = arrival_ns
+        self.deadline_ns = 0
+        self.on_cancel: object | None = None
+        self.has_sent_headers = False
+        self.held_bytes = 0
+        """Size of its message, counted by the connection while it waits for its answer; 0 for small ones."""
+        # The rest is used only by requests that did not come in one piece.
+        self.assembler: MessageAssembler | None = None
+        self.message: Buffer | None = None
+        self.is_streaming = False
+        self.collected_bytes = 0
+        self.progress_ns = arrival_ns
+        """When the body last grew."""
+
+    def respond(self, parts: Sequence[Buffer]) -> None:
+        """Answer a unary call: headers, one message, status OK."""
+        # hot: bench/micro_http2.py
+        if self.is_local_closed:
+            return
+        size = 0
+        for part in parts:
+            size += len(part)
+        if size > INT32_MAX:
+            self.finish(GrpcStatus.INVALID_ARGUMENT, _too_large(size))
+            return
+        owner = self.owner
+        owner.output.send_answer(
+            self, HEADER_BLOCK, (_pack_prefix(0, size), *parts), size + PREFIX_BYTES, OK_TRAILER_BLOCK
+        )
+        if self.held_bytes:
+            owner.release(self)
+        if not owner.is_dirty:
+            owner.mark_dirty()
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send one message of a streaming answer.
+
+        `queued_bytes` tells how much of earlier messages waits for the peer. A call whose peer lets more than the
+        connection's limit wait is ended with RESOURCE_EXHAUSTED.
+        """
+        if self.is_local_closed:
+            return
+        size = sum(map(len, parts))
+        if size > INT32_MAX:
+            self.finish(GrpcStatus.INVALID_ARGUMENT, _too_large(size))
+            return
+        output = self.owner.output
+        if not self.has_sent_headers:
+            self.has_sent_headers = True
+            output.send_headers(self, HEADER_BLOCK)
+        output.send_data(self, (_pack_prefix(0, size), *parts))
+        if not self.owner.is_dirty:
+            self.owner.mark_dirty()
+
+    def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
+        """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
+        if self.is_local_closed:
+            return
+        owner = self.owner
+        if self.has_sent_headers:
+            owner.output.send_end(self, encode_trailers(status, message, trailers))
+        else:
+            block = encode_trailers(status, message, trailers, is_only=True)
+            owner.output.send_headers(self, block, ends_stream=True)
+        if self.held_bytes:
+            owner.release(self)
+        if not owner.is_dirty:
+            owner.mark_dirty()
+
+    def refuse(self, plan: CallPlan) -> None:
+        """Answer with the plan's refusal."""
+        output = self.owner.output
+        if plan.refusal_block is not None:
+            output.send_headers(self, plan.refusal_block, ends_stream=not plan.refusal_text)
+        if plan.refusal_text:
+            output.send_data(self, (plan.refusal_text,))
+            output.send_end(self)
+        if not self.owner.is_dirty:
+            self.owner.mark_dirty()
+
+
+def _too_large(size: int) -> str:
+    return f"response of {size} bytes exceeds the gRPC byte size limit of {INT32_MAX}"

@@ -1,0 +1,394 @@
+"""One gRPC connection on an event loop: the asyncio protocol around `wire.http2`.
+
+What is answered during one callback of the loop leaves with one write. Reading pauses while the peer does not take
+our answers, and while too many bytes of requests wait for theirs.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from typing import Protocol
+
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import GrpcService
+from naiad.frontend.http2_call import Http2Call
+from naiad.frontend.http2_clock import Http2Clock
+from naiad.frontend.http2_deadline import DeadlineTimer
+from naiad.frontend.http2_plan import CallPlan, make_plan
+from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, MessageAssembler
+from naiad.wire.http2 import Http2Connection
+from naiad.wire.http2_frames import Http2Code, Http2Error
+from naiad.wire.http2_headers import Fields, RequestHead
+from naiad.wire.limits import Http2Limits
+
+_log = logging.getLogger(__name__)
+_now_ns = time.monotonic_ns
+_unpack_prefix = PREFIX.unpack_from
+
+_HELD_MESSAGE_BYTES = 64 * 1024
+"""Smaller messages are not counted while they wait: the number of streams bounds them."""
+_HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port.\n"
+_HTTP1_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+    % (len(_HTTP1_TEXT), _HTTP1_TEXT)
+)
+
+
+class ConnectionOwner(Protocol):
+    """The server of a connection."""
+
+    service: GrpcService
+    limits: Http2Limits
+    loop: asyncio.AbstractEventLoop
+    is_draining: bool
+
+    def register(self, connection: "Http2Protocol") -> bool:
+        """Add a connection; False when there are too many."""
+
+    def unregister(self, connection: "Http2Protocol") -> None:
+        """Remove a connection that was lost."""
+
+    def flush_soon(self, connection: "Http2Protocol") -> None:
+        """Call `connection.flush` once the current callback is over."""
+
+
+class Http2Protocol(asyncio.Protocol):
+    """One connection: the sink of an `Http2Connection` and the owner of its calls."""
+
+    def __init__(self, server: ConnectionOwner) -> None:
+        self._server = server
+        self._service = server.service
+        self._limits = server.limits
+        self._max_message_bytes = server.limits.message_bytes
+        self._connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
+        self.output = self._connection.output
+        self.is_dirty = False
+        """The output is written at the end of this callback, or soon."""
+        self._transport: asyncio.Transport | None = None
+        self._arrival_ns = 0
+        self._held_bytes = 0
+        self._collecting_bytes = 0
+        self._is_reading = True
+        self._is_ending = False
+        self._drain_sweeps = 0
+        self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
+        self._clock = Http2Clock(server.limits, _now_ns())
+
+    # --- callbacks of the transport -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with our SETTINGS."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        _keep_alive(transport)
+        high_bytes = self._limits.write_buffer_bytes // 2
+        transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
+        if not self._server.register(self):
+            self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, "too many connections")
+            self._end()
+            return
+        if self._server.is_draining:
+            self.drain()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, hand over the requests they complete, write what was answered meanwhile."""
+        self._arrival_ns = now_ns = _now_ns()
+        self.is_dirty = True  # so that answers from within wait for the flush below
+        try:
+            self._connection.receive_data(data, now_ns)
+        except Http2Error as error:
+            self._fail(error, data)
+            return
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every call that nobody waits for its answer."""
+        self._transport = None
+        self.is_dirty = True  # nothing is written any more
+        self._server.unregister(self)
+        self._deadlines.close()
+        for call in self._calls():
+            self.output.forget(call)
+            self.stream_reset(call, Http2Code.CANCEL)
+
+    def pause_writing(self) -> None:
+        """The peer does not take our answers: make no more of them and take no more requests."""
+        self.output.is_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The peer goes on."""
+        self.output.is_paused = False
+        self.output.pump()
+        self._update_reading()
+        if not self.is_dirty:
+            self.flush()
+
+    # --- the owner of calls -------------------------------------------------------------------------------------
+
+    def mark_dirty(self) -> None:
+        """Have the output written once the current callback is over."""
+        self.is_dirty = True
+        self._server.flush_soon(self)
+
+    def release(self, call: Http2Call) -> None:
+        """The call no longer holds its message."""
+        self._held_bytes -= call.held_bytes
+        call.held_bytes = 0
+        if not self._is_reading:
+            self._update_reading()
+
+    # --- the sink of the connection -----------------------------------------------------------------------------
+
+    def new_stream(self, stream_id: int, head: RequestHead, send_window: int, receive_window: int) -> Http2Call:
+        """Make the call of a new stream."""
+        return Http2Call(self, stream_id, head, send_window, receive_window, self._arrival_ns)
+
+    def request_received(self, call: Http2Call, body: memoryview) -> None:
+        """Hand over a request that came in one piece; any but a plain unary one goes the long way."""
+        # hot: bench/micro_http2.py
+        plan: CallPlan = call.head.memo or self._make_plan(call.head)
+        size = len(body) - PREFIX_BYTES
+        if plan.is_unary and 0 <= size <= _HELD_MESSAGE_BYTES:
+            flag, length = _unpack_prefix(body)
+            if flag == 0 and length == size and size <= self._max_message_bytes:
+                if plan.timeout_ns:
+                    self._set_deadline(call, plan.timeout_ns)
+                try:
+                    self._service.unary(call, body[PREFIX_BYTES:])
+                except Exception:
+                    self._service_failed(call)
+                return
+        self.headers_received(call)
+        if body:
+            self.body_received(call, body)
+        if not call.is_local_closed:
+            self.end_received(call, ())
+
+    def headers_received(self, call: Http2Call) -> None:
+        """Begin a call whose messages come piece by piece."""
+        plan: CallPlan = call.head.memo or self._make_plan(call.head)
+        if plan.refusal_block is not None:
+            call.refuse(plan)
+            return
+        call.is_streaming = plan.is_streaming
+        call.assembler = MessageAssembler(self._max_message_bytes, plan.encoding)
+        if plan.timeout_ns:
+            self._set_deadline(call, plan.timeout_ns)
+
+    def body_received(self, call: Http2Call, data: memoryview) -> None:
+        """Collect messages; those of a streaming call are handed over as they complete."""
+        if call.assembler is None or call.is_local_closed:
+            return
+        call.progress_ns = self._arrival_ns
+        try:
+            messages = call.assembler.feed(data)
+            self._count_collected(call, call.assembler.pending_bytes)
+            for message in messages:
+                self._take_message(call, message)
+        except GrpcError as error:
+            self._refuse(call, error)
+
+    def end_received(self, call: Http2Call, trailers: Fields) -> None:
+        """Hand over what is left: the message of a unary call, the half close of a streaming one."""
+        if call.assembler is None or call.is_local_closed:
+            return
+        try:
+            call.assembler.finish()
+            if not call.is_streaming and call.message is None:
+                raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call needs one request message, got none")
+        except GrpcError as error:
+            self._refuse(call, error)
+            return
+        call.arrival_ns = self._arrival_ns
+        self._count_collected(call, 0)
+        message, call.message = call.message, None
+        try:
+            if message is None:
+                self._service.stream_half_closed(call)
+            else:
+                self._hold(call, len(message))
+                self._service.unary(call, message)
+        except Exception:
+            self._service_failed(call)
+
+    def stream_reset(self, call: Http2Call, code: int) -> None:
+        """Tell the service that nobody waits for the call's answer."""
+        self._count_collected(call, 0)
+        self.release(call)
+        self._cancel(call)
+
+    def goaway_received(self, code: int) -> None:
+        """Close once the open calls are answered."""
+        self._connection.finish_drain()
+        self._is_ending = True
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def _calls(self) -> list[Http2Call]:
+        return list(self._connection.streams.values())
+
+    def _make_plan(self, head: RequestHead) -> CallPlan:
+        plan = make_plan(head, self._service)
+        head.memo = plan
+        return plan
+
+    def _take_message(self, call: Http2Call, message: Buffer) -> None:
+        if call.is_local_closed:
+            return
+        if not call.is_streaming:
+            if call.message is not None:
+                raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call takes one request message, got more")
+            call.message = message
+            return
+        try:
+            self._service.stream_message(call, message)
+        except Exception:
+            self._service_failed(call)
+
+    def _count_collected(self, call: Http2Call, pending_bytes: int) -> None:
+        """Keep account of incomplete messages. Raises GrpcError when the connection holds too much."""
+        self._collecting_bytes += pending_bytes - call.collected_bytes
+        call.collected_bytes = pending_bytes
+        if pending_bytes and self._collecting_bytes > self._limits.collecting_bytes:
+            limit = self._limits.collecting_bytes
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED, f"incomplete messages of this connection exceed {limit} bytes"
+            )
+
+    def _hold(self, call: Http2Call, size: int) -> None:
+        """Count a large message until its call is answered."""
+        if size > _HELD_MESSAGE_BYTES:
+            call.held_bytes = size
+            self._held_bytes += size
+            if self._held_bytes > self._limits.outstanding_bytes:
+                self._update_reading()
+
+    def _refuse(self, call: Http2Call, error: GrpcError) -> None:
+        call.finish(error.status, error.message)
+        self._drop(call)
+
+    def _expire(self, call: Http2Call) -> None:
+        call.finish(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self._drop(call)
+
+    def _drop(self, call: Http2Call) -> None:
+        """Forget what is held for a call that was finished here, and tell the service."""
+        call.assembler = None
+        self._count_collected(call, 0)
+        self._cancel(call)
+
+    def _cancel(self, call: Http2Call) -> None:
+        on_cancel, call.on_cancel = call.on_cancel, None
+        if not callable(on_cancel):
+            return
+        try:
+            on_cancel()
+        except Exception:
+            _log.exception("cancelling gRPC call %s failed", call.path)
+
+    def _service_failed(self, call: Http2Call) -> None:
+        # A defect of the service costs its peer one call, not the connection.
+        _log.exception("gRPC call %s failed", call.path)
+        call.finish(GrpcStatus.INTERNAL, f"internal error of the server in {call.path}; its log says more")
+
+    def _set_deadline(self, call: Http2Call, timeout_ns: int) -> None:
+        call.deadline_ns = self._arrival_ns + timeout_ns
+        self._deadlines.watch(call.deadline_ns, self._arrival_ns)
+
+    # --- writing and reading ------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what there is to write."""
+        transport, output = self._transport, self.output
+        if transport is None:
+            return
+        while output.has_frames:
+            pieces = output.take()
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            else:
+                transport.writelines(pieces)
+            output.pump()
+        self.is_dirty = False
+        if self._is_ending and self._connection.is_drained:
+            transport.close()
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        may_read = not self.output.is_paused and self._held_bytes <= self._limits.outstanding_bytes
+        if transport is None or may_read == self._is_reading or transport.is_closing():
+            return
+        self._is_reading = may_read
+        if may_read:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more calls and close when the last is answered."""
+        self._is_ending = True
+        self._connection.start_drain()
+        self.flush()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def sweep(self, now_ns: int) -> None:
+        """Enforce the time limits."""
+        transport, connection, clock = self._transport, self._connection, self._clock
+        if transport is None:
+            return
+        if clock.write_is_stalled(transport.get_write_buffer_size(), now_ns):
+            transport.abort()
+        elif not connection.is_set_up and clock.setup_is_late(now_ns):
+            connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
+            self._end()
+        elif self._is_reading and clock.frame_is_late(connection.incomplete_since_ns, now_ns):
+            connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
+            self._end()
+        else:
+            self._sweep_calls(now_ns)
+
+    def _sweep_calls(self, now_ns: int) -> None:
+        slow, blocked = self._clock.late_calls(self._connection.streams.values(), now_ns)
+        for call in slow:
+            limit_s = self._limits.body_timeout_s
+            self._refuse(
+                call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, f"the request made no progress for {limit_s:g} s")
+            )
+        for call in blocked:
+            self.output.reset(call, Http2Code.CANCEL)
+            self.stream_reset(call, Http2Code.CANCEL)
+        if self._server.is_draining:
+            self._drain_sweeps += 1
+            if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING
+                self._connection.finish_drain()
+        self.flush()
+
+    def _fail(self, error: Http2Error, data: bytes) -> None:
+        """Close after a connection error."""
+        if not self._connection.is_set_up and b" HTTP/1." in data[:4096] and self._transport is not None:
+            self.output.take()
+            self._transport.write(_HTTP1_ANSWER)
+        _log.info("HTTP/2 connection closed: %s", error)
+        self._end()
+
+    def _end(self) -> None:
+        self.flush()
+        self.is_dirty = True
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let the kernel find peers that vanished: idle connections are otherwise kept for ever."""
+    connected: socket.socket | None = transport.get_extra_info("socket")
+    if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,600 @@
+"""A server's HTTP/2 connection (RFC 9113), sans-IO: bytes in, calls to a sink, bytes out.
+
+Rules: `receive_data` makes every call to the sink; the sink may answer from within. Time is an argument. The only
+exception that leaves is Http2Error, after GOAWAY has been queued; the connection is then closed by its owner.
+
+A request whose header block repeats and whose body is one DATA frame, all of it received, takes the short way in
+`_receive_frames`. Everything else goes frame by frame through `_receive_frame`.
+"""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from naiad.wire import http2_frames as wire
+from naiad.wire.flood import FloodMeter
+from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2_frames import Http2Code, Http2Error, StreamError
+from naiad.wire.http2_headers import Fields, RequestHead, encode_fields, trailers_error
+from naiad.wire.http2_output import Http2Output
+from naiad.wire.http2_stream import Stream
+from naiad.wire.limits import Http2Limits
+
+S = TypeVar("S", bound=Stream)
+
+_HEADERS_PLAIN = wire.FLAG_END_HEADERS | wire.FLAG_END_STREAM | wire.FLAG_PADDED | wire.FLAG_PRIORITY
+_MAX_SETTINGS_BYTES = 64 * wire.SETTING.size
+_WORK_PER_CONTROL_FRAME = 4
+_INCOMPLETE = -1
+_DRAIN_PING = b"drain..."
+_TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"),))
+_NO_TRAILERS: Fields = ()
+
+
+class Http2Sink(Protocol[S]):
+    """Who is told what the peer does. Streams are of the sink's own class."""
+
+    def new_stream(self, stream_id: int, head: RequestHead, send_window: int, receive_window: int) -> S:
+        """Make the object of a new stream."""
+
+    def request_received(self, stream: S, body: memoryview) -> None:
+        """Take a whole request that came in one piece; stands for the next three calls."""
+
+    def headers_received(self, stream: S) -> None:
+        """Take the head of a request."""
+
+    def body_received(self, stream: S, data: memoryview) -> None:
+        """Take a non-empty piece of a body; a view on the received bytes, which stay as they are."""
+
+    def end_received(self, stream: S, trailers: Fields) -> None:
+        """The request is complete."""
+
+    def stream_reset(self, stream: S, code: int) -> None:
+        """The stream is gone before its end, by the peer's wish or by its mistake."""
+
+    def goaway_received(self, code: int) -> None:
+        """The peer opens no more streams; those that are open go on."""
+
+
+class Http2Connection(Generic[S]):
+    """The state of one connection: `receive_data` in, `output` out."""
+
+    def __init__(self, sink: Http2Sink[S], limits: Http2Limits) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._streams: dict[int, S] = {}
+        self.output = Http2Output(self._streams, limits.write_buffer_bytes)  # type: ignore[arg-type]  # it adds none
+        self._decoder = HeaderDecoder(limits.header_list_bytes)
+        self._now_ns = 0
+        self._last_stream_id = 0
+        self._window = limits.connection_window_bytes
+        self._half_window = limits.connection_window_bytes // 2
+        # Received bytes that are not yet a complete frame, and how many it takes to go on.
+        self._tail = bytearray()
+        self._needed_bytes = 0
+        self._has_preface = False
+        self._has_settings = False
+        # New requests may take the short way: SETTINGS have come, no header block is unfinished, no GOAWAY was sent.
+        self._takes_short_way = False
+        # The DATA frame in progress; its stream is None when its bytes are dropped.
+        self._data_stream: S | None = None
+        self._data_left = 0
+        self._data_padding = 0
+        self._data_ends_stream = False
+        # The header block in progress (RFC 9113 6.10).
+        self._block: bytearray | None = None
+        self._block_stream_id = 0
+        self._block_ends_stream = False
+        self._block_frames = 0
+        self._resets = FloodMeter(limits.resets_burst, limits.resets_per_s)
+        self._control_frames = FloodMeter(limits.control_frames_burst, limits.control_frames_per_s)
+        self._work_seen = 0
+        self._data_frames = 0
+        self._goaway_last_id = -1
+        self._is_draining = False
+        self._is_closed = False
+        self.incomplete_since_ns = 0
+        """Since when a frame or header block has been incomplete; 0 when none is."""
+        self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
+            wire.HEADERS: self._headers_frame,
+            wire.PRIORITY: self._priority_frame,
+            wire.RST_STREAM: self._rst_stream_frame,
+            wire.SETTINGS: self._settings_frame,
+            wire.PUSH_PROMISE: self._push_promise_frame,
+            wire.PING: self._ping_frame,
+            wire.GOAWAY: self._goaway_frame,
+            wire.WINDOW_UPDATE: self._window_update_frame,
+            wire.CONTINUATION: self._continuation_frame,
+        }
+        self._send_settings()
+
+    @property
+    def streams(self) -> dict[int, S]:
+        """Open streams by id."""
+        return self._streams
+
+    @property
+    def is_set_up(self) -> bool:
+        """The peer's preface and first SETTINGS have arrived."""
+        return self._has_settings
+
+    @property
+    def is_drained(self) -> bool:
+        """The last GOAWAY has been sent and no stream is open."""
+        return self._goaway_last_id >= 0 and not self._streams
+
+    def start_drain(self) -> None:
+        """Ask the peer to open no more streams (RFC 9113 6.8): GOAWAY twice, the second after a round trip."""
+        if self._is_draining or self._is_closed:
+            return
+        self._is_draining = True
+        self.output.send_control(wire.goaway(wire.STREAM_ID_MASK, Http2Code.NO_ERROR))
+        self.output.send_control(wire.frame(wire.PING, 0, 0, _DRAIN_PING))
+
+    def finish_drain(self) -> None:
+        """Refuse streams from now on; called by itself when the peer has answered `start_drain`."""
+        if self._goaway_last_id < 0 and not self._is_closed:
+            self._is_draining = True
+            self._takes_short_way = False
+            self._goaway_last_id = self._last_stream_id
+            self.output.send_control(wire.goaway(self._last_stream_id, Http2Code.NO_ERROR))
+
+    def fail(self, code: Http2Code, message: str) -> None:
+        """Queue the GOAWAY of a connection error; nothing received later is looked at."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.output.send_control(wire.goaway(self._last_stream_id, code, message))
+
+    def receive_data(self, data: bytes, now_ns: int) -> None:
+        """Take received bytes, cut anywhere. Raises Http2Error when the connection must be closed."""
+        if self._is_closed:
+            return
+        self._now_ns = now_ns
+        if self._tail:
+            self._tail += data
+            if len(self._tail) < self._needed_bytes:
+                return
+            data = bytes(self._tail)
+            self._tail.clear()
+        try:
+            position = 0 if self._has_preface else self._receive_preface(data)
+            self._receive_frames(data, position)
+        except Http2Error as error:
+            self.fail(error.code, error.message)
+            raise
+        if not self._tail and self._block is None:
+            self.incomplete_since_ns = 0
+        elif not self.incomplete_since_ns:
+            self.incomplete_since_ns = now_ns
+
+    # Frames
+
+    def _send_settings(self) -> None:
+        limits = self._limits
+        self.output.send_control(
+            wire.settings(
+                {
+                    wire.SETTING_MAX_CONCURRENT_STREAMS: limits.concurrent_streams,
+                    wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+                    wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
+                    wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
+                }
+            )
+        )
+        if self._window > wire.DEFAULT_WINDOW:
+            self.output.send_control(wire.window_update(0, self._window - wire.DEFAULT_WINDOW))
+
+    def _receive_preface(self, data: bytes) -> int:
+        size = len(wire.PREFACE)
+        if not wire.PREFACE.startswith(data[:size]):
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "invalid connection preface")
+        if len(data) < size:
+            return 0  # `_receive_frames` keeps them
+        self._has_preface = True
+        return size
+
+    def _receive_frames(self, data: bytes, position: int) -> None:
+        # hot: bench/micro_http2.py
+        end = len(data)
+        if not self._has_preface:
+            self._keep_tail(data, position, len(wire.PREFACE))
+            return
+        view = memoryview(data)
+        unpack = wire.FRAME_HEADER.unpack_from
+        streams, output, limits = self._streams, self.output, self._limits
+        cached_get, static_get = self._decoder.cached.get, self._decoder.cached_static.get
+        max_frame_bytes, max_streams, max_queued = limits.frame_bytes, limits.concurrent_streams, limits.queued_bytes
+        receive_window = limits.stream_window_bytes
+        new_stream, request_received = self._sink.new_stream, self._sink.request_received
+        if self._data_left or self._data_padding:
+            position = self._continue_data(view, position)
+        while end - position >= 9:
+            word, flags, stream_id = unpack(data, position)
+            body = position + 9
+            stop = body + (word >> 8)
+            if word & 0xFF == 1 and flags & _HEADERS_PLAIN == 4 and end - stop >= 9 and self._takes_short_way:
+                block = data[body:stop]
+                head = cached_get(block) or static_get(block)
+                data_word, data_flags, data_stream_id = unpack(data, stop)
+                data_body = stop + 9
+                data_bytes = data_word >> 8
+                data_stop = data_body + data_bytes
+                if (
+                    head is not None
+                    and head.is_plain
+                    and data_word & 0xFF == 0
+                    and data_flags & 9 == 1  # END_STREAM, not PADDED
+                    and data_stream_id == stream_id
+                    and data_stop <= end
+                    and data_bytes <= max_frame_bytes
+                    and self._last_stream_id < stream_id <= 0x7FFFFFFF
+                    and stream_id & 1
+                    and len(streams) < max_streams
+                    and output.queued_bytes <= max_queued
+                ):
+                    self._last_stream_id = stream_id
+                    self._window -= data_bytes
+                    if self._window < self._half_window:
+                        self._refill_window()
+                    stream = new_stream(stream_id, head, output.peer_window, receive_window)
+                    stream.is_remote_closed = True
+                    streams[stream_id] = stream
+                    request_received(stream, view[data_body:data_stop])
+                    position = data_stop
+                    continue
+            following = self._receive_frame(data, view, position)
+            if following < 0:
+                break
+            position = following
+        if position < end:
+            self._keep_tail(data, position, self._needed_bytes)
+
+    def _keep_tail(self, data: bytes, position: int, needed_bytes: int) -> None:
+        self._tail += memoryview(data)[position:]
+        self._needed_bytes = needed_bytes if len(self._tail) >= wire.FRAME_HEADER_BYTES else wire.FRAME_HEADER_BYTES
+
+    def _receive_frame(self, data: bytes, view: memoryview, position: int) -> int:
+        """Handle the frame at `position` and return where the next begins, or _INCOMPLETE."""
+        word: int
+        word, flags, stream_id = wire.FRAME_HEADER.unpack_from(data, position)
+        kind, length = word & 0xFF, word >> 8
+        stream_id &= wire.STREAM_ID_MASK
+        body = position + wire.FRAME_HEADER_BYTES
+        self._check_frame(kind, length, stream_id)
+        if kind == wire.DATA:
+            return self._data_frame(view, body, flags, stream_id, length)
+        if len(data) - body < length:
+            self._needed_bytes = wire.FRAME_HEADER_BYTES + length
+            return _INCOMPLETE
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            try:
+                handler(flags, stream_id, view[body : body + length])
+            except StreamError as error:
+                self._reset_stream(error.stream_id, error.code)
+        return body + length
+
+    def _check_frame(self, kind: int, length: int, stream_id: int) -> None:
+        """Check what holds for every frame, before its payload is waited for."""
+        if length > self._limits.frame_bytes:  # RFC 9113 4.2
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"frame of {length} bytes; the limit is advertised")
+        if not self._has_settings and kind != wire.SETTINGS:  # RFC 9113 3.4
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if self._block is not None and (kind != wire.CONTINUATION or stream_id != self._block_stream_id):
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "a header block is interrupted by another frame")  # 6.10
+        if kind != wire.DATA and length > 2 * self._limits.header_list_bytes:
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
+
+    # DATA
+
+    def _data_frame(self, view: memoryview, body: int, flags: int, stream_id: int, length: int) -> int:
+        padding = 0
+        content = body
+        if flags & wire.FLAG_PADDED:
+            if length == 0:
+                raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "padded DATA without a pad length")
+            if body >= len(view):
+                self._needed_bytes = wire.FRAME_HEADER_BYTES + 1
+                return _INCOMPLETE
+            padding = view[body]
+            content += 1
+            if padding >= length:  # RFC 9113 6.1
+                raise Http2Error(Http2Code.PROTOCOL_ERROR, "padding exceeds the DATA frame")
+        self._window -= length
+        if self._window < self._half_window:
+            self._refill_window()
+        self._data_frames += 1
+        self._data_ends_stream = bool(flags & wire.FLAG_END_STREAM)
+        self._data_left = length - padding - (content - body)
+        self._data_padding = padding
+        try:
+            self._data_stream = self._find_data_stream(stream_id, length)
+        except StreamError as error:
+            self._data_stream = None
+            self._reset_stream(error.stream_id, error.code)
+        if not length:
+            if not self._data_ends_stream:
+                self._count_control_frame("empty DATA")
+            self._finish_data()
+            return content
+        return self._continue_data(view, content)
+
+    def _find_data_stream(self, stream_id: int, length: int) -> S | None:
+        """Return the open stream that DATA belongs to, None when it is dropped. Raises StreamError, Http2Error."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._check_not_idle(stream_id, "DATA")
+            if stream_id in self.output.recently_reset or self._is_refused(stream_id):
+                return None
+            raise StreamError(stream_id, Http2Code.STREAM_CLOSED)
+        if stream.is_remote_closed:
+            raise StreamError(stream_id, Http2Code.STREAM_CLOSED)
+        stream.receive_window -= length
+        if stream.receive_window < 0:
+            raise StreamError(stream_id, Http2Code.FLOW_CONTROL_ERROR)
+        full = self._limits.stream_window_bytes
+        if stream.receive_window < full // 2 and not self._data_ends_stream:
+            self.output.send_control(wire.window_update(stream_id, full - stream.receive_window))
+            stream.receive_window = full
+        stream.received_bytes += self._data_left
+        expected = stream.head.content_length
+        if 0 <= expected < stream.received_bytes:  # RFC 9113 8.1.1
+            raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
+        return stream
+
+    def _continue_data(self, view: memoryview, position: int) -> int:
+        """Deliver what has arrived of the DATA frame in progress and return where it ends here."""
+        available = len(view) - position
+        if self._data_left:
+            size = min(available, self._data_left)
+            self._data_left -= size
+            stream = self._data_stream
+            if stream is not None and size and not stream.is_remote_closed:
+                self._sink.body_received(stream, view[position : position + size])
+            position += size
+            available -= size
+        skipped = min(available, self._data_padding)
+        self._data_padding -= skipped
+        if not self._data_left and not self._data_padding:
+            self._finish_data()
+        return position + skipped
+
+    def _finish_data(self) -> None:
+        stream, self._data_stream = self._data_stream, None
+        if stream is not None and self._data_ends_stream and not stream.is_remote_closed:
+            self._end_remote(stream, _NO_TRAILERS)
+
+    def _end_remote(self, stream: S, trailers: Fields) -> None:
+        expected = stream.head.content_length
+        if expected >= 0 and expected != stream.received_bytes:  # RFC 9113 8.1.1
+            self._reset_stream(stream.id, Http2Code.PROTOCOL_ERROR)
+            return
+        stream.is_remote_closed = True
+        self._sink.end_received(stream, trailers)
+
+    def _refill_window(self) -> None:
+        """Give the peer its whole window back; lazily, when half of it is used."""
+        if self._window < 0:
+            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is exceeded")
+        full = self._limits.connection_window_bytes
+        self.output.send_control(wire.window_update(0, full - self._window))
+        self._window = full
+
+    # HEADERS and CONTINUATION
+
+    def _headers_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if not stream_id & 1:  # RFC 9113 5.1.1: also stream 0
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
+        block = _unpad(flags, payload, "HEADERS")
+        if flags & wire.FLAG_PRIORITY:
+            if len(block) < 5:
+                raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
+            block = block[5:]
+        self._block_stream_id = stream_id
+        self._block_ends_stream = bool(flags & wire.FLAG_END_STREAM)
+        if flags & wire.FLAG_END_HEADERS:
+            self._header_block(bytes(block))
+            return
+        self._block = bytearray(block)
+        self._block_frames = 0
+        self._takes_short_way = False
+
+    def _continuation_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if self._block is None:
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._block += payload
+        self._block_frames += 1
+        limits = self._limits
+        if self._block_frames > limits.continuation_frames or len(self._block) > 2 * limits.header_list_bytes:
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "header block in too many or too large CONTINUATION frames")
+        if flags & wire.FLAG_END_HEADERS:
+            block, self._block = bytes(self._block), None
+            self._takes_short_way = self._goaway_last_id < 0
+            self._header_block(block)
+
+    def _header_block(self, block: bytes) -> None:
+        # Every block is decoded, also that of a stream we refuse: it may change the table (RFC 9113 4.3).
+        stream_id = self._block_stream_id
+        try:
+            if stream_id > self._last_stream_id:
+                self._open_stream(stream_id, self._decoder.decode_request(block))
+            else:
+                self._receive_trailers(stream_id, self._decoder.decode_fields(block))
+        except HpackError as error:
+            raise Http2Error(Http2Code.COMPRESSION_ERROR, str(error)) from error
+        except HeaderListTooLargeError as error:
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, str(error)) from error
+
+    def _open_stream(self, stream_id: int, head: RequestHead) -> None:
+        self._last_stream_id = stream_id
+        if self._is_refused(stream_id):
+            return
+        limits, output = self._limits, self.output
+        if len(self._streams) >= limits.concurrent_streams or output.queued_bytes > limits.queued_bytes:
+            raise StreamError(stream_id, Http2Code.REFUSED_STREAM)  # RFC 9113 8.7: safe to retry
+        if head.error:
+            raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
+        stream = self._sink.new_stream(stream_id, head, output.peer_window, limits.stream_window_bytes)
+        self._streams[stream_id] = stream
+        ends_stream = self._block_ends_stream
+        if head.is_too_large:
+            stream.is_remote_closed = ends_stream
+            output.send_headers(stream, _TOO_LARGE_BLOCK, ends_stream=True)
+            return
+        self._sink.headers_received(stream)
+        if ends_stream and not stream.is_remote_closed:
+            self._end_remote(stream, _NO_TRAILERS)
+
+    def _receive_trailers(self, stream_id: int, fields: Fields) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if stream_id in self.output.recently_reset or self._is_refused(stream_id):
+                return
+            raise Http2Error(Http2Code.STREAM_CLOSED, f"HEADERS on closed stream {stream_id}")  # RFC 9113 5.1
+        if stream.is_remote_closed:
+            raise StreamError(stream_id, Http2Code.STREAM_CLOSED)
+        if not self._block_ends_stream or trailers_error(fields):  # RFC 9113 8.1
+            raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
+        self._end_remote(stream, fields)
+
+    # Other frames
+
+    def _priority_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id == 0:
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        if len(payload) != 5:
+            raise StreamError(stream_id, Http2Code.FRAME_SIZE_ERROR)
+
+    def _rst_stream_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "RST_STREAM is not 4 bytes long")
+        self._check_not_idle(stream_id, "RST_STREAM")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        self.output.forget(stream)
+        self._count_reset()
+        (code,) = wire.UINT32.unpack(payload)
+        self._sink.stream_reset(stream, code)
+
+    def _settings_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id:
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & wire.FLAG_ACK:
+            if payload:
+                raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "SETTINGS ACK with a payload")
+            if not self._has_settings:
+                raise Http2Error(Http2Code.PROTOCOL_ERROR, "the first frame is a SETTINGS ACK")
+            return
+        if len(payload) % wire.SETTING.size:
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "SETTINGS is no multiple of 6 bytes long")
+        self._count_control_frame("SETTINGS")
+        if len(payload) > _MAX_SETTINGS_BYTES:
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too many settings in a frame")
+        for key, value in wire.SETTING.iter_unpack(payload):
+            self._apply_setting(key, value)
+        self.output.send_control(wire.SETTINGS_ACK)
+        if not self._has_settings:
+            self._has_settings = True
+            self._takes_short_way = self._goaway_last_id < 0
+
+    def _apply_setting(self, key: int, value: int) -> None:
+        output = self.output
+        if key == wire.SETTING_INITIAL_WINDOW_SIZE:
+            if value > wire.MAX_WINDOW:
+                raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
+            output.set_initial_window(value)
+        elif key == wire.SETTING_MAX_FRAME_SIZE:
+            if not wire.DEFAULT_FRAME_BYTES <= value <= 2**24 - 1:
+                raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
+            output.peer_frame_bytes = value
+        elif key == wire.SETTING_ENABLE_PUSH:
+            if value > 1:
+                raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
+        elif key == wire.SETTING_HEADER_TABLE_SIZE:
+            output.set_peer_table_bytes(value)
+
+    def _push_promise_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        raise Http2Error(Http2Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")  # RFC 9113 8.4
+
+    def _ping_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id:
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "PING is not 8 bytes long")
+        self._count_control_frame("PING")
+        if not flags & wire.FLAG_ACK:
+            self.output.send_control(wire.frame(wire.PING, wire.FLAG_ACK, 0, bytes(payload)))
+        elif self._is_draining and payload == _DRAIN_PING:
+            self.finish_drain()
+
+    def _goaway_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id:
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "GOAWAY is too short")
+        (code,) = wire.UINT32.unpack_from(payload, 4)
+        self._sink.goaway_received(code)
+
+    def _window_update_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not 4 bytes long")
+        increment = wire.UINT32.unpack(payload)[0] & wire.MAX_WINDOW
+        if stream_id == 0:
+            if not increment:
+                raise Http2Error(Http2Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            self.output.open_window(increment)
+            return
+        self._check_not_idle(stream_id, "WINDOW_UPDATE")
+        if not increment:
+            raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self.output.open_stream_window(stream, increment)
+
+    # Mistakes and floods
+
+    def _check_not_idle(self, stream_id: int, name: str) -> None:
+        # RFC 9113 5.1: nothing but HEADERS and PRIORITY on idle streams. The even ones are ours, and we open none.
+        if stream_id == 0 or not stream_id & 1 or stream_id > self._last_stream_id:
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, f"{name} on idle stream {stream_id}")
+
+    def _is_refused(self, stream_id: int) -> bool:
+        """Tell whether the peer opened the stream after our last GOAWAY; it is ignored (RFC 9113 6.8)."""
+        return 0 <= self._goaway_last_id < stream_id
+
+    def _reset_stream(self, stream_id: int, code: Http2Code) -> None:
+        """Reset a stream for a mistake of the peer's."""
+        # Resets that the peer provokes count as its own (CVE-2025-8671); refusals are our doing.
+        if code is not Http2Code.REFUSED_STREAM:
+            self._count_reset()
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if stream_id not in self.output.recently_reset:
+                self.output.send_reset(stream_id, code)
+            return
+        self.output.reset(stream, code)
+        self._sink.stream_reset(stream, code)
+
+    def _count_reset(self) -> None:
+        if self._resets.is_exceeded(self._now_ns):
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "streams are reset too often")
+
+    def _count_control_frame(self, name: str) -> None:
+        # Clients measure the bandwidth with a PING per round trip while data flows, so real work earns PINGs.
+        work = self._last_stream_id // 2 + self._data_frames + self.output.data_count
+        if work > self._work_seen and name != "empty DATA":
+            self._control_frames.refund(_WORK_PER_CONTROL_FRAME * (work - self._work_seen))
+            self._work_seen = work
+        if self._control_frames.is_exceeded(self._now_ns):
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, f"too many {name} frames")
+
+
+def _unpad(flags: int, payload: memoryview, name: str) -> memoryview:
+    if not flags & wire.FLAG_PADDED:
+        return payload
+    if not payload:
+        raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"padded {name} without a pad length")
+    padding = payload[0]
+    if padding >= len(payload):  # RFC 9113 6.2
+        raise Http2Error(Http2Code.PROTOCOL_ERROR, f"padding exceeds the {name} frame")
+    return payload[1 : len(payload) - padding]

@@ -1,0 +1,169 @@
+"""Header fields of HTTP/2: the head of a request, its rules (RFC 9113 8.2, 8.3), and the encoding of answers."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from hpack.table import HeaderTable
+
+Field: TypeAlias = tuple[bytes, bytes]
+Fields: TypeAlias = tuple[Field, ...]
+
+# RFC 9113 8.2.1: at least no upper case, control, space, DEL or non-ASCII; a colon only in front (pseudo-fields).
+_NAME = re.compile(rb":?[!-9;-@\[-~]+")
+_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
+_REQUEST_PSEUDO = frozenset((b":method", b":scheme", b":authority", b":path"))
+# RFC 9113 8.2.2: these belong to one HTTP/1.1 connection.
+_CONNECTION_SPECIFIC = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"),
+)
+
+
+class RequestHead:
+    """The head of a request; immutable but for `memo`, which belongs to the transport.
+
+    Heads are shared by all requests whose header block repeats, so whatever a transport derives from one it
+    derives once.
+    """
+
+    __slots__ = (
+        "authority",
+        "content_length",
+        "error",
+        "fields",
+        "is_plain",
+        "is_too_large",
+        "memo",
+        "method",
+        "path",
+        "scheme",
+    )
+
+    def __init__(
+        self, pseudo: dict[bytes, bytes], fields: Fields, content_length: int, error: str, is_too_large: bool
+    ) -> None:
+        self.method = pseudo.get(b":method", b"").decode("latin-1")
+        self.scheme = pseudo.get(b":scheme", b"").decode("latin-1")
+        self.authority = pseudo.get(b":authority", b"").decode("latin-1")
+        self.path = pseudo.get(b":path", b"").decode("latin-1")
+        self.fields = fields
+        """Without the pseudo-fields, in order."""
+        self.content_length = content_length
+        """-1 when not given."""
+        self.error = error
+        """Why the request is malformed (RFC 9113 8.1.1); empty when it is not."""
+        self.is_too_large = is_too_large
+        """Legal or not, it is over the limit of the header list."""
+        self.is_plain = not error and not is_too_large and content_length < 0
+        """Nothing about it needs checking when its body arrives."""
+        self.memo: Any = None
+
+    def field(self, name: bytes) -> bytes | None:
+        """Return the first value of `name` (lower case), None when there is none."""
+        for key, value in self.fields:
+            if key == name:
+                return value
+        return None
+
+
+def parse_request_head(fields: Fields, limit_bytes: int) -> RequestHead:
+    """Return the head of a request; one that breaks a rule has `error`, one above `limit_bytes` `is_too_large`."""
+    pseudo: dict[bytes, bytes] = {}
+    regular: list[Field] = []
+    error = ""
+    for name, value in fields:
+        if name[:1] == b":":
+            error = error or _pseudo_error(name, pseudo, bool(regular))
+            pseudo[name] = value
+        else:
+            regular.append((name, value))
+        error = error or _field_error(name, value)
+    content_length, length_error = _content_length(regular)
+    error = error or length_error or _missing_pseudo(pseudo)
+    list_bytes = sum(32 + len(name) + len(value) for name, value in fields)
+    return RequestHead(pseudo, tuple(regular), content_length, error, list_bytes > limit_bytes)
+
+
+def trailers_error(fields: Fields) -> str:
+    """Return why `fields` are no legal trailers, empty when they are."""
+    for name, value in fields:
+        if name[:1] == b":":
+            return f"pseudo-field {name!r} in trailers"
+        error = _field_error(name, value)
+        if error:
+            return error
+    return ""
+
+
+def _pseudo_error(name: bytes, seen: dict[bytes, bytes], after_regular: bool) -> str:
+    if name not in _REQUEST_PSEUDO:
+        return f"unknown pseudo-field {name!r}"
+    if name in seen:
+        return f"repeated pseudo-field {name!r}"
+    return f"pseudo-field {name!r} after a regular field" if after_regular else ""
+
+
+def _field_error(name: bytes, value: bytes) -> str:
+    if not _NAME.fullmatch(name):
+        return f"invalid field name {name!r}"
+    if _FORBIDDEN_IN_VALUE.search(value) or value != value.strip(b" \t"):
+        return f"invalid value of field {name!r}"
+    if name in _CONNECTION_SPECIFIC or (name == b"te" and value.lower() != b"trailers"):
+        return f"connection-specific field {name!r}"
+    return ""
+
+
+def _missing_pseudo(pseudo: dict[bytes, bytes]) -> str:
+    method = pseudo.get(b":method", b"")
+    if not method:
+        return "no :method"
+    if method == b"CONNECT":  # RFC 9113 8.5
+        return "" if b":authority" in pseudo and len(pseudo) == 2 else "malformed CONNECT"
+    if not pseudo.get(b":scheme"):
+        return "no :scheme"
+    path = pseudo.get(b":path", b"")
+    if not path or (path[:1] != b"/" and not (path == b"*" and method == b"OPTIONS")):
+        return "no valid :path"
+    return ""
+
+
+def _content_length(fields: Sequence[Field]) -> tuple[int, str]:
+    values = {value for name, value in fields if name == b"content-length"}
+    if not values:
+        return -1, ""
+    value = values.pop()
+    if values or not value.isdigit() or len(value) > 18:
+        return -1, "invalid content-length"
+    return int(value), ""
+
+
+def encode_fields(fields: Iterable[Field]) -> bytes:
+    """Return a header block without the dynamic table, so that it is valid on any connection at any time."""
+    return b"".join(map(_encode_field, fields))
+
+
+def _encode_field(field: Field) -> bytes:
+    name, value = field
+    index, values = HeaderTable.STATIC_TABLE_MAPPING.get(name, (0, {}))
+    exact = values.get(value, 0)
+    if exact:
+        return _encode_integer(exact, 7, 0x80)
+    encoded_name = _encode_integer(index, 4, 0) if index else b"\x00" + _encode_string(name)
+    return encoded_name + _encode_string(value)
+
+
+def _encode_string(text: bytes) -> bytes:
+    return _encode_integer(len(text), 7, 0) + text
+
+
+def _encode_integer(number: int, prefix_bits: int, pattern: int) -> bytes:
+    limit = (1 << prefix_bits) - 1
+    if number < limit:
+        return bytes((pattern | number,))
+    encoded = bytearray((pattern | limit,))
+    number -= limit
+    while number >= 128:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
