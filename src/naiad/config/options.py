@@ -53,6 +53,12 @@ class HttpOptions:
     port: int = 8000
     reuse_port: bool = False
     max_input_bytes: int = 64 * 1024 * 1024
+    """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
+    max_connections: int = 16384
+    max_body_bytes: int = 1 << 34
+    header_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
+    idle_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,9 @@ class GrpcOptions:
     address: str = "0.0.0.0"
     port: int = 8001
     reuse_port: bool = False
+    max_connections: int = 16384
+    max_concurrent_streams: int = 1024
+    max_message_bytes: int = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

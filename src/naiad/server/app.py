@@ -1,0 +1,222 @@
+"""The server process: options in, everything built and run, exit status out."""
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import uvloop
+
+from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
+from naiad.core.errors import InferError
+from naiad.engine.inference import Engine
+from naiad.engine.loader import ModelLoader
+from naiad.engine.served_model import ServedModel
+from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.frontend.http1 import Http1Server
+from naiad.frontend.http1_limits import Http1Limits
+from naiad.frontend.http2 import Http2Server
+from naiad.frontend.metrics_route import MetricsRoute
+from naiad.frontend.rest import RestApi
+from naiad.repository.catalog import Catalog
+from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.store import Store, open_path
+from naiad.server.drain import drain
+from naiad.server.endpoint import Address, Endpoint, bind
+from naiad.server.publication import Publication
+from naiad.server.report import log_backends, log_models
+from naiad.server.signals import StopSignal, exit_cleanly_before_start
+from naiad.telemetry import log
+from naiad.telemetry.metrics import Registry
+from naiad.wire.limits import Http2Limits
+
+_log = logging.getLogger(__name__)
+
+_STARTUP_UNLOAD_S = 1.0
+"""How long loaded models may take to go when the start is given up; no request can be in flight."""
+
+
+def serve(options: ServerOptions) -> int:
+    """Run a server until a signal ends it and return the exit status.
+
+    0 after a graceful exit, 1 when it could not start or did not finish in time.
+    """
+    exit_cleanly_before_start()
+    # What start-up allocates stays; collecting meanwhile only costs time.
+    gc.disable()
+    try:
+        log.configure(options.log, escapes=os.environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0")
+    except OSError as error:
+        print(f"naiad serve: --log-file {options.log.file}: {error.strerror}", file=sys.stderr)
+        return 1
+    if options.no_effect:
+        _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(Server(options).run())
+    except InferError as error:
+        # Triton: "error: creating server: Internal - ...".
+        _log.error("creating server: %s - %s", error.code.name.capitalize(), error.message)
+        return 1
+    finally:
+        log.shut_down()
+
+
+class Server:
+    """One server process: repository, engine, endpoints."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._registry = Registry(options.metrics)
+        self._engine = Engine(server_id=options.server_id, metrics=self._registry)
+        self._stop = StopSignal()
+        self._services: list[Endpoint] = []
+        self._metrics: Endpoint | None = None
+
+    async def run(self) -> int:
+        """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
+        loop = asyncio.get_running_loop()
+        self._stop.install(loop)
+        self._open_endpoints(loop)
+        loader = self._make_loader(loop)
+        catalog = self._make_catalog(loader)
+        self._engine.attach(catalog)
+        if not await self._load(catalog, loader):
+            return 1
+        await self._listen()
+        self._settle()
+        await self._stop.wait()
+        return await self._leave(catalog)
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    def _open_endpoints(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Bind every port, in Triton's order of starting."""
+        options = self._options
+        if options.grpc.allow:
+            grpc = Http2Server(
+                InferenceGrpcService(self._engine),
+                loop,
+                _http2_limits(options.grpc),
+                max_connections=options.grpc.max_connections,
+            )
+            self._services.append(_endpoint(_grpc_address(options.grpc), grpc))
+        if options.http.allow:
+            http = Http1Server(RestApi(self._engine).router().handle, loop, _http1_limits(options.http))
+            self._services.append(_endpoint(_http_address(options.http), http))
+        if options.metrics.allow:
+            metrics = Http1Server(MetricsRoute(self._engine.metrics_text).handle, loop)
+            self._metrics = _endpoint(_metrics_address(options.metrics, options.http), metrics)
+
+    def _make_loader(self, loop: asyncio.AbstractEventLoop) -> ModelLoader:
+        options = self._options
+        return ModelLoader(
+            loop=loop,
+            auto_complete=options.repository.auto_complete,
+            backend_config=options.backend_config,
+        )
+
+    def _make_catalog(self, loader: ModelLoader) -> Catalog[ServedModel]:
+        options = self._options.repository
+        stores: list[Store] = [open_path(path, config_name=options.model_config_name) for path in options.paths]
+        return Catalog(
+            stores,
+            loader,
+            Publication(self._engine, self._registry).publish,
+            load_thread_count=options.load_thread_count,
+            load_retry_count=options.load_retry_count,
+            ready_rule=ReadyRule(options.ready_rule),
+        )
+
+    async def _load(self, catalog: Catalog[ServedModel], loader: ModelLoader) -> bool:
+        """Load all models; whether the server may go on."""
+        loading = asyncio.ensure_future(asyncio.to_thread(catalog.load_all))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if self._stop.is_set:
+            # Nobody is served yet. A load cannot be interrupted, and its thread would keep the process alive.
+            catalog.abandon()
+            await asyncio.to_thread(catalog.unload_all, _STARTUP_UNLOAD_S)
+            _end_process(0)
+        stopping.cancel()
+        all_loaded = await loading
+        log_backends(loader.backend_modules(), self._options.backend_config)
+        log_models(self._engine)
+        if all_loaded or not self._options.repository.exit_on_error:
+            return True
+        _log.error("creating server: Internal - failed to load all models")
+        await asyncio.to_thread(catalog.unload_all, _STARTUP_UNLOAD_S)
+        return False
+
+    async def _listen(self) -> None:
+        self._engine.set_started()
+        for endpoint in self._endpoints():
+            await endpoint.listen()
+
+    def _endpoints(self) -> Sequence[Endpoint]:
+        return [*self._services, self._metrics] if self._metrics is not None else self._services
+
+    def _settle(self) -> None:
+        """Tune the interpreter for serving: what exists now stays, so the collector need not look at it again."""
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+    # --- exit -------------------------------------------------------------------------------------------------------
+
+    async def _leave(self, catalog: Catalog[ServedModel]) -> int:
+        in_time = await drain(
+            self._engine,
+            self._services,
+            catalog.unload_all,
+            drain_s=self._options.drain_s,
+            exit_timeout_s=self._options.exit_timeout_s,
+        )
+        if not in_time:
+            _log.error("Exit timeout expired. Exiting immediately.")
+            _end_process(1)
+        if self._metrics is not None:
+            self._metrics.stop_listening()
+            self._metrics.connections.abort()
+        return 0
+
+
+def _end_process(status: int) -> None:
+    """End the process although threads of it still work; the log is written before."""
+    log.shut_down()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _endpoint(address: Address, connections: "Http1Server | Http2Server") -> Endpoint:
+    protocol: Callable[[], asyncio.BaseProtocol] = connections.protocol
+    return Endpoint(address, bind(address), connections, protocol)
+
+
+def _grpc_address(options: GrpcOptions) -> Address:
+    return Address("GRPCInferenceService", "grpc", options.address, options.port, options.reuse_port)
+
+
+def _http_address(options: HttpOptions) -> Address:
+    return Address("HTTPService", "http", options.address, options.port, options.reuse_port)
+
+
+def _metrics_address(options: MetricsOptions, http: HttpOptions) -> Address:
+    return Address("Metrics Service", "metrics", options.address or http.address, options.port)
+
+
+def _http1_limits(options: HttpOptions) -> Http1Limits:
+    return Http1Limits(
+        connections=options.max_connections,
+        body_bytes=options.max_body_bytes,
+        head_timeout_s=options.header_timeout_s,
+        body_timeout_s=options.body_timeout_s,
+        idle_timeout_s=options.idle_timeout_s,
+    )
+
+
+def _http2_limits(options: GrpcOptions) -> Http2Limits:
+    return Http2Limits(concurrent_streams=options.max_concurrent_streams, message_bytes=options.max_message_bytes)

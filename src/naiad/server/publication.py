@@ -1,0 +1,40 @@
+"""What becomes of a change among the ready versions: the engine's table and the metrics follow it."""
+
+from collections.abc import Mapping
+
+from naiad.engine.inference import Engine
+from naiad.engine.served_model import ServedModel
+from naiad.telemetry.metrics import Registry
+
+Ready = Mapping[str, Mapping[int, ServedModel]]
+
+
+class Publication:
+    """Passes every new set of ready versions on. Called by the life cycle, one call at a time."""
+
+    def __init__(self, engine: Engine, registry: Registry) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._shown: dict[int, ServedModel] = {}
+
+    def publish(self, ready: Ready) -> None:
+        """Take over the set of versions that are ready now."""
+        serving = {id(served): served for versions in ready.values() for served in versions.values()}
+        # The new come first: one that replaces another takes its place in the metrics without a gap.
+        for key, served in serving.items():
+            if key not in self._shown:
+                self._add(served)
+        for key, served in self._shown.items():
+            if key not in serving:
+                self._registry.remove_model(served.statistics)
+        self._shown = serving
+        self._engine.publish(ready)
+
+    def _add(self, served: ServedModel) -> None:
+        self._registry.add_model(
+            served.statistics,
+            pending=lambda: served.pending_count,
+            executing=lambda: served.in_flight_count - served.pending_count,
+            load_duration_s=served.load_duration_ns / 1e9,
+            tags=dict(served.config.metric_tags),
+        )
