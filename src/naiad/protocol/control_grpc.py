@@ -30,7 +30,7 @@ def _parse(kind: type[_M], message: Buffer) -> _M:
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:
-        raise internal(f"Unable to parse request: not a valid {kind.DESCRIPTOR.name} message ({error})") from error
+        raise internal(f"Unable to parse request: not a valid {kind.DESCRIPTOR.name} message") from error
 
 
 # --- requests ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def parse_message(message: Buffer) -> ModelInferRequest:
     try:
         return ModelInferRequest.FromString(bytes(message))
     except DecodeError as error:
-        raise internal(f"Unable to parse request: not a valid ModelInferRequest message ({error})") from error
+        raise internal("Unable to parse request: not a valid ModelInferRequest message") from error
 
 
 def to_header_and_data(request: ModelInferRequest, raw: Sequence[Buffer]) -> tuple[RequestHeader, list[Buffer]]:
