@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections import deque
+from typing import cast
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.http1_answer import CONTINUE
@@ -66,8 +67,8 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        self._transport = transport = cast("asyncio.Transport", transport)
         if not self._endpoint.register(self):
             self._ignores_input = True
             body = b'{"error":"too many connections"}'

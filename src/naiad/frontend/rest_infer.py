@@ -69,11 +69,10 @@ class InferRoute:
             request = InferRequest(
                 header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
             )
+            exchange.on_disconnect = functools.partial(self._engine.cancel, request)
             self._engine.submit(request)
         except InferError as error:
             self._fail(exchange, request_id or _find_id(exchange), model, version, error)
-        else:
-            exchange.on_disconnect = functools.partial(self._engine.cancel, request)
 
     def _decode(self, exchange: HttpExchange, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
         text = exchange.headers.get(_JSON_LENGTH)
