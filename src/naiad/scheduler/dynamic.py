@@ -210,14 +210,14 @@ class DynamicScheduler(Scheduler):
         if gathered.mark and not is_overdue:
             del gathered.requests[gathered.mark :]
             return self._preferred_reason(gathered.mark_rows)
-        if gathered.cut:
-            return gathered.cut
-        if gathered.rows >= self._largest_preferred:
-            return self._preferred_reason(gathered.rows)
-        if not self._delay_ns:
-            return "idle"
+        if gathered.cut or gathered.rows >= self._max_rows:
+            return gathered.cut or "full"
         if is_overdue:
             return "delay"
+        if gathered.rows >= self._largest_preferred:
+            return "preferred"
+        if not self._delay_ns:
+            return "idle"
         self._release_ns = release_ns
         self._newest_shape_key = gathered.requests[-1].shape_key
         return ""

@@ -1,0 +1,193 @@
+"""The dynamic batcher's rules on size, shape and delay, with time as an argument."""
+
+import pytest
+
+from naiad.scheduler.dynamic import DynamicScheduler
+from support.scheduling import MS, enqueue_all, waiting_request
+
+
+def batcher(**settings):
+    return DynamicScheduler(**{"max_batch_size": 8, **settings})
+
+
+def taken(scheduler, now_ns=0):
+    """(rows, reason) of the next batch, or None."""
+    batch = scheduler.take(now_ns)
+    return None if batch is None else (batch.size, batch.release_reason)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "expected"),
+    [
+        pytest.param({}, [], [], id="nothing-waits"),
+        pytest.param({}, [1], [(1, "idle")], id="no-delay-sends-what-there-is"),
+        pytest.param({}, [1] * 8, [(8, "full")], id="exactly-full"),
+        pytest.param({}, [1] * 10, [(8, "full"), (2, "idle")], id="growth-while-busy-up-to-max"),
+        pytest.param({}, [5, 5], [(5, "full"), (5, "idle")], id="rows-count-not-requests"),
+        pytest.param({}, [3, 5, 1], [(8, "full"), (1, "idle")], id="requests-never-split"),
+        pytest.param({}, [9], [(9, "full")], id="rule-1-first-is-taken-as-is"),
+        pytest.param(
+            {"preferred_batch_sizes": [4]}, [6, 1], [(6, "preferred"), (1, "idle")], id="rule-1-above-preferred"
+        ),
+        pytest.param({"preferred_batch_sizes": [4]}, [3, 3], [(3, "preferred"), (3, "idle")], id="rule-2-mark"),
+        pytest.param(
+            {"preferred_batch_sizes": [4]}, [1] * 6, [(4, "preferred"), (2, "idle")], id="rule-5-mark-moves"
+        ),
+        pytest.param(
+            {"preferred_batch_sizes": [2, 4]}, [1] * 5, [(4, "preferred"), (1, "idle")], id="largest-preferred"
+        ),
+        pytest.param(
+            {"preferred_batch_sizes": [2, 4]}, [1] * 3, [(2, "preferred"), (1, "idle")], id="smaller-preferred"
+        ),
+        pytest.param({"preferred_batch_sizes": [4, 8]}, [1] * 8, [(8, "full")], id="preferred-that-is-max"),
+        pytest.param({"preferred_batch_sizes": [4]}, [1] * 2, [(2, "idle")], id="below-preferred-without-delay"),
+        pytest.param({"max_batch_size": 0}, [1, 1], [(1, "full"), (1, "full")], id="a-model-without-batching"),
+        pytest.param({}, [0] * 10, [(0, "full"), (0, "idle")], id="empty-requests-count-one-for-the-limit"),
+    ],
+)
+def test_size_rules_without_delay(settings, rows, expected):
+    scheduler = batcher(**settings)
+    enqueue_all(scheduler, [waiting_request(rows=n) for n in rows])
+    assert [taken(scheduler) for _ in expected] == expected
+    assert taken(scheduler) is None
+    assert scheduler.pending_count == 0
+
+
+def test_forty_singles_and_a_long_delay_make_one_batch():
+    # users.md 16: 40 queued singles, max 400, delay 10 s -> one batch of 40.
+    scheduler = batcher(max_batch_size=400, delay_ns=10_000 * MS)
+    requests = enqueue_all(scheduler, [waiting_request(at_ns=n * MS) for n in range(40)])
+    assert scheduler.take(39 * MS) is None
+    assert scheduler.wake_ns() == 10_000 * MS
+    assert scheduler.take(10_000 * MS - 1) is None
+    batch = scheduler.take(10_000 * MS)
+    assert (list(batch.requests), batch.size, batch.release_reason) == (requests, 40, "delay")
+    assert scheduler.wake_ns() == 0
+
+
+def test_a_full_batch_does_not_wait_for_the_delay():
+    scheduler = batcher(delay_ns=100 * MS)
+    enqueue_all(scheduler, [waiting_request() for _ in range(9)])
+    assert taken(scheduler) == (8, "full")
+    assert taken(scheduler) is None
+    assert scheduler.wake_ns() == 100 * MS
+
+
+def test_a_preferred_size_does_not_wait_for_the_delay():
+    scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[4])
+    enqueue_all(scheduler, [waiting_request() for _ in range(6)])
+    assert taken(scheduler) == (4, "preferred")
+    assert taken(scheduler) is None
+
+
+def test_after_the_delay_the_mark_is_ignored():
+    # Decision d: once the delay is over everything goes that fits.
+    scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[4])
+    enqueue_all(scheduler, [waiting_request() for _ in range(6)])
+    assert taken(scheduler, 100 * MS) == (6, "delay")
+
+
+def test_between_preferred_sizes_the_reached_one_goes_at_once():
+    scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2, 8])
+    enqueue_all(scheduler, [waiting_request() for _ in range(3)])
+    assert taken(scheduler) == (2, "preferred")
+    assert taken(scheduler) is None
+
+
+def test_the_age_is_that_of_the_oldest():
+    scheduler = batcher(delay_ns=10 * MS)
+    enqueue_all(scheduler, [waiting_request(at_ns=5 * MS), waiting_request(at_ns=2 * MS)])
+    assert scheduler.take(6 * MS) is None
+    assert scheduler.wake_ns() == 12 * MS
+    assert taken(scheduler, 12 * MS) == (2, "delay")
+
+
+def test_another_shape_cuts_the_batch_even_within_the_delay():
+    # Rule 4, D-09 and D-10: the key covers shapes of non-ragged inputs and the set of optional inputs.
+    scheduler = batcher(delay_ns=100 * MS)
+    enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "AABA"])
+    assert taken(scheduler) == (2, "shape")
+    assert taken(scheduler) == (1, "shape")
+    assert taken(scheduler) is None
+
+
+def test_equal_shape_keys_need_not_be_identical():
+    scheduler = batcher()
+    enqueue_all(scheduler, [waiting_request(shape=(16, n)) for n in (1, 1, 2)])
+    assert taken(scheduler) == (2, "shape")
+
+
+def test_a_preferred_size_before_a_cut_goes_alone():
+    # Decision a comes before c: the mark is honoured although the batch was cut.
+    scheduler = batcher(preferred_batch_sizes=[2])
+    enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "AAAB"])
+    assert [taken(scheduler) for _ in range(3)] == [(2, "preferred"), (1, "shape"), (1, "idle")]
+
+
+class _NoOddIds:
+    def includes(self, batch, request):
+        return request.id != "odd"
+
+
+def test_a_strategy_can_refuse_a_request():
+    scheduler = batcher(strategy=_NoOddIds(), delay_ns=100 * MS)
+    enqueue_all(scheduler, [waiting_request(), waiting_request(id="odd"), waiting_request()])
+    assert taken(scheduler) == (1, "shape")
+    assert taken(scheduler) is None, "the refused request is the first of the next batch, which waits"
+
+
+def test_delay_count_holds_everything_until_so_many_wait_once():
+    # D-16, TRITONSERVER_DELAY_SCHEDULER.
+    scheduler = batcher(delay_count=3)
+    enqueue_all(scheduler, [waiting_request(), waiting_request()])
+    assert (taken(scheduler), scheduler.wake_ns()) == (None, 0)
+    enqueue_all(scheduler, [waiting_request()])
+    assert taken(scheduler) == (3, "idle")
+    enqueue_all(scheduler, [waiting_request()])
+    assert taken(scheduler) == (1, "idle")
+
+
+class TestWaking:
+    """What `enqueue` returns: whether a free instance that holds a batch back should look again."""
+
+    def test_without_delay_every_request_is_worth_it(self):
+        scheduler = batcher()
+        assert [scheduler.enqueue(waiting_request(), 0) for _ in range(3)] == [True, True, True]
+
+    def test_with_a_delay_the_first_and_the_filling_one_are(self):
+        scheduler = batcher(max_batch_size=4, delay_ns=100 * MS)
+        answers = []
+        for _ in range(4):
+            answers.append(scheduler.enqueue(waiting_request(), 0))
+            if len(answers) < 4:
+                assert scheduler.take(0) is None
+        assert answers == [True, False, False, True]
+
+    def test_another_shape_is(self):
+        scheduler = batcher(delay_ns=100 * MS)
+        scheduler.enqueue(waiting_request(), 0)
+        assert scheduler.take(0) is None
+        assert scheduler.enqueue(waiting_request(shape="B"), 0)
+
+    def test_a_shape_that_left_again_does_not_hide_the_next(self):
+        scheduler = batcher(delay_ns=100 * MS)
+        other = waiting_request(shape="B")
+        enqueue_all(scheduler, [waiting_request(), other])
+        assert scheduler.cancel(other)
+        assert scheduler.take(0) is None
+        assert scheduler.enqueue(waiting_request(shape="B"), 0)
+
+    def test_an_older_one_is(self):
+        scheduler = batcher(delay_ns=100 * MS)
+        scheduler.enqueue(waiting_request(at_ns=5), 5)
+        assert scheduler.take(5) is None
+        assert scheduler.enqueue(waiting_request(at_ns=3), 5)
+        assert scheduler.wake_ns() == 100 * MS + 3
+
+    def test_the_first_after_all_were_cancelled_is(self):
+        scheduler = batcher(delay_ns=100 * MS)
+        request = waiting_request()
+        scheduler.enqueue(request, 0)
+        assert scheduler.take(0) is None
+        scheduler.cancel(request)
+        assert scheduler.enqueue(waiting_request(at_ns=1), 1)
