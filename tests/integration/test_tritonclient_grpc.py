@@ -1,0 +1,304 @@
+"""Stock tritonclient, sync and asyncio, and bare grpcio against a real server over gRPC."""
+
+import asyncio
+import queue
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.grpc.aio as aioclient
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, triton_to_np_dtype
+
+from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+A = np.arange(32, dtype=np.float32).reshape(2, 16)
+B = np.full((2, 16), 3, np.float32)
+
+
+@pytest.fixture
+def client(server: ServerProcess):
+    with grpcclient.InferenceServerClient(server.grpc_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def channel(server: ServerProcess):
+    with grpc.insecure_channel(server.grpc_url) as opened:
+        yield opened
+
+
+def tensor(name, array, datatype="FP32"):
+    made = grpcclient.InferInput(name, list(array.shape), datatype)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def add_sub_inputs(a=A, b=B):
+    return [tensor("INPUT0", a), tensor("INPUT1", b)]
+
+
+def failure(call, *arguments, **keywords):
+    with pytest.raises(InferenceServerException) as caught:
+        call(*arguments, **keywords)
+    return caught.value.status(), caught.value.message()
+
+
+class TestInfer:
+    @pytest.mark.parametrize("request_id", ["", "1", "22", "ü", "x" * 300])
+    def test_values_and_id(self, client, request_id):
+        result = client.infer("add_sub", add_sub_inputs(), request_id=request_id)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A + B)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), A - B)
+        response = result.get_response()
+        assert (response.id, response.model_name, response.model_version) == (request_id, "add_sub", "1")
+
+    def test_requested_outputs_only(self, client):
+        result = client.infer("add_sub", add_sub_inputs(), outputs=[grpcclient.InferRequestedOutput("OUTPUT1")])
+        assert [output.name for output in result.get_response().outputs] == ["OUTPUT1"]
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), A - B)
+
+    def test_version_priority_timeout_and_parameters_are_accepted(self, client):
+        result = client.infer(
+            "add_sub", add_sub_inputs(), model_version="1", priority=1, timeout=1_000_000, parameters={"mine": 0.5}
+        )
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A + B)
+
+    @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+    def test_compressed_requests(self, client, algorithm):
+        result = client.infer("add_sub", add_sub_inputs(), compression_algorithm=algorithm)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A + B)
+
+    def test_python_model(self, client):
+        result = client.infer("python_add_sub", add_sub_inputs())
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), A - B)
+
+    def test_many_at_once_each_get_their_own_answer(self, client):
+        answers = queue.Queue()
+        for number in range(200):
+            client.async_infer(
+                "add_sub",
+                add_sub_inputs(np.full((1, 16), number, np.float32), B[:1]),
+                lambda result, error: answers.put((result, error)),
+                request_id=str(number),
+            )
+        seen = set()
+        for _ in range(200):
+            result, error = answers.get(timeout=30)
+            assert error is None
+            number = int(result.get_response().id)
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), np.full((1, 16), number + 3, np.float32))
+            seen.add(number)
+        assert seen == set(range(200))
+
+    @pytest.mark.parametrize("datatype", ["FP16", "FP64", "INT8", "UINT16", "INT32", "UINT64", "BOOL"])
+    def test_datatypes_come_back_unchanged(self, client, datatype):
+        array = np.array([[0, 1, 1, 0]]).astype(triton_to_np_dtype(datatype))
+        result = client.infer(f"identity_{datatype.lower()}", [tensor("INPUT0", array, datatype)])
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
+
+    def test_strings(self, client):
+        array = np.array([[b"", b"a\0b", "grüße".encode()]], dtype=np.object_)
+        result = client.infer("identity_string", [tensor("INPUT0", array, "BYTES")])
+        assert result.as_numpy("OUTPUT0").tolist() == array.tolist()
+
+    def test_a_large_tensor(self, client):
+        array = np.random.default_rng(1).random((1, 4_000_000), dtype=np.float32)
+        result = client.infer("identity", [tensor("INPUT0", array)])
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
+
+
+class TestTypedContents:
+    def infer(self, channel, model, datatype, field, values):
+        request = service_pb2.ModelInferRequest(model_name=model)
+        made = request.inputs.add(name="INPUT0", datatype=datatype, shape=[1, len(values)])
+        getattr(made.contents, field).extend(values)
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelInferResponse.FromString,
+        )
+        return call(request, timeout=30).raw_output_contents[0]
+
+    @pytest.mark.parametrize(
+        ("datatype", "field", "values"),
+        [
+            ("INT8", "int_contents", [-1, 2]),
+            ("UINT16", "uint_contents", [1, 65535]),
+            ("INT64", "int64_contents", [-(2**40)]),
+            ("FP32", "fp32_contents", [1.5, -2.5]),
+            ("BOOL", "bool_contents", [True, False, True]),
+        ],
+    )
+    def test_numbers(self, channel, datatype, field, values):
+        model = "identity" if datatype == "FP32" else f"identity_{datatype.lower()}"
+        raw = self.infer(channel, model, datatype, field, values)
+        assert np.frombuffer(raw, triton_to_np_dtype(datatype)).tolist() == values
+
+    def test_strings(self, channel):
+        raw = self.infer(channel, "identity_string", "BYTES", "bytes_contents", [b"one", b""])
+        assert deserialize_bytes_tensor(raw).tolist() == [b"one", b""]
+
+    def test_wrong_field(self, channel):
+        with pytest.raises(grpc.RpcError) as caught:
+            self.infer(channel, "identity", "FP32", "int_contents", [1])
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "unexpected explicit tensor data for input tensor 'INPUT0'" in caught.value.details()
+
+
+class TestErrors:
+    def test_unknown_model(self, client):
+        status, text = failure(client.infer, "nothing", add_sub_inputs())
+        assert (status, text) == ("StatusCode.NOT_FOUND", "Request for unknown model: 'nothing' is not found")
+
+    def test_unknown_version(self, client):
+        status, text = failure(client.infer, "add_sub", add_sub_inputs(), model_version="7")
+        assert (status, text) == (
+            "StatusCode.NOT_FOUND",
+            "Request for unknown model: 'add_sub' version 7 is not found",
+        )
+
+    def test_wrong_shape(self, client):
+        status, text = failure(client.infer, "add_sub", add_sub_inputs(A[:, :15], B[:, :15]), request_id="s1")
+        assert status == "StatusCode.INVALID_ARGUMENT"
+        assert text.startswith("[request id: s1] unexpected shape for input 'INPUT0' for model 'add_sub'.")
+
+    def test_wrong_datatype(self, client):
+        inputs = [tensor("INPUT0", A.astype(np.int32), "INT32"), tensor("INPUT1", B)]
+        status, text = failure(client.infer, "add_sub", inputs)
+        assert status == "StatusCode.INVALID_ARGUMENT"
+        assert "inference input 'INPUT0' data-type is 'INT32', but model 'add_sub' expects 'FP32'" in text
+
+    def test_missing_input(self, client):
+        status, text = failure(client.infer, "add_sub", add_sub_inputs()[:1])
+        assert status == "StatusCode.INVALID_ARGUMENT"
+        assert "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
+
+    def test_the_trailer_carries_the_id_of_the_log_line(self, channel, server):
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for request_id in ("client-id-17", ""):
+            message = service_pb2.ModelInferRequest(model_name="nothing", id=request_id).SerializeToString()
+            with pytest.raises(grpc.RpcError) as caught:
+                call(message, timeout=30)
+            trailers = dict(caught.value.trailing_metadata())
+            answered_id = trailers["triton-request-id"]
+            assert answered_id == request_id or not request_id
+            server.wait_log(rf"\[request id: {answered_id}\] .*'nothing'")
+
+    def test_unparsable_message(self, channel, client):
+        with pytest.raises(grpc.RpcError, match="Unable to parse request"):
+            channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"\xff\xff", timeout=30)
+        assert client.is_server_live()
+
+    def test_unknown_method(self, channel):
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/inference.GRPCInferenceService/Nonsense")(b"", timeout=30)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    def test_deadline(self, client):
+        inputs = [tensor("INPUT0", A[:1])]
+        status, _ = failure(client.infer, "slow_identity", inputs, client_timeout=0.05)
+        assert status == "StatusCode.DEADLINE_EXCEEDED"
+        result = client.infer("slow_identity", inputs, client_timeout=30)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A[:1])
+
+
+class TestControl:
+    def test_health(self, client):
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("add_sub")
+        assert client.is_model_ready("add_sub", "1")
+        assert failure(client.is_model_ready, "nothing")[0] == "StatusCode.NOT_FOUND"
+
+    def test_standard_health_check(self, channel):
+        assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=30) == b"\x08\x01"
+
+    def test_metadata(self, client):
+        server_metadata = client.get_server_metadata()
+        assert "statistics" in server_metadata.extensions
+        metadata = client.get_model_metadata("add_sub")
+        assert list(metadata.versions) == ["1"]
+        assert {(t.name, t.datatype, tuple(t.shape)) for t in metadata.inputs} == {
+            ("INPUT0", "FP32", (-1, 16)),
+            ("INPUT1", "FP32", (-1, 16)),
+        }
+
+    def test_config(self, client):
+        config = client.get_model_config("add_sub").config
+        assert (config.name, config.max_batch_size) == ("add_sub", 32)
+        assert [i.name for i in config.input] == ["INPUT0", "INPUT1"]
+        assert failure(client.get_model_config, "nothing")[0] == "StatusCode.NOT_FOUND"
+
+    def test_statistics(self, client):
+        before = client.get_inference_statistics("add_sub").model_stats[0]
+        client.infer("add_sub", add_sub_inputs())
+        after = client.get_inference_statistics("add_sub").model_stats[0]
+        assert after.inference_count - before.inference_count == 2
+        assert after.execution_count - before.execution_count == 1
+        assert after.inference_stats.success.count - before.inference_stats.success.count == 1
+        assert after.inference_stats.success.ns > before.inference_stats.success.ns
+        assert failure(client.get_inference_statistics, "nothing")[0] == "StatusCode.INVALID_ARGUMENT"
+
+    def test_index(self, client, repository):
+        index = client.get_model_repository_index()
+        assert {model.name for model in index.models} == {path.name for path in repository.iterdir()}
+        assert {model.state for model in index.models} == {"READY"}
+
+    def test_load_and_unload_are_refused_without_explicit_mode(self, client):
+        for call in (client.load_model, client.unload_model):
+            status, text = failure(call, "add_sub")
+            assert status == "StatusCode.UNAVAILABLE"
+            assert text == "explicit model load / unload is not allowed if polling is enabled"
+
+    @pytest.mark.parametrize("method", ["get_trace_settings", "get_log_settings", "get_system_shared_memory_status"])
+    def test_what_is_not_served_says_so(self, client, method):
+        status, text = failure(getattr(client, method))
+        assert status == "StatusCode.UNIMPLEMENTED"
+        assert "is not supported by this server" in text
+
+    def test_stream_is_refused(self, client):
+        answers = queue.Queue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("add_sub", add_sub_inputs())
+        result, error = answers.get(timeout=30)
+        client.stop_stream()
+        assert result is None
+        assert "ModelStreamInfer is not supported by this server" in str(error)
+
+
+class TestAsyncio:
+    def test_many_at_once(self, server):
+        async def run():
+            async with aioclient.InferenceServerClient(server.grpc_url) as client:
+                assert await client.is_server_ready()
+                calls = [client.infer("add_sub", add_sub_inputs(A * k, B), request_id=str(k)) for k in range(50)]
+                return await asyncio.gather(*calls)
+
+        for number, result in enumerate(asyncio.run(run())):
+            assert result.get_response().id == str(number)
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A * number + B)
+
+    def test_cancelled_call_does_not_disturb_the_next(self, server):
+        async def run():
+            async with aioclient.InferenceServerClient(server.grpc_url) as client:
+                inputs = [tensor("INPUT0", A[:1])]
+                first = asyncio.create_task(client.infer("slow_identity", inputs))
+                await asyncio.sleep(0.05)
+                first.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await first
+                return await client.infer("slow_identity", inputs)
+
+        np.testing.assert_array_equal(asyncio.run(run()).as_numpy("OUTPUT0"), A[:1])
+
+    def test_unknown_model(self, server):
+        async def run():
+            async with aioclient.InferenceServerClient(server.grpc_url) as client:
+                await client.infer("nothing", add_sub_inputs())
+
+        with pytest.raises(InferenceServerException, match="Request for unknown model: 'nothing' is not found"):
+            asyncio.run(run())
