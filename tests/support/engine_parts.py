@@ -33,6 +33,9 @@ class StepLoop:
         self._callbacks: queue.Queue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.Queue()
         self.wakes = 0
 
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        callback(*args)
+
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
         self.wakes += 1
         self._callbacks.put((callback, args))

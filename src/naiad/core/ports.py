@@ -14,6 +14,9 @@ class TimerHandle(Protocol):
 class Loop(Protocol):
     """The part of an event loop that the engine needs; every asyncio loop has it."""
 
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
+        """Run `callback` after what the loop already has to do; callable on the loop only."""
+
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object:
         """Run `callback` on the loop soon; callable from any thread."""
 

@@ -47,8 +47,8 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
         (header(name="X"), "unexpected inference input 'X' for model 'm'"),
         (
             RequestHeader(model_name="m"),
-            "expected 1 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing required input(s) ['IN']. "
-            "Please provide all required input(s).",
+            "expected 1 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing required input(s) ['IN']."
+            " Please provide all required input(s).",
         ),
         (
             RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, ())]),

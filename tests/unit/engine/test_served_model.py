@@ -232,7 +232,8 @@ def test_requests_are_answered_at_once_while_no_instance_can_execute(serve: Serv
         except InferError as error:
             assert "SIGSEGV" in error.message  # noqa: PT017 - either way of refusing is right
             break
-        loop.run_until(lambda before=len(answers): len(answers) > before)
+        seen = len(answers)
+        loop.run_until(lambda seen=seen: len(answers) > seen)
     assert model.health == "worker was killed by SIGSEGV"
     instance.reason = ""
     before = len(answers)
