@@ -7,7 +7,6 @@ known.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from naiad.frontend.http1_body import ChunkedDecoder, allocate_body
 from naiad.frontend.http1_endpoint import Http1Endpoint
 from naiad.frontend.http1_exchange import Http1Exchange
 from naiad.frontend.http1_head import HeadParser, HttpError, RequestHead
+from naiad.protocol.control_json import encode_error
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
@@ -71,7 +71,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)
         if not self._endpoint.register(self):
             self._ignores_input = True
-            body = b'{"error":"too many connections"}'
+            body = encode_error(f"too many connections; the limit is {self._limits.connections}")
             transport.write(self.answer_heads.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
             return
@@ -270,7 +270,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._endpoint.handle(exchange)
         except Exception:
             _log.exception("the route of %s %s failed", exchange.method, exchange.path)
-            exchange.respond(500, (_JSON,), (b'{"error":"internal error; the log tells more"}',))
+            exchange.respond(500, (_JSON,), (encode_error("internal error; the log tells more"),))
         if not self._is_consuming:
             self._update_reading()
 
@@ -283,7 +283,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         exchange.keep_alive = False
         self._exchanges.append(exchange)
         self.restart_clock()
-        exchange.respond(error.status, (_JSON,), (json.dumps({"error": error.message}).encode(),))
+        exchange.respond(error.status, (_JSON,), (encode_error(error.message),))
 
     # --- answering ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,142 @@
+import json
+import logging
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.tensor import TensorSpec
+from naiad.protocol import control_json
+from naiad.protocol.status import status_of
+from naiad.telemetry.statistics import BatchStatistics, Duration, VersionStatistics
+
+
+@pytest.mark.parametrize(
+    ("code", "http", "grpc"),
+    [
+        (ErrorCode.UNKNOWN, 400, 2),
+        (ErrorCode.INTERNAL, 500, 13),
+        (ErrorCode.NOT_FOUND, 404, 5),
+        (ErrorCode.INVALID_ARG, 400, 3),
+        (ErrorCode.UNAVAILABLE, 503, 14),
+        (ErrorCode.UNSUPPORTED, 501, 12),
+        (ErrorCode.ALREADY_EXISTS, 400, 6),
+        (ErrorCode.CANCELLED, 400, 1),
+    ],
+)
+def test_status_of_every_code(code, http, grpc):
+    status = status_of(code)
+    assert (status.http, status.grpc) == (http, grpc)
+    assert status.log_level in (logging.INFO, logging.WARNING, logging.ERROR)
+
+
+def test_error_body_survives_a_lone_surrogate():
+    assert json.loads(control_json.encode_error("x")) == {"error": "x"}
+    assert json.loads(control_json.encode_error("\udcff")) == {"error": "?"}
+
+
+def test_server_metadata():
+    text = control_json.encode_server_metadata(ServerMetadata("triton", "1", ["a", "b"]))
+    assert text == b'{"name":"triton","version":"1","extensions":["a","b"]}'
+
+
+def test_model_metadata():
+    tensor = TensorSpec("A", DataType.BYTES, (-1, 2))
+    metadata = ModelMetadata("m", ["1", "3"], "onnxruntime_onnx", [tensor], [])
+    assert control_json.encode_model_metadata(metadata) == (
+        b'{"name":"m","versions":["1","3"],"platform":"onnxruntime_onnx",'
+        b'"inputs":[{"name":"A","datatype":"BYTES","shape":[-1,2]}],"outputs":[]}'
+    )
+
+
+def test_config_prints_defaults_names_of_enums_and_64_bit_integers_as_numbers():
+    config = ModelConfig(name="m", max_batch_size=4)
+    config.dynamic_batching.max_queue_delay_microseconds = 2**53
+    config.dynamic_batching.priority_queue_policy[2].max_queue_size = 3
+    config.input.add(name="A", data_type=11, dims=[-1, 2])
+    config.model_transaction_policy.SetInParent()
+    config.response_cache.SetInParent()
+    config.parameters["k"].string_value = "v"
+    tree = json.loads(control_json.encode_model_config(config))
+    assert tree["platform"] == ""
+    assert tree["dynamic_batching"]["max_queue_delay_microseconds"] == 2**53
+    assert tree["dynamic_batching"]["preserve_ordering"] is False
+    assert tree["dynamic_batching"]["preferred_batch_size"] == []
+    assert tree["dynamic_batching"]["priority_queue_policy"]["2"]["timeout_action"] == "REJECT"
+    assert tree["input"][0]["data_type"] == "TYPE_FP32"
+    assert tree["input"][0]["dims"] == [-1, 2]
+    assert tree["model_transaction_policy"] == {"decoupled": False}
+    assert tree["response_cache"] == {"enable": False}
+    assert tree["parameters"] == {"k": {"string_value": "v"}}
+    assert "sequence_batching" not in tree
+
+
+def test_config_prints_only_the_member_of_a_oneof_that_is_set():
+    config = ModelConfig()
+    config.version_policy.latest.num_versions = 2
+    assert json.loads(control_json.encode_model_config(config))["version_policy"] == {"latest": {"num_versions": 2}}
+
+
+def test_statistics_have_all_keys():
+    batch = BatchStatistics(4, Duration(1, 10), Duration(1, 20), Duration(1, 30))
+    row = VersionStatistics("m", "1", success=Duration(2, 99), batch_stats=[batch])
+    (tree,) = json.loads(control_json.encode_statistics([row]))["model_stats"]
+    assert list(tree["inference_stats"]) == [
+        "success",
+        "fail",
+        "queue",
+        "compute_input",
+        "compute_infer",
+        "compute_output",
+        "cache_hit",
+        "cache_miss",
+    ]
+    assert tree["inference_stats"]["success"] == {"count": 2, "ns": 99}
+    assert tree["batch_stats"] == [
+        {
+            "batch_size": 4,
+            "compute_input": {"count": 1, "ns": 10},
+            "compute_infer": {"count": 1, "ns": 20},
+            "compute_output": {"count": 1, "ns": 30},
+        }
+    ]
+    assert (tree["response_stats"], tree["memory_usage"]) == ({}, [])
+    assert (tree["last_inference"], tree["inference_count"], tree["execution_count"]) == (0, 0, 0)
+
+
+def test_index_leaves_out_what_is_not_known():
+    rows = [
+        IndexEntry("a"),
+        IndexEntry("b", "1", ModelState.READY),
+        IndexEntry("c", "2", ModelState.UNAVAILABLE, "x"),
+    ]
+    assert json.loads(control_json.encode_repository_index(rows)) == [
+        {"name": "a"},
+        {"name": "b", "version": "1", "state": "READY"},
+        {"name": "c", "version": "2", "state": "UNAVAILABLE", "reason": "x"},
+    ]
+
+
+@pytest.mark.parametrize(("body", "ready"), [(b"", False), (b"{}", False), (b'{"ready":true}', True)])
+def test_index_request(body, ready):
+    assert control_json.decode_index_request(body) is ready
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(b'{"ready":1}', ErrorCode.INVALID_ARG), (b"{", ErrorCode.INTERNAL), (b"[]", ErrorCode.INVALID_ARG)],
+)
+def test_index_request_refused(body, code):
+    with pytest.raises(InferError) as caught:
+        control_json.decode_index_request(body)
+    assert caught.value.code is code
+
+
+def test_control_parameters():
+    assert control_json.decode_control_parameters(b"") == {}
+    body = b'{"parameters":{"config":"{}","unload_dependents":true}}'
+    assert control_json.decode_control_parameters(body) == {"config": "{}", "unload_dependents": True}
+    with pytest.raises(InferError, match="non-string"):
+        control_json.decode_control_parameters(b'{"parameters":{"x":1}}')

@@ -1,0 +1,323 @@
+import json
+import struct
+
+import pytest
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.model import ModelMetadata
+from naiad.core.request import SharedMemoryRegion
+from naiad.core.tensor import TensorSpec
+from naiad.protocol.infer_binary import decode_raw
+from naiad.protocol.infer_json import InferJsonDecoder
+
+
+def tensor(**changes):
+    return {"name": "A", "shape": [1, 2], "datatype": "FP32", "data": [0.5, 2], **changes}
+
+
+def body(*inputs, **members):
+    return json.dumps({"inputs": list(inputs) or [tensor()], **members}).encode()
+
+
+def decode(text, json_length=None):
+    return InferJsonDecoder().decode("m", "", text, json_length)
+
+
+def binary(tail, *sizes, **members):
+    inputs = [
+        {"name": f"I{i}", "shape": [size], "datatype": "UINT8", "parameters": {"binary_data_size": size}}
+        for i, size in enumerate(sizes)
+    ]
+    text = json.dumps({**members, "inputs": inputs}, separators=(",", ":")).encode()
+    return text + tail, len(text)
+
+
+def refusal(text, json_length=None):
+    with pytest.raises(InferError) as caught:
+        decode(text, json_length)
+    return caught.value.code, caught.value.message
+
+
+def test_json_request_has_header_id_and_data():
+    header, request_id, data = decode(body(id="r1"))
+    assert (header.model_name, header.model_version, request_id) == ("m", "", "r1")
+    assert header.inputs == (TensorSpec("A", DataType.FP32, (1, 2)),)
+    assert [bytes(buffer) for buffer in data] == [struct.pack("<2f", 0.5, 2)]
+
+
+def test_reserved_parameters_become_fields_and_others_stay_parameters():
+    parameters = {
+        "sequence_id": 7,
+        "sequence_start": True,
+        "sequence_end": True,
+        "priority": 3,
+        "timeout": 250,
+        "binary_data_output": True,
+        "text": "x",
+        "count": 1,
+        "flag": False,
+        "ratio": 1.5,
+    }
+    header, _, _ = decode(body(parameters=parameters))
+    assert (header.sequence_id, header.sequence_start, header.sequence_end) == (7, True, True)
+    assert (header.priority, header.timeout_us, header.binary_output_default) == (3, 250, True)
+    assert header.parameters == {"text": "x", "count": 1, "flag": False, "ratio": 1.5}
+
+
+def test_sequence_id_may_be_a_string():
+    header, _, _ = decode(body(parameters={"sequence_id": "s"}))
+    assert header.sequence_id == "s"
+
+
+def test_requested_outputs_carry_their_parameters():
+    region = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 16}
+    outputs = [
+        {"name": "X", "parameters": {"binary_data": True}},
+        {"name": "Y", "parameters": {"classification": 3}},
+        {"name": "Z", "parameters": region},
+    ]
+    x, y, z = decode(body(outputs=outputs))[0].outputs
+    assert (x.name, x.binary, x.classification) == ("X", True, 0)
+    assert (y.binary, y.classification) == (False, 3)
+    assert z.shared_memory == SharedMemoryRegion("r", 8, 16)
+
+
+def test_input_in_shared_memory_has_a_region_and_no_data():
+    entry = tensor(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8})
+    del entry["data"]
+    header, _, data = decode(body(entry))
+    assert header.shared_memory == {"A": SharedMemoryRegion("r", 0, 8)}
+    assert data == [b""]
+
+
+def test_binary_tail_is_cut_in_the_order_of_inputs():
+    _, _, data = decode(*binary(b"abcde", 2, 0, 3))
+    assert [bytes(buffer) for buffer in data] == [b"ab", b"", b"cde"]
+
+
+def test_large_tail_is_not_copied():
+    text, length = binary(bytes(100_000), 100_000)
+    received = bytearray(text)
+    _, _, (data,) = decode(memoryview(received), length)
+    received[-1] = 7
+    assert data[-1] == 7
+
+
+def test_inline_and_tail_data_mix():
+    text = body(tensor(), {"name": "B", "shape": [3], "datatype": "INT8", "parameters": {"binary_data_size": 3}})
+    _, _, data = decode(text + b"xyz", len(text))
+    assert [bytes(buffer) for buffer in data] == [struct.pack("<2f", 0.5, 2), b"xyz"]
+
+
+@pytest.mark.parametrize("members", [{}, {"id": "x"}, {"id": 'quo"te'}])
+def test_repeated_json_shares_one_header(members):
+    decoder = InferJsonDecoder()
+    first, first_id, _ = decoder.decode("m", "", *binary(b"ab", 2, **members))
+    second, second_id, data = decoder.decode("m", "", *binary(b"cd", 2, **members))
+    assert first is second
+    assert first_id == second_id == members.get("id", "")
+    assert data == [b"cd"]
+
+
+def test_requests_that_differ_in_their_id_share_one_header():
+    decoder = InferJsonDecoder()
+    first, first_id, _ = decoder.decode("m", "", *binary(b"ab", 2, id="1"))
+    second, second_id, _ = decoder.decode("m", "", *binary(b"ab", 2, id="two"))
+    assert first is second
+    assert (first_id, second_id) == ("1", "two")
+
+
+def test_same_json_for_another_model_or_version_has_its_own_header():
+    decoder = InferJsonDecoder()
+    text, length = binary(b"ab", 2)
+    headers = [decoder.decode(*model, text, length)[0] for model in (("m", ""), ("n", ""), ("m", "1"))]
+    assert [(h.model_name, h.model_version) for h in headers] == [("m", ""), ("n", ""), ("m", "1")]
+
+
+def test_pure_json_requests_with_equal_meaning_share_one_header_but_types_of_parameters_count():
+    decoder = InferJsonDecoder()
+    headers = [
+        decoder.decode("m", "", body(tensor(data=[i, i]), parameters={"p": p}), None)[0]
+        for i, p in enumerate((1, 1, True))
+    ]
+    assert headers[0] is headers[1]
+    assert headers[2].parameters["p"] is True
+
+
+def test_caches_are_bounded():
+    decoder = InferJsonDecoder(cached_headers=2)
+    first = decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0}))[0]
+    for p in range(1, 4):
+        decoder.decode("m", "", *binary(b"", 0, parameters={"p": p}))
+    assert decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0}))[0] is not first
+
+
+INTERNAL, INVALID = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
+
+
+# Texts recorded from a Triton server.
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (b"{}", INTERNAL, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
+        (b"[]", INTERNAL, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
+        (b"1", INTERNAL, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
+        (b'{"inputs":{}}', INTERNAL, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
+        (body(id=3), INTERNAL, "Unable to parse 'id': attempt to access JSON non-string as string"),
+        (body(parameters=[1]), INTERNAL, "failed to get request params.: attempt to get members for non-object"),
+        (body(tensor(name=3)), INTERNAL, "Unable to parse 'name': attempt to access JSON non-string as string"),
+        (body(tensor(datatype="FP99")), INVALID, "invalid datatype for input A"),
+        (
+            body(tensor(datatype=3)),
+            INTERNAL,
+            "Unable to parse 'datatype': attempt to access JSON non-string as string",
+        ),
+        (body(tensor(shape=2)), INTERNAL, "Unable to parse 'shape': attempt to access JSON non-array as array"),
+        (
+            body(tensor(shape=[-1, 2])),
+            INTERNAL,
+            "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            body({"name": "A", "datatype": "FP32", "data": [1]}),
+            INTERNAL,
+            "Unable to parse 'shape': attempt to access non-existing object member 'shape'",
+        ),
+        (
+            body(parameters={"priority": -1}),
+            INTERNAL,
+            "Unable to parse 'priority': attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            body(parameters={"sequence_start": 1}),
+            INTERNAL,
+            "Unable to parse 'sequence_start': attempt to access JSON non-boolean as boolean",
+        ),
+        (
+            body(parameters={"foo": [1]}),
+            INVALID,
+            "parameter 'foo' has invalid type. It should be either 'int', 'bool', or 'string'.",
+        ),
+        (
+            body(parameters={"triton_x": 1}),
+            INVALID,
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
+        ),
+        (
+            body(outputs=[{"name": "O", "parameters": {"classification": "2"}}]),
+            INTERNAL,
+            "Unable to set 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            body(outputs=[{}]),
+            INTERNAL,
+            "Unable to parse 'name': attempt to access non-existing object member 'name'",
+        ),
+        (
+            body({"name": "A", "shape": [1], "datatype": "FP32"}),
+            INVALID,
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            "'shared_memory_region' in 'parameters'. But no field is set",
+        ),
+        (
+            body(tensor(parameters={"binary_data_size": 4})),
+            INVALID,
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            "'shared_memory_region' in 'parameters'. But set 'data' 'binary_data_size'",
+        ),
+        (
+            body({"name": "A", "shape": [1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}),
+            INVALID,
+            "unexpected size for input 'A', expecting 4 additional bytes for model 'm'",
+        ),
+    ],
+)
+def test_refuses_with_the_code_and_text_of_triton(text, code, message):
+    assert refusal(text) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (b"abc", "unexpected size for input 'I1', expecting 1 additional bytes for model 'm'"),
+        (b"a", "unexpected size for input 'I0', expecting 1 additional bytes for model 'm'"),
+        (b"abcde", "unexpected additional input data for model 'm'"),
+    ],
+)
+def test_refuses_a_tail_of_another_size_than_announced(tail, message):
+    assert refusal(*binary(tail, 2, 2)) == (INVALID, message)
+
+
+@pytest.mark.parametrize("length", [-3, 9999])
+def test_refuses_a_json_length_outside_the_body(length):
+    text, _ = binary(b"ab", 2)
+    expected = f"inference header size should be in range (0, {len(text)}), got: {length}"
+    assert refusal(text, length) == (INVALID, expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b"nope",
+        b'{"inputs":[}',
+        b'{"inputs":' + b"[" * 10_000,
+        b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+        b'{"id":"\xff","inputs":[]}',
+        b'{"id":"\\ud800","inputs":[]}',
+        b'{"inputs":[{"data":[1e999]}]}x',
+        b'{"inputs":[NaN,"\\ud800"]}',
+    ],
+)
+def test_what_is_not_json_is_a_parse_error(text):
+    code, message = refusal(text)
+    assert code is INTERNAL
+    assert message.startswith("failed to parse the request JSON buffer: ")
+
+
+def test_parse_error_tells_where():
+    assert refusal(b'{"inputs":[}')[1].endswith(" at 11")
+
+
+def test_id_that_is_not_utf8_is_refused_when_a_tail_follows():
+    text = b'{"id":"\xff","inputs":[]}'
+    assert refusal(text, len(text))[0] is INVALID
+
+
+def raw(spec, data, *, batching=True):
+    metadata = ModelMetadata("m", ["1"], "", [spec], [])
+    return decode_raw("m", "", data, metadata, batching=batching)
+
+
+def test_raw_body_takes_its_shape_from_the_model():
+    spec = TensorSpec("A", DataType.FP32, (-1, 2, -1))
+    header, request_id, data = raw(spec, bytes(24))
+    assert header.inputs == (TensorSpec("A", DataType.FP32, (1, 2, 3)),)
+    assert header.binary_output_default
+    assert (request_id, data) == ("", [bytes(24)])
+
+
+def test_raw_body_of_bytes_is_one_element():
+    header, _, data = raw(TensorSpec("A", DataType.BYTES, (-1,)), b"abc", batching=False)
+    assert header.inputs[0].shape == (1,)
+    assert data == [b"\x03\0\0\0abc"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        (TensorSpec("A", DataType.FP32, (-1, -1, -1)), "more than one variable-sized dimension"),
+        (TensorSpec("A", DataType.BYTES, (-1, 2)), "must have input shape [1]"),
+    ],
+)
+def test_raw_body_whose_shape_cannot_be_deduced_is_refused(spec, key):
+    with pytest.raises(InferError, match=key.replace("[", r"\[")):
+        raw(spec, b"")
+
+
+def test_raw_body_for_a_model_with_several_inputs_is_refused():
+    spec = TensorSpec("A", DataType.FP32, (1,))
+    metadata = ModelMetadata("m", ["1"], "", [spec, spec], [])
+    with pytest.raises(InferError, match="Raw request must only have 1 input"):
+        decode_raw("m", "", b"", metadata, batching=False)
