@@ -56,18 +56,23 @@ class Http1Server:
     def _on_change(self) -> None:
         if self._endpoint.connections:
             if self._timer is None:
-                self._on_timer()
+                self._start_timer()
             return
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
 
+    def _start_timer(self) -> None:
+        self._endpoint.answer_heads.set_date(time.time())
+        self._timer = self._loop.call_later(_SWEEP_S, self._on_timer)
+
     def _on_timer(self) -> None:
         # Without connections there is nothing to watch, and an idle server does not wake up.
-        self._timer = self._loop.call_later(_SWEEP_S, self._on_timer) if self._endpoint.connections else None
-        self._endpoint.answer_heads.set_date(time.time())
-        self.sweep(time.monotonic_ns())
+        self._timer = None
+        if self._endpoint.connections:
+            self._start_timer()
+            self.sweep(time.monotonic_ns())
 
     def sweep(self, now_ns: int) -> None:
         """Enforce the time limits of all connections."""

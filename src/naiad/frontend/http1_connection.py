@@ -110,7 +110,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             return False
         received = len(self._head_text) if self._head is None else self._received_bytes()
         part = "head" if self._head is None else "body"
-        self._refuse(HttpError(400, f"the request's {part} ended after {received} bytes, before it was complete"))
+        error = HttpError(400, f"the request's {part} ended after {received} bytes, before it was complete")
+        self._refuse(error, lingers=False)
         return bool(self._exchanges)
 
     def pause_writing(self) -> None:
@@ -274,11 +275,12 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not self._is_consuming:
             self._update_reading()
 
-    def _refuse(self, error: HttpError) -> None:
+    def _refuse(self, error: HttpError, *, lingers: bool = True) -> None:
         """Answer a request that cannot be handed over, after those before it, and end the connection."""
         head = self._head or RequestHead("", "/", {})
         self._head = self._body = self._chunks = self._head_parser = None
-        self._ignores_input = self._is_refusing = True
+        self._ignores_input = True
+        self._is_refusing = lingers
         exchange = Http1Exchange(self, head, b"", 0)
         exchange.keep_alive = False
         self._exchanges.append(exchange)

@@ -1,0 +1,492 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from naiad.frontend.http1 import Http1Server
+from naiad.frontend.http1_limits import Http1Limits
+
+GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+SECOND_NS = 1_000_000_000
+
+
+class Transport(asyncio.Transport):
+    """Records what a connection does to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.output = b""
+        self.writes = 0
+        self.closed = self.aborted = self.eof_written = False
+        self.reading = True
+        self.unsent = 0
+
+    def write(self, data):
+        self.output += bytes(data)
+        self.writes += 1
+
+    def writelines(self, parts):
+        self.output += b"".join(parts)
+        self.writes += 1
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        self.high = high
+
+    def get_write_buffer_size(self):
+        return self.unsent
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        self.eof_written = True
+
+    def pause_reading(self):
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self):
+        assert not self.reading
+        self.reading = True
+
+    def close(self):
+        self.closed = True
+
+    def abort(self):
+        self.aborted = True
+
+    def is_closing(self):
+        return self.closed or self.aborted
+
+
+class Timer:
+    def cancel(self):
+        pass
+
+
+class Loop:
+    """Never fires; the tests sweep themselves."""
+
+    def call_later(self, delay, callback, *args):
+        return Timer()
+
+    def call_soon_threadsafe(self, callback, *args):
+        raise AssertionError
+
+
+class Peer:
+    """A client of one connection of a server that keeps exchanges until the test answers them."""
+
+    def __init__(self, server=None, **limits):
+        self.exchanges = []
+        self.server = server or Http1Server(self.exchanges.append, Loop(), Http1Limits(**limits))
+        self.transport = Transport()
+        self.connection = self.server.protocol()
+        self.connection.connection_made(self.transport)
+
+    def send(self, data):
+        while data and not self.transport.is_closing():
+            buffer = self.connection.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.connection.buffer_updated(count)
+            data = data[count:]
+
+    def sweep(self, *seconds):
+        for second in seconds:
+            self.server.sweep(second * SECOND_NS)
+
+    @property
+    def statuses(self):
+        lines = self.transport.output.split(b"\r\n")
+        return [int(line.split()[1]) for line in lines if b"HTTP/1.1 " in line]
+
+    @property
+    def output(self):
+        return self.transport.output
+
+
+def post(body, *fields):
+    head = b"\r\n".join([b"POST /a HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *fields, b"", b""])
+    return head + body
+
+
+def answer(exchange, text=b"ok", status=200):
+    exchange.respond(status, ((b"Content-Type", b"text/plain"),), (text,))
+
+
+def test_answer_has_status_fields_date_and_length():
+    peer = Peer()
+    peer.send(GET)
+    (exchange,) = peer.exchanges
+    assert (exchange.method, exchange.path, exchange.body) == ("GET", "/a", b"")
+    assert exchange.arrival_ns > 0
+    answer(exchange)
+    head, _, body = peer.output.partition(b"\r\n\r\n")
+    line, *fields = head.split(b"\r\n")
+    assert line == b"HTTP/1.1 200 OK"
+    assert [field.split(b":")[0] for field in fields] == [b"Content-Type", b"Date", b"Content-Length"]
+    assert fields[-1] == b"Content-Length: 2"
+    assert body == b"ok"
+    assert not peer.transport.closed
+
+
+def test_an_exchange_is_answered_once():
+    peer = Peer()
+    peer.send(GET)
+    answer(peer.exchanges[0])
+    answer(peer.exchanges[0])
+    assert peer.statuses == [200]
+
+
+@pytest.mark.parametrize("size", [1, 5000, 70_000, 1_000_000])
+def test_body_arrives_whole_and_its_tensors_aligned(size):
+    body = bytes(range(256)) * (size // 256 + 1)
+    peer = Peer()
+    peer.send(post(body, b"Inference-Header-Content-Length: 7"))
+    received = peer.exchanges[0].body
+    assert bytes(received) == body
+    if size >= 5000:
+        assert np.frombuffer(received[7:], np.uint8).ctypes.data % 64 == 0
+
+
+def test_body_of_known_length_is_received_in_place():
+    peer = Peer()
+    whole = post(b"x" * 200_000)
+    peer.send(whole[:100])
+    assert len(peer.connection.get_buffer(-1)) == len(whole) - 100
+
+
+def test_chunked_body_and_the_request_behind_it():
+    peer = Peer()
+    head = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    peer.send(head + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n" + GET)
+    assert [(e.method, bytes(e.body)) for e in peer.exchanges] == [("POST", b"abc"), ("GET", b"")]
+
+
+def test_empty_lines_before_a_request_are_ignored():
+    peer = Peer()
+    peer.send(b"\r\n\r\n" + GET)
+    peer.send(b"\r\n")
+    peer.send(GET)
+    assert len(peer.exchanges) == 2
+
+
+def test_pipelined_answers_leave_in_order_of_the_requests():
+    peer = Peer()
+    peer.send(GET * 3)
+    first, second, third = peer.exchanges
+    answer(third, b"3")
+    answer(second, b"2")
+    assert peer.output == b""
+    answer(first, b"1")
+    assert [part[:1] for part in peer.output.split(b"\r\n\r\n")[1:]] == [b"1", b"2", b"3"]
+
+
+def test_answers_given_while_input_is_taken_are_one_write():
+    server = Http1Server(answer, Loop())
+    peer = Peer(server)
+    peer.send(GET * 10)
+    assert peer.statuses == [200] * 10
+    assert peer.transport.writes == 1
+
+
+def test_large_parts_are_written_without_a_copy():
+    peer = Peer()
+    peer.send(GET)
+    written = []
+    peer.transport.writelines = written.extend
+    large = memoryview(bytes(100_000))
+    peer.exchanges[0].respond(200, (), (b"small", large, b"tail"))
+    assert written[1] is large
+    assert written[0].endswith(b"small")
+    assert written[2] == b"tail"
+
+
+def test_too_many_pipelined_requests_pause_reading_until_answered():
+    peer = Peer(pipelined_requests=2)
+    peer.send(GET * 5)
+    assert len(peer.exchanges) == 2
+    assert not peer.transport.reading
+    answer(peer.exchanges[0])
+    assert len(peer.exchanges) == 3
+    for _ in range(3):
+        answer(peer.exchanges[len(peer.statuses)])
+    assert len(peer.exchanges) == 5
+    assert peer.transport.reading
+    answer(peer.exchanges[4])
+    assert peer.statuses == [200] * 5
+
+
+def test_unsent_answers_pause_reading():
+    peer = Peer(write_buffer_bytes=77)
+    assert peer.transport.high == 77
+    peer.connection.pause_writing()
+    assert not peer.transport.reading
+    peer.connection.resume_writing()
+    assert peer.transport.reading
+
+
+def test_peer_that_takes_nothing_is_dropped_but_a_slow_one_is_not():
+    peer = Peer(send_timeout_s=5)
+    peer.transport.unsent = 1000
+    peer.connection.pause_writing()
+    peer.sweep(1, 5)
+    peer.transport.unsent = 900
+    peer.sweep(7, 8, 12)
+    assert not peer.transport.aborted
+    peer.sweep(14)
+    assert peer.transport.aborted
+
+
+def test_head_request_gets_the_length_but_no_body():
+    peer = Peer()
+    peer.send(GET.replace(b"GET", b"HEAD"))
+    answer(peer.exchanges[0], b"12345")
+    assert peer.output.endswith(b"Content-Length: 5\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "option", "closed"),
+    [
+        (GET, None, False),
+        (GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), b"close", True),
+        (b"GET /a HTTP/1.0\r\n\r\n", b"close", True),
+        (b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", b"keep-alive", False),
+    ],
+)
+def test_persistence(request_bytes, option, closed):
+    peer = Peer()
+    peer.send(request_bytes)
+    answer(peer.exchanges[0])
+    assert peer.transport.closed is closed
+    assert (b"\r\nConnection: " + (option or b"")) in peer.output or option is None
+    assert (b"Connection" in peer.output) is (option is not None)
+
+
+def test_requests_behind_connection_close_are_not_served():
+    peer = Peer()
+    peer.send(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET)
+    assert len(peer.exchanges) == 1
+
+
+def test_expectation_is_met_before_the_body():
+    peer = Peer()
+    request = post(b"abc", b"Expect: 100-continue")
+    peer.send(request[:-3])
+    assert peer.output == b"HTTP/1.1 100 Continue\r\n\r\n"
+    peer.send(request[-3:])
+    assert bytes(peer.exchanges[0].body) == b"abc"
+
+
+def test_expectation_waits_for_earlier_answers_and_is_dropped_when_the_body_is_there():
+    peer = Peer()
+    request = post(b"abc", b"Expect: 100-continue")
+    peer.send(GET + request[:-3])
+    assert peer.output == b""
+    answer(peer.exchanges[0])
+    assert peer.output.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    other = Peer()
+    other.send(request)
+    assert len(other.exchanges) == 1
+    assert other.output == b""
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01", 400),
+        (b"GET / HTTP/1.1\r\nBad Header: x", 400),
+        (b"GET /" + b"a" * 9000, 414),
+        (GET[:-2] + b"A: " + b"b" * 40_000, 431),
+        (GET[:-2] + b"A: " + b"b" * 40_000 + b"\r\n\r\n", 431),
+        (b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\n", 413),
+        (b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    ],
+)
+def test_refusal_answers_then_lingers_then_drops(data, status):
+    peer = Peer()
+    peer.send(GET + data)
+    answer(peer.exchanges[0])
+    assert peer.statuses == [200, status]
+    assert b"Connection: close" in peer.output
+    assert peer.transport.eof_written
+    peer.send(b"more that nobody reads" * 10)
+    peer.sweep(1, 2)
+    assert not peer.transport.aborted
+    peer.sweep(10)
+    assert peer.transport.aborted
+    assert len(peer.exchanges) == 1
+
+
+def test_length_that_lies_takes_no_memory_and_the_cut_off_body_is_told():
+    peer = Peer()
+    peer.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000000\r\n\r\nabc")
+    peer.connection.eof_received()
+    assert peer.statuses == [400]
+    assert b"body ended after 3 bytes" in peer.output
+    assert peer.transport.closed
+    assert not peer.transport.eof_written
+
+
+def test_cut_off_head_is_told():
+    peer = Peer()
+    peer.send(GET[:-5])
+    peer.connection.eof_received()
+    assert peer.statuses == [400]
+
+
+def test_cut_off_request_is_answered_after_those_before_it():
+    peer = Peer()
+    peer.send(GET + GET[:-5])
+    assert peer.connection.eof_received()
+    answer(peer.exchanges[0])
+    assert peer.statuses == [200, 400]
+    assert peer.transport.closed
+
+
+def test_slow_head_slow_body_and_idle_connection_time_out():
+    slow_head, slow_body, idle = Peer(head_timeout_s=5), Peer(body_timeout_s=5), Peer(idle_timeout_s=5)
+    slow_head.send(GET[:-4])
+    slow_body.send(post(b"abc")[:-1])
+    for peer in (slow_head, slow_body, idle):
+        peer.sweep(1, 5)
+        assert peer.statuses == []
+        assert not peer.transport.closed
+        peer.sweep(7)
+    assert (slow_head.statuses, slow_body.statuses, idle.statuses) == ([408], [408], [])
+    assert idle.transport.closed
+
+
+def test_body_gets_more_time_the_more_of_it_has_arrived():
+    peer = Peer(body_timeout_s=5, body_rate_bytes_per_s=1000)
+    peer.send(post(bytes(100_000))[:20_000])
+    peer.sweep(1, 20)
+    assert peer.statuses == []
+    peer.sweep(30)
+    assert peer.statuses == [408]
+
+
+def test_connection_that_waits_for_an_answer_never_times_out():
+    peer = Peer(idle_timeout_s=5)
+    peer.send(GET)
+    peer.sweep(1, 1000)
+    answer(peer.exchanges[0])
+    assert peer.statuses == [200]
+    peer.sweep(1001, 1002)
+    assert not peer.transport.closed
+
+
+def test_lost_connection_is_told_to_those_who_work_on_answers():
+    peer = Peer()
+    peer.send(GET * 2)
+    told = []
+    for i, exchange in enumerate(peer.exchanges):
+        exchange.on_disconnect = lambda i=i: told.append(i)
+    answer(peer.exchanges[0])
+    peer.connection.connection_lost(None)
+    assert told == [1]
+    answer(peer.exchanges[1])
+    assert peer.statuses == [200]
+    assert peer.server.connection_count == 0
+
+
+def test_peer_that_closes_while_it_waits_is_gone():
+    peer = Peer()
+    peer.send(GET)
+    assert not peer.connection.eof_received()
+
+
+def test_too_many_connections_are_refused():
+    first = Peer(connections=1)
+    second = Peer(first.server)
+    assert second.statuses == [503]
+    assert second.transport.closed
+    second.connection.connection_lost(None)
+    assert first.server.connection_count == 1
+
+
+def test_drain_tells_busy_connections_and_closes_idle_ones():
+    busy = Peer()
+    idle = Peer(busy.server)
+    busy.send(GET)
+    busy.server.drain()
+    busy.sweep(1)
+    answer(busy.exchanges[0])
+    assert b"Connection: close" in busy.output
+    assert busy.transport.closed
+    assert not idle.transport.closed
+    busy.sweep(3)
+    assert idle.transport.closed
+
+
+def test_drain_lets_pipelined_requests_finish():
+    peer = Peer()
+    peer.send(GET * 2)
+    peer.server.drain()
+    answer(peer.exchanges[0])
+    assert b"Connection" not in peer.output
+    answer(peer.exchanges[1])
+    assert b"Connection: close" in peer.output
+    assert peer.transport.closed
+
+
+def test_wait_closed_returns_when_the_last_connection_is_lost():
+    async def scenario():
+        peer = Peer()
+        waiting = asyncio.ensure_future(peer.server.wait_closed())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        peer.connection.connection_lost(None)
+        await waiting
+        await peer.server.wait_closed()
+
+    asyncio.run(scenario())
+
+
+def test_route_that_raises_is_answered_500(caplog):
+    def fail(exchange):
+        raise ValueError("broken")
+
+    peer = Peer(Http1Server(fail, Loop()))
+    peer.send(GET)
+    assert peer.statuses == [500]
+    assert "broken" in caplog.text
+
+
+def test_streamed_answer_is_chunked():
+    peer = Peer()
+    peer.send(GET)
+    (exchange,) = peer.exchanges
+    exchange.start_stream(200, ((b"Content-Type", b"text/event-stream"),))
+    exchange.send((b"ab", b"c"))
+    exchange.send(())
+    exchange.end()
+    head, _, body = peer.output.partition(b"\r\n\r\n")
+    assert b"Transfer-Encoding: chunked" in head
+    assert b"Content-Length" not in head
+    assert body == b"3\r\nabc\r\n0\r\n\r\n"
+    assert not peer.transport.closed
+
+
+def test_streamed_answer_to_http_1_0_ends_by_closing():
+    peer = Peer()
+    peer.send(b"GET /a HTTP/1.0\r\n\r\n")
+    peer.exchanges[0].start_stream(200, ())
+    peer.exchanges[0].send((b"abc",))
+    peer.exchanges[0].end()
+    assert peer.output.endswith(b"\r\n\r\nabc")
+    assert peer.transport.closed
+
+
+def test_streamed_answer_waits_for_its_turn():
+    peer = Peer()
+    peer.send(GET * 2)
+    first, second = peer.exchanges
+    second.start_stream(200, ())
+    second.send((b"xyz",))
+    assert peer.output == b""
+    answer(first)
+    assert b"xyz" in peer.output
+    second.end()
+    assert peer.output.endswith(b"0\r\n\r\n")

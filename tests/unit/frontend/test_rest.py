@@ -1,0 +1,338 @@
+import json
+import logging
+import struct
+import types
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found, unavailable
+from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.frontend.metrics_route import MetricsRoute
+from naiad.frontend.rest import RestApi
+from naiad.telemetry.statistics import VersionStatistics
+
+A = TensorSpec("A", DataType.FP32, (-1, -1))
+CONTROL = "explicit model load / unload is not allowed if polling is enabled"
+
+
+class Engine:
+    """One model "m" that gives its inputs back when the test says so."""
+
+    def __init__(self):
+        self.is_draining = False
+        self.live = self.ready = self.model_ready = True
+        self.decoupled = False
+        self.submitted = []
+        self.cancelled = []
+        self.refuse = None
+
+    def is_live(self):
+        return self.live
+
+    def is_ready(self):
+        return self.ready
+
+    def _known(self, name, version):
+        if name != "m":
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        if version not in ("", "1"):
+            raise not_found(f"Request for unknown model: 'm' version {version} is not found")
+
+    def is_model_ready(self, name, version=""):
+        self._known(name, version)
+        return self.model_ready
+
+    def is_decoupled(self, name, version=""):
+        self._known(name, version)
+        return self.decoupled
+
+    def server_metadata(self):
+        return ServerMetadata("triton", "1.0", ["statistics"])
+
+    def model_metadata(self, name, version=""):
+        self._known(name, version)
+        return ModelMetadata("m", ["1"], "python", [A], [A])
+
+    def model_config(self, name, version=""):
+        self._known(name, version)
+        return ModelConfig(name="m", max_batch_size=8)
+
+    def statistics(self, name="", version=""):
+        if name not in ("", "m"):
+            raise invalid_argument(f"requested model '{name}' is not available")
+        return [VersionStatistics("m", version or "1")]
+
+    def repository_index(self, ready_only=False):
+        rows = [IndexEntry("m", "1", ModelState.READY)]
+        return rows if ready_only else [*rows, IndexEntry("other")]
+
+    def load_model(self, name, parameters):
+        raise unavailable(CONTROL)
+
+    unload_model = load_model
+
+    def submit(self, request):
+        if self.refuse is not None:
+            raise self.refuse
+        self.submitted.append(request)
+
+    def cancel(self, request):
+        self.cancelled.append(request)
+
+    def answer(self, **more):
+        request = self.submitted.pop(0)
+        outputs = [TensorSpec("OUT", spec.datatype, spec.shape) for spec in request.header.inputs]
+        data = () if "error" in more else request.data
+        header = ResponseHeader("m", "1", outputs if data else ())
+        request.on_response(request, InferResponse(header, data, **more))
+
+
+class Exchange:
+    def __init__(self, method, path, body, headers):
+        self.method, self.path, self.body, self.headers = method, path, body, headers
+        self.arrival_ns = 5
+        self.on_disconnect = None
+        self.answers = []
+
+    def respond(self, status, headers, parts):
+        self.on_disconnect = None
+        self.answers.append((status, dict(headers), b"".join(parts)))
+
+
+@pytest.fixture
+def server():
+    engine = Engine()
+    router = RestApi(engine).router()
+
+    def call(method, path, body=b"", **headers):
+        fields = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+        exchange = Exchange(method, path, body, fields)
+        router.handle(exchange)
+        return exchange
+
+    def ask(*arguments, **headers):
+        ((status, _, body),) = call(*arguments, **headers).answers
+        return status, json.loads(body) if body else None
+
+    return types.SimpleNamespace(engine=engine, call=call, ask=ask)
+
+
+def infer_body(**changes):
+    entry = {"name": "A", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **changes}
+    return json.dumps({"inputs": [entry]}).encode()
+
+
+BINARY = b'{"inputs":[{"name":"A","shape":[1,1],"datatype":"FP32","parameters":{"binary_data_size":4}}],'
+BINARY += b'"parameters":{"binary_data_output":true}}'
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "answer"),
+    [
+        ("GET", "/v2", 200, {"name": "triton", "version": "1.0", "extensions": ["statistics"]}),
+        ("GET", "/v2/health/live", 200, None),
+        ("GET", "/v2/health/ready", 200, None),
+        ("HEAD", "/v2/health/ready", 200, None),
+        ("GET", "/v2/models/m/ready", 200, None),
+        ("GET", "/v2/models/m/versions/1/ready", 200, None),
+        ("GET", "/v2/models/z/ready", 404, {"error": "Request for unknown model: 'z' is not found"}),
+        ("GET", "/v2/models/z", 404, {"error": "Request for unknown model: 'z' is not found"}),
+        ("GET", "/v2/models/m/versions/7", 404, {"error": "Request for unknown model: 'm' version 7 is not found"}),
+        ("GET", "/v2/models/z/config", 404, {"error": "Request for unknown model: 'z' is not found"}),
+        ("GET", "/v2/models/z/stats", 400, {"error": "requested model 'z' is not available"}),
+        ("POST", "/v2/models/z/infer", 404, {"error": "Request for unknown model: 'z' is not found"}),
+        ("POST", "/v2/repository/models/m/load", 503, {"error": CONTROL}),
+        ("POST", "/v2/repository/models/m/unload", 503, {"error": CONTROL}),
+        (
+            "POST",
+            "/v2/repository/r/models/m/load",
+            501,
+            {"error": "'repository_name' specification is not supported"},
+        ),
+        ("GET", "/", 404, {"error": "Not Found"}),
+        ("GET", "/v2/", 404, {"error": "Not Found"}),
+        ("GET", "/v2/models", 404, {"error": "Not Found"}),
+        ("GET", "/v2/models//ready", 404, {"error": "Not Found"}),
+        ("GET", "/v2/models/m/versions/x", 404, {"error": "Not Found"}),
+        ("GET", "/v2/health/ready/", 404, {"error": "Not Found"}),
+        ("POST", "/v2", 405, {"error": "Method Not Allowed"}),
+        ("GET", "/v2/models/m/infer", 405, {"error": "Method Not Allowed"}),
+        ("HEAD", "/v2/models/m/infer", 405, {"error": "Method Not Allowed"}),
+        ("GET", "/v2/repository/index", 405, {"error": "Method Not Allowed"}),
+    ],
+)
+def test_routes(server, method, path, status, answer):
+    for _ in range(2):  # the second time from the cache of paths
+        assert server.ask(method, path) == (status, answer)
+
+
+def test_wrong_verb_tells_the_right_ones(server):
+    ((_, headers, _),) = server.call("POST", "/v2").answers
+    assert headers[b"Allow"] == b"GET, HEAD"
+
+
+def test_bodies_of_control_routes(server):
+    assert server.ask("GET", "/v2/models/m")[1]["inputs"] == [{"name": "A", "datatype": "FP32", "shape": [-1, -1]}]
+    assert server.ask("GET", "/v2/models/m/config")[1]["max_batch_size"] == 8
+    assert server.ask("GET", "/v2/models/stats")[1]["model_stats"][0]["name"] == "m"
+    assert server.ask("GET", "/v2/models/m/versions/1/stats")[1]["model_stats"][0]["version"] == "1"
+    ready = {"name": "m", "version": "1", "state": "READY"}
+    assert server.ask("POST", "/v2/repository/index") == (200, [ready, {"name": "other"}])
+    assert server.ask("POST", "/v2/repository/index", b'{"ready":true}') == (200, [ready])
+    assert server.ask("POST", "/v2/repository/r/index")[0] == 200
+    assert server.ask("POST", "/v2/repository/index", b'{"ready":1}')[0] == 400
+    assert server.ask("POST", "/v2/repository/models/m/load", b"{")[0] == 500
+
+
+def test_health_says_no(server):
+    server.engine.live = server.engine.ready = server.engine.model_ready = False
+    assert server.ask("GET", "/v2/health/live") == (400, None)
+    assert server.ask("GET", "/v2/health/ready") == (400, None)
+    assert server.ask("GET", "/v2/models/m/ready") == (400, {"error": "Model version not ready"})
+
+
+def test_draining_server_refuses_control_but_takes_inference(server):
+    server.engine.is_draining = True
+    for path in ("/v2/health/live", "/v2/health/ready"):
+        assert server.ask("GET", path) == (503, {"error": "Server exiting"})
+    for path in ("/v2/models/m", "/v2/models/m/config"):
+        assert server.ask("GET", path) == (503, {"error": "Server not ready"})
+    for path in ("/v2/repository/index", "/v2/repository/models/m/load"):
+        assert server.ask("POST", path) == (503, {"error": "Server not ready"})
+    server.call("POST", "/v2/models/m/infer", infer_body())
+    assert len(server.engine.submitted) == 1
+
+
+def test_json_inference(server):
+    exchange = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
+    (request,) = server.engine.submitted
+    assert (request.header.model_name, request.header.model_version, request.arrival_ns) == ("m", "1", 5)
+    assert exchange.answers == []
+    server.engine.answer()
+    ((status, headers, body),) = exchange.answers
+    assert (status, headers) == (200, {b"Content-Type": b"application/json"})
+    assert json.loads(body)["outputs"] == [{"name": "OUT", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}]
+
+
+def test_binary_inference(server):
+    length = str(len(BINARY)).encode()
+    for _ in range(2):
+        exchange = server.call("POST", "/v2/models/m/infer", BINARY + b"abcd", inference_header_content_length=length)
+        server.engine.answer()
+        ((status, headers, body),) = exchange.answers
+        assert status == 200
+        assert headers[b"Content-Type"] == b"application/octet-stream"
+        json_length = int(headers[b"Inference-Header-Content-Length"])
+        assert json.loads(body[:json_length])["outputs"][0]["parameters"] == {"binary_data_size": 4}
+        assert body[json_length:] == b"abcd"
+
+
+@pytest.mark.parametrize("headers", [{"inference_header_content_length": b"0"}, {}])
+def test_raw_inference(server, headers):
+    body = struct.pack("<3f", 1, 2, 3) if headers else b""
+    exchange = server.call("POST", "/v2/models/m/infer", body, **headers)
+    (request,) = server.engine.submitted
+    assert request.header.inputs[0].shape == (1, len(body) // 4)
+    server.engine.answer()
+    assert exchange.answers[0][0] == 200
+    assert exchange.answers[0][2].endswith(body)
+
+
+def test_disconnect_cancels(server):
+    exchange = server.call("POST", "/v2/models/m/infer", infer_body())
+    exchange.on_disconnect()
+    assert server.engine.cancelled == server.engine.submitted
+
+
+def failure(exchange):
+    ((status, headers, body),) = exchange.answers
+    return status, json.loads(body)["error"], headers[b"triton-request-id"].decode()
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    lines = []
+    monkeypatch.setattr("naiad.frontend.rest_infer.log_request_failure", lambda **fields: lines.append(fields))
+    return lines
+
+
+def test_failure_is_logged_once_and_answered_under_the_same_id(server, logged):
+    server.engine.refuse = invalid_argument("no")
+    body = infer_body()[:-1] + b',"id":"r 1"}'
+    exchange = server.call("POST", "/v2/models/m/infer", body)
+    assert failure(exchange) == (400, "no", "r 1")
+    (line,) = logged
+    assert line["level"] == logging.WARNING
+    assert (line["protocol"], line["request_id"], line["model"], line["version"]) == ("HTTP", "r 1", "m", "")
+    assert line["error"] is server.engine.refuse
+
+
+def test_failure_without_an_id_gets_one(server, logged):
+    first = failure(server.call("POST", "/v2/models/z/infer", infer_body()))[2]
+    second = failure(server.call("POST", "/v2/models/z/infer", infer_body()))[2]
+    assert first != second
+    assert [line["request_id"] for line in logged] == [first, second]
+
+
+def test_id_is_found_in_a_request_that_cannot_be_decoded_and_made_safe_for_a_header(server, logged):
+    body = infer_body(shape=[-1])[:-1] + ',"id":"é\\r\\nX: 1"}'.encode()
+    assert failure(server.call("POST", "/v2/models/m/infer", body))[2] == "%C3%A9%0D%0AX: 1"
+    assert logged[0]["request_id"] == "é\r\nX: 1"
+
+
+def test_failed_response_is_logged_and_answered(server, logged):
+    exchange = server.call("POST", "/v2/models/m/infer", infer_body())
+    server.engine.answer(error=InferError(ErrorCode.INTERNAL, "broke"))
+    assert failure(exchange)[:2] == (500, "broke")
+    assert [line["level"] for line in logged] == [logging.ERROR]
+
+
+def test_response_that_json_cannot_carry_is_a_failure(server, logged):
+    text = BINARY.replace(b"FP32", b"FP16").replace(b'"binary_data_size":4', b'"binary_data_size":2')
+    text = text.replace(b"true", b"false")
+    length = str(len(text)).encode()
+    exchange = server.call("POST", "/v2/models/m/infer", text + b"ab", inference_header_content_length=length)
+    server.engine.answer()
+    status, message, _ = failure(exchange)
+    assert status == 400
+    assert message.startswith("sending FP16 data via JSON is not supported")
+    assert len(logged) == 1
+
+
+def test_decoupled_model_is_refused(server, logged):
+    server.engine.decoupled = True
+    assert failure(server.call("POST", "/v2/models/m/infer", infer_body()))[:2] == (
+        501,
+        "HTTP end point doesn't support models with decoupled transaction policy",
+    )
+
+
+@pytest.mark.parametrize("length", [b"abc", b"12abc", b"", b"9" * 5000])
+def test_json_length_that_is_no_number_is_refused(server, logged, length):
+    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), inference_header_content_length=length)
+    status, message, _ = failure(exchange)
+    assert status == 400
+    assert message.startswith("Unable to parse Inference-Header-Content-Length")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("GET", "/metrics", 200, b"text"),
+        ("HEAD", "/metrics", 200, b"text"),
+        ("GET", "/other", 200, b""),
+        ("POST", "/metrics", 405, b'{"error":"Method Not Allowed"}'),
+        ("POST", "/other", 405, b'{"error":"Method Not Allowed"}'),
+    ],
+)
+def test_metrics_port(method, path, status, body):
+    exchange = Exchange(method, path, b"", {})
+    MetricsRoute(lambda: b"text").handle(exchange)
+    ((found_status, headers, found_body),) = exchange.answers
+    assert (found_status, found_body) == (status, body)
+    if status == 200:
+        assert headers[b"Content-Type"] == b"text/plain; charset=utf-8"
