@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import time
-from typing import Protocol
+from typing import Protocol, cast
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import GrpcService
@@ -78,9 +78,9 @@ class Http2Protocol(asyncio.Protocol):
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with our SETTINGS."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        """Register; too many connections are turned away."""
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = transport = cast("asyncio.Transport", transport)
         _keep_alive(transport)
         high_bytes = self._limits.write_buffer_bytes // 2
         transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
@@ -90,7 +90,7 @@ class Http2Protocol(asyncio.Protocol):
             return
         if self._server.is_draining:
             self.drain()
-        self.flush()
+        # Our SETTINGS leave with the answer to the peer's preface: a peer that speaks HTTP/1.1 can then be told so.
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, hand over the requests they complete, write what was answered meanwhile."""
@@ -333,7 +333,8 @@ class Http2Protocol(asyncio.Protocol):
         """Take no more calls and close when the last is answered."""
         self._is_ending = True
         self._connection.start_drain()
-        self.flush()
+        if self._connection.is_set_up:
+            self.flush()
 
     def abort(self) -> None:
         """Drop the connection."""

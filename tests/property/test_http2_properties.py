@@ -1,0 +1,222 @@
+"""HTTP/2: how bytes are cut does not matter, no bytes do harm, windows are kept, the header cache changes nothing."""
+
+from contextlib import suppress
+from itertools import pairwise
+
+import hpack
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naiad.wire import http2_frames as wire
+from naiad.wire.grpc import GrpcError, MessageAssembler
+from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2_frames import Http2Error, frame, window_update
+from naiad.wire.limits import Http2Limits
+from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame, split_frames
+
+LIMITS = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
+NAMES = st.sampled_from(["x-a", "x-b", "grpc-timeout", "user-agent"])
+FIELDS = st.lists(st.tuples(NAMES, st.sampled_from(["1", "2", "3S", "x" * 50])), max_size=3)
+
+
+@st.composite
+def conversations(draw):
+    """Bytes of a client that mostly keeps the rules, and sometimes does not."""
+    encoder = hpack.Encoder()
+    data = bytearray(OPENING)
+    stream_id = -1
+    for _ in range(draw(st.integers(1, 8))):
+        stream_id += 2
+        block = encoder.encode(GRPC_FIELDS + draw(FIELDS))
+        body = draw(st.binary(max_size=40))
+        shape = draw(st.sampled_from(["one", "padded", "split", "trailers", "continued", "reset", "noise"]))
+        if shape == "continued":
+            data += frame(wire.HEADERS, 0, stream_id, block[:5]) + frame(wire.CONTINUATION, 4, stream_id, block[5:])
+        else:
+            data += frame(wire.HEADERS, 4, stream_id, block)
+        if shape == "padded":
+            data += frame(wire.DATA, 9, stream_id, b"\x07" + body + bytes(7))
+        elif shape == "split":
+            data += data_frame(stream_id, body[:9]) + data_frame(stream_id, body[9:], end=True)
+        elif shape == "trailers":
+            data += data_frame(stream_id, body) + frame(1, 5, stream_id, encoder.encode([("x-t", "1")]))
+        elif shape == "reset":
+            data += data_frame(stream_id, body) + frame(wire.RST_STREAM, 0, stream_id, bytes(4))
+        elif shape == "noise":
+            kind = draw(st.integers(2, 12))
+            data += frame(kind, draw(st.integers(0, 255)), draw(st.integers(0, 9)), draw(st.binary(max_size=12)))
+        else:
+            data += data_frame(stream_id, body, end=True)
+    return bytes(data)
+
+
+def play(data, cuts):
+    """Return what a connection makes of `data` cut at `cuts`: calls, bodies, answers, error."""
+    peer = Peer(LIMITS, opened=False)
+    error = None
+    edges = [0, *sorted(cuts), len(data)]
+    for begin, end in pairwise(edges):
+        try:
+            peer.send(data[begin:end])
+        except Http2Error as failure:
+            error = failure.code
+    return peer.sink.calls, peer.sink.bodies, peer.raw(), error
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_cutting_changes_nothing(data):
+    conversation = data.draw(conversations())
+    cuts = data.draw(st.lists(st.integers(0, len(conversation)), max_size=20))
+    assert play(conversation, cuts) == play(conversation, [])
+
+
+@given(conversations())
+@settings(max_examples=50, deadline=None)
+def test_single_bytes_change_nothing(conversation):
+    assert play(conversation, range(len(conversation))) == play(conversation, [])
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_random_bytes_raise_nothing_else(data, cuts):
+    play(OPENING + data, [cut for cut in cuts if cut <= len(data)])
+
+
+@given(conversations(), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_spoilt_conversations_raise_nothing_else(conversation, spots):
+    spoilt = bytearray(conversation)
+    for position, byte in spots:
+        spoilt[24 + position % (len(spoilt) - 24)] = byte
+    play(bytes(spoilt), [])
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("answer"), st.integers(0, 3), st.integers(0, 150_000)),
+        st.tuples(st.just("window"), st.integers(0, 4), st.integers(1, 100_000)),
+        st.tuples(st.just("set_initial"), st.integers(0, 120_000), st.just(0)),
+        st.tuples(st.just("reset"), st.integers(0, 3), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+class WindowedPeer:
+    """Keeps the windows of four streams as a client does, and what was sent and is owed on each."""
+
+    ids = (1, 3, 5, 7)
+
+    def __init__(self):
+        self.peer = Peer()
+        self.output = self.peer.connection.output
+        self.peer.send(b"".join(self.peer.request(i) for i in self.ids))
+        self.peer.frames()
+        self.windows = dict.fromkeys((0, *self.ids), 65_535)
+        self.initial = 65_535
+        self.sent = dict.fromkeys(self.ids, b"")
+        self.owed = dict.fromkeys(self.ids, b"")
+
+    def answer(self, which, size):
+        stream = self.peer.sink.streams[self.ids[which]]
+        if not stream.is_local_closed:
+            body = bytes((which + 1,)) * size
+            self.owed[stream.id] += body
+            self.output.send_data(stream, [body])
+
+    def window(self, which, size):
+        stream_id = (0, *self.ids)[which]
+        self.windows[stream_id] += size
+        self.peer.send(window_update(stream_id, size))
+
+    def set_initial(self, size, _):
+        for i in self.ids:
+            self.windows[i] += size - self.initial
+        self.initial = size
+        self.peer.send(settings_frame({wire.SETTING_INITIAL_WINDOW_SIZE: size}))
+
+    def reset(self, which, _):
+        self.peer.send(frame(wire.RST_STREAM, 0, self.ids[which], bytes(4)))
+
+    def read(self):
+        for kind, _, stream_id, payload in split_frames(self.peer.raw()):
+            if kind == wire.DATA:
+                self.windows[0] -= len(payload)
+                self.windows[stream_id] -= len(payload)
+                self.sent[stream_id] += payload
+                assert self.windows[0] >= 0
+                assert self.windows[stream_id] >= 0
+
+
+@given(ACTIONS)
+@settings(max_examples=200, deadline=None)
+def test_windows_of_the_peer_are_kept_and_used_up(actions):
+    windowed = WindowedPeer()
+    for action, which, size in actions:
+        getattr(windowed, action)(which, size)
+        windowed.read()
+    streams, output = windowed.peer.connection.streams, windowed.output
+    assert output.window == windowed.windows[0]
+    assert output.queued_bytes == sum(stream.queued_bytes for stream in streams.values())
+    for i in windowed.ids:
+        sent, owed = windowed.sent[i], windowed.owed[i]
+        assert owed.startswith(sent)
+        if i in streams:
+            assert len(sent) + streams[i].queued_bytes == len(owed)
+            # What waits, waits for a window.
+            assert sent == owed or windowed.windows[0] == 0 or windowed.windows[i] <= 0
+
+
+@given(st.lists(st.tuples(FIELDS, st.sampled_from(["request", "request", "trailers", "resize"])), max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_header_cache_gives_what_decoding_gives(steps):
+    encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), HeaderDecoder(65_536)
+    for fields, step in steps:
+        if step == "resize":
+            encoder.header_table_size = 100 if encoder.header_table_size > 100 else 4096
+        block = encoder.encode(fields if step == "trailers" else GRPC_FIELDS + fields)
+        expected = tuple((bytes(name), bytes(value)) for name, value in reference.decode(block, raw=True))
+        if step == "trailers":
+            assert decoder.decode_fields(block) == expected
+        else:
+            head = decoder.decode_request(block)
+            assert head.fields == tuple(field for field in expected if not field[0].startswith(b":"))
+            assert head.path == GRPC_FIELDS[3][1]
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=500, deadline=None)
+def test_header_decoder_agrees_with_the_hpack_package_on_any_bytes(block):
+    try:
+        expected = tuple((bytes(name), bytes(value)) for name, value in hpack.Decoder().decode(block, raw=True))
+    except hpack.HPACKError:
+        expected = None
+    try:
+        fields = HeaderDecoder(65_536).decode_fields(block)
+    except (HpackError, HeaderListTooLargeError):
+        fields = None
+    assert fields == expected
+
+
+@given(st.lists(st.binary(max_size=30), max_size=6), st.lists(st.integers(0, 200), max_size=10))
+def test_messages_survive_any_cutting(messages, cuts):
+    data = b"".join(b"\0" + len(message).to_bytes(4, "big") + message for message in messages)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    assembler = MessageAssembler(30)
+    seen = []
+    for begin, end in pairwise(edges):
+        seen += assembler.feed(memoryview(data)[begin:end])
+    assembler.finish()
+    assert seen == messages
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5), st.sampled_from([None, b"gzip", b"deflate"]))
+@settings(max_examples=300)
+def test_random_bodies_raise_grpc_errors_only(pieces, encoding):
+    assembler = MessageAssembler(20, encoding)
+    with suppress(GrpcError):
+        for piece in pieces:
+            for message in assembler.feed(memoryview(piece)):
+                assert len(message) <= 20
+        assembler.finish()

@@ -1,0 +1,187 @@
+import hpack
+import pytest
+
+from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2_headers import encode_fields, parse_request_head, trailers_error
+
+FIELDS = [
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/service/Method"),
+    (b"content-type", b"application/grpc"),
+]
+
+
+def field(name, value=b"x", representation=0x40):
+    return bytes((representation, len(name))) + name + bytes((len(value),)) + value
+
+
+def request_block(*more):
+    return b"\x83\x86\x84" + b"".join(more)  # POST, http, /
+
+
+def test_repeated_block_is_served_from_the_cache():
+    encoder, decoder = hpack.Encoder(), HeaderDecoder(65536)
+    first = decoder.decode_request(encoder.encode(FIELDS))
+    second = decoder.decode_request(encoder.encode(FIELDS))
+    third = decoder.decode_request(encoder.encode(FIELDS))
+    assert first.path == second.path == "/service/Method"
+    assert third is second
+    assert second.fields == ((b"content-type", b"application/grpc"),)
+
+
+def test_block_that_inserts_is_decoded_every_time():
+    decoder = HeaderDecoder(65536)
+    inserting = request_block(field(b"a", b"1"))
+    first, second = decoder.decode_request(inserting), decoder.decode_request(inserting)
+    assert first is not second
+    assert decoder.cached == {}
+    # Two insertions: entry 63 exists only if the second decode has inserted again.
+    assert decoder.decode_request(request_block(b"\xbf")).fields == ((b"a", b"1"),)
+
+
+def test_cached_block_means_something_else_after_an_insertion():
+    decoder = HeaderDecoder(65536)
+    decoder.decode_request(request_block(field(b"a", b"1")))
+    newest = request_block(b"\xbe")  # index 62
+    assert decoder.decode_request(newest).fields == ((b"a", b"1"),)
+    decoder.decode_request(request_block(field(b"b", b"2")))
+    assert decoder.decode_request(newest).fields == ((b"b", b"2"),)
+
+
+def test_cached_block_is_forgotten_when_trailers_insert():
+    decoder = HeaderDecoder(65536)
+    decoder.decode_request(request_block(field(b"a", b"1")))
+    newest = request_block(b"\xbe")
+    decoder.decode_request(newest)
+    decoder.decode_fields(field(b"b", b"2"))
+    assert decoder.decode_request(newest).fields == ((b"b", b"2"),)
+
+
+def test_cached_block_is_forgotten_when_the_table_shrinks():
+    decoder = HeaderDecoder(65536)
+    decoder.decode_request(request_block(field(b"a", b"1")))
+    newest = request_block(b"\xbe")
+    decoder.decode_request(newest)
+    decoder.decode_request(b"\x20" + request_block())
+    with pytest.raises(HpackError):
+        decoder.decode_request(newest)
+
+
+def test_block_with_a_size_update_is_not_cached():
+    decoder = HeaderDecoder(65536)
+    decoder.decode_request(b"\x20" + request_block())
+    assert not decoder.cached
+    assert not decoder.cached_static
+
+
+def test_block_without_dynamic_entries_survives_insertions():
+    decoder = HeaderDecoder(65536)
+    static = request_block(field(b"c", b"3", representation=0))
+    head = decoder.decode_request(static)
+    decoder.decode_request(request_block(field(b"a", b"1")))
+    assert decoder.decode_request(static) is head
+
+
+def test_cache_is_bounded():
+    decoder = HeaderDecoder(65536)
+    for number in range(1000):
+        decoder.decode_request(request_block(field(b"n", str(number).encode(), representation=0)))
+    assert len(decoder.cached_static) <= 64
+    decoder.decode_request(request_block(encode_fields([(b"z", b"v" * 4000)])))
+    assert max(map(len, decoder.cached_static)) < 4000
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\x80",  # index 0
+        b"\xbe",  # no such dynamic entry
+        b"\x40\x05ab",  # string past the end
+        b"\x40",  # nothing after the pattern
+        b"\x83\x20",  # size update after a field
+        b"\x3f\xff\xff\xff\xff\xff\xff\x01",  # integer too long
+        b"\x3f\xe2\x1f",  # size update to 4097
+        b"\x00\x81\xff\x00",  # huffman padding of a whole byte
+    ],
+)
+def test_bad_block_is_a_compression_error(block):
+    with pytest.raises(HpackError):
+        HeaderDecoder(65536).decode_request(block)
+
+
+def test_block_that_unfolds_to_too_much_is_stopped():
+    decoder = HeaderDecoder(1000)
+    decoder.decode_fields(field(b"a", b"x" * 100))
+    with pytest.raises(HeaderListTooLargeError):
+        decoder.decode_request(request_block(b"\xbe" * 20))
+
+
+def test_head_over_the_limit_is_marked():
+    decoder = HeaderDecoder(300)
+    head = decoder.decode_request(request_block(*[field(b"n", b"v" * 100, representation=0)] * 2))
+    assert head.is_too_large
+    assert not head.is_plain
+
+
+def head_of(*fields):
+    return parse_request_head(tuple(fields), 65536)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ([*FIELDS, (b"Upper", b"x")], "invalid field name"),
+        ([*FIELDS, (b"", b"x")], "invalid field name"),
+        ([*FIELDS, (b"a b", b"x")], "invalid field name"),
+        ([*FIELDS, (b"a:b", b"x")], "invalid field name"),
+        ([*FIELDS, (b"a", b"x\ny")], "invalid value"),
+        ([*FIELDS, (b"a", b" x")], "invalid value"),
+        ([*FIELDS, (b"connection", b"close")], "connection-specific"),
+        ([*FIELDS, (b"transfer-encoding", b"chunked")], "connection-specific"),
+        ([*FIELDS, (b"te", b"gzip")], "connection-specific"),
+        ([*FIELDS, (b":path", b"/")], "repeated"),
+        ([*FIELDS, (b":authority", b"x")], "after a regular"),
+        ([(b":status", b"200"), *FIELDS], "unknown pseudo"),
+        (FIELDS[1:], "no :method"),
+        ([FIELDS[0], *FIELDS[2:]], "no :scheme"),
+        ([*FIELDS[:2], *FIELDS[3:]], "no valid :path"),
+        ([*FIELDS[:2], (b":path", b"x")], "no valid :path"),
+        ([*FIELDS, (b"content-length", b"-1")], "content-length"),
+        ([*FIELDS, (b"content-length", b"1"), (b"content-length", b"2")], "content-length"),
+        ([(b":method", b"CONNECT"), (b":path", b"/")], "CONNECT"),
+    ],
+)
+def test_malformed_head_has_an_error(fields, words):
+    head = head_of(*fields)
+    assert words in head.error
+    assert not head.is_plain
+
+
+def test_head_with_content_length_is_legal_but_not_plain():
+    head = head_of(*FIELDS, (b"content-length", b"12"), (b"te", b"trailers"))
+    assert not head.error
+    assert head.content_length == 12
+    assert not head.is_plain
+
+
+def test_trailers_carry_no_pseudo_fields():
+    assert "pseudo" in trailers_error(((b":path", b"/"),))
+    assert not trailers_error(((b"grpc-status", b"0"),))
+
+
+def test_encoded_fields_are_read_by_the_hpack_package():
+    fields = [
+        (b":status", b"200"),
+        (b":status", b"415"),
+        (b"content-type", b"application/grpc"),
+        (b"x-y", b"z" * 300),
+    ]
+    assert list(hpack.Decoder().decode(encode_fields(fields), raw=True)) == fields
+
+
+def test_encoding_does_not_depend_on_the_dynamic_table():
+    block = encode_fields([(b"x-y", b"z")])
+    decoder = hpack.Decoder()
+    decoder.decode(block)
+    assert not decoder.header_table.dynamic_entries

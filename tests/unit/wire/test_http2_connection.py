@@ -1,0 +1,437 @@
+import struct
+
+import pytest
+
+from naiad.wire import http2_frames as wire
+from naiad.wire.http2_frames import PREFACE, Http2Code, Http2Error, frame
+from naiad.wire.limits import Http2Limits
+from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame
+
+WINDOW = 65_535
+
+
+def code_of(frames, kind):
+    """Return the error codes in the frames of `kind` (RST_STREAM or GOAWAY)."""
+    offset = 4 if kind == wire.GOAWAY else 0
+    return [Http2Code(struct.unpack_from(">I", payload, offset)[0]) for k, _, _, payload in frames if k == kind]
+
+
+def fails_with(peer, data):
+    with pytest.raises(Http2Error) as caught:
+        peer.send(data)
+    assert code_of(peer.frames(), wire.GOAWAY) == [caught.value.code]
+    return caught.value.code
+
+
+def resets(peer, data):
+    peer.send(data)
+    return code_of(peer.frames(), wire.RST_STREAM)
+
+
+# Setting up
+
+
+def test_server_announces_its_settings_and_acknowledges_the_peers():
+    peer = Peer(opened=False)
+    peer.send(OPENING)
+    kinds = [(kind, flags) for kind, flags, _, _ in peer.frames()]
+    assert kinds == [(wire.SETTINGS, 0), (wire.WINDOW_UPDATE, 0), (wire.SETTINGS, wire.FLAG_ACK)]
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"P" + b"x", PREFACE[:-1] + b"x"])
+def test_wrong_preface_ends_the_connection(data):
+    peer = Peer(opened=False)
+    with pytest.raises(Http2Error):
+        peer.send(data)
+
+
+def test_first_frame_must_be_settings():
+    peer = Peer(opened=False)
+    with pytest.raises(Http2Error) as caught:
+        peer.send(PREFACE + frame(wire.PING, 0, 0, bytes(8)))
+    assert caught.value.code is Http2Code.PROTOCOL_ERROR
+
+
+def test_nothing_is_read_after_a_connection_error():
+    peer = Peer()
+    fails_with(peer, frame(wire.PING, 0, 0, b""))
+    peer.send(peer.request(1, b"x"))
+    assert peer.sink.calls == []
+
+
+# Requests
+
+
+def test_request_in_one_piece_takes_the_short_way_once_its_head_is_known():
+    peer = Peer()
+    for stream_id in (1, 3, 5):
+        peer.send(peer.request(stream_id, b"body"))
+    assert peer.sink.one_piece == 1
+    assert [call[:3] for call in peer.sink.calls if call[0] == "end"] == [("end", i, b"body") for i in (1, 3, 5)]
+
+
+def test_body_of_the_short_way_is_a_view_on_the_received_bytes():
+    peer = Peer()
+    peer.send(peer.request(1, b"a"))
+    peer.send(peer.request(3, b"a"))
+    seen = []
+    peer.sink.request_received = lambda stream, body: seen.append(body)
+    data = peer.request(5, b"body")
+    peer.connection.receive_data(data, 1)
+    assert seen[0].obj is data
+
+
+def test_request_over_several_frames_with_trailers():
+    peer = Peer()
+    peer.send(peer.headers(1) + data_frame(1, b"ab") + data_frame(1, b"cd"))
+    peer.send(peer.headers(1, [("x-checksum", "7")], end=True))
+    assert peer.sink.calls[-1] == ("end", 1, b"abcd", ((b"x-checksum", b"7"),))
+
+
+def test_request_without_a_body():
+    peer = Peer()
+    peer.send(peer.headers(1, end=True))
+    assert peer.sink.calls[-1] == ("end", 1, b"", ())
+
+
+def test_padding_and_priority_are_left_out():
+    peer = Peer()
+    block = peer.encoder.encode(GRPC_FIELDS)
+    flags = wire.FLAG_END_HEADERS | wire.FLAG_PADDED | wire.FLAG_PRIORITY
+    peer.send(frame(wire.HEADERS, flags, 1, b"\x03" + bytes(5) + block + bytes(3)))
+    peer.send(frame(wire.DATA, wire.FLAG_PADDED | wire.FLAG_END_STREAM, 1, b"\x02body" + bytes(2)))
+    assert peer.sink.calls[-1][:3] == ("end", 1, b"body")
+
+
+def test_header_block_over_continuation_frames():
+    peer = Peer()
+    block = peer.encoder.encode(GRPC_FIELDS)
+    peer.send(frame(wire.HEADERS, wire.FLAG_END_STREAM, 1, block[:3]) + frame(wire.CONTINUATION, 0, 1, b""))
+    peer.send(frame(wire.CONTINUATION, wire.FLAG_END_HEADERS, 1, block[3:]))
+    assert [call[0] for call in peer.sink.calls] == ["headers", "end"]
+    for stream_id in (3, 5):
+        peer.send(peer.request(stream_id))
+    assert peer.sink.one_piece == 1  # the short way is open again
+
+
+def test_unknown_frames_settings_and_priority_are_ignored():
+    peer = Peer()
+    peer.send(frame(0xFA, 0xFF, 3, b"what") + frame(wire.PRIORITY, 0, 7, bytes(5)) + settings_frame({0xABC: 1}))
+    assert [(kind, flags) for kind, flags, _, _ in peer.frames()] == [(wire.SETTINGS, wire.FLAG_ACK)]
+
+
+def test_reserved_bit_of_the_stream_id_is_ignored():
+    peer = Peer()
+    peer.send(peer.headers(1, end=True).replace(b"\0\0\0\x01", b"\x80\0\0\x01", 1))
+    assert peer.sink.calls[0][:2] == ("headers", 1)
+
+
+# Stream errors
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [*GRPC_FIELDS, ("Upper", "x")],
+        [*GRPC_FIELDS, ("connection", "close")],
+        GRPC_FIELDS[1:],
+        [*GRPC_FIELDS, (":path", "/again")],
+    ],
+)
+def test_malformed_request_is_reset_alone(fields):
+    peer = Peer()
+    for stream_id in (1, 3):  # the second time from the cache
+        assert resets(peer, peer.headers(stream_id, fields) + data_frame(stream_id, b"", end=True)) == [
+            Http2Code.PROTOCOL_ERROR
+        ]
+    peer.send(peer.request(5, b"x"))
+    assert peer.sink.calls[-1][:3] == ("end", 5, b"x")
+
+
+@pytest.mark.parametrize(("body", "is_end"), [(b"abc", True), (b"abcdef", False)])
+def test_body_that_contradicts_its_content_length_is_reset(body, is_end):
+    peer = Peer()
+    peer.send(peer.headers(1, [*GRPC_FIELDS, ("content-length", "5")]))
+    assert resets(peer, data_frame(1, body, end=is_end)) == [Http2Code.PROTOCOL_ERROR]
+    assert peer.sink.calls[-1][0] == "reset"
+
+
+def test_body_of_its_content_length_is_taken():
+    peer = Peer()
+    peer.send(peer.request(1, b"abcde", [*GRPC_FIELDS, ("content-length", "5")]))
+    peer.send(peer.request(3, b"abcde", [*GRPC_FIELDS, ("content-length", "5")]))
+    assert [call[:3] for call in peer.sink.calls if call[0] == "end"] == [("end", 1, b"abcde"), ("end", 3, b"abcde")]
+
+
+def test_streams_above_the_limit_are_refused_and_the_table_stays_in_step():
+    peer = Peer(Http2Limits(concurrent_streams=1))
+    peer.send(peer.headers(1))
+    assert resets(peer, peer.request(3, b"x", [*GRPC_FIELDS, ("x-new", "1")])) == [Http2Code.REFUSED_STREAM]
+    peer.send(data_frame(1, b"", end=True))
+    peer.connection.output.send_end(peer.sink.streams[1])
+    peer.send(peer.request(5, b"x", [*GRPC_FIELDS, ("x-new", "1")]))
+    assert (b"x-new", b"1") in peer.sink.streams[5].head.fields
+
+
+def test_streams_are_refused_while_the_peer_takes_no_answers():
+    peer = Peer(Http2Limits(queued_bytes=100))
+    peer.send(peer.request(1))
+    peer.connection.output.send_data(peer.sink.streams[1], [bytes(WINDOW + 101)])
+    peer.frames()
+    assert resets(peer, peer.request(3)) == [Http2Code.REFUSED_STREAM]
+    assert resets(peer, peer.request(5)) == [Http2Code.REFUSED_STREAM]
+
+
+def test_trailers_must_end_the_stream():
+    peer = Peer()
+    peer.send(peer.headers(1))
+    assert resets(peer, peer.headers(1, [("x", "y")])) == [Http2Code.PROTOCOL_ERROR]
+
+
+def test_data_after_the_end_is_a_stream_error():
+    peer = Peer()
+    peer.send(peer.request(1, b"x"))
+    assert resets(peer, data_frame(1, b"more")) == [Http2Code.STREAM_CLOSED]
+
+
+def test_data_for_a_stream_we_have_reset_is_ignored():
+    peer = Peer()
+    peer.send(peer.headers(1))
+    peer.connection.output.reset(peer.sink.streams[1], Http2Code.CANCEL)
+    peer.frames()
+    peer.send(data_frame(1, b"late") + peer.headers(1, [("x", "y")], end=True))
+    assert peer.frames() == []
+    assert [call[0] for call in peer.sink.calls] == ["headers"]
+
+
+def test_headers_on_a_closed_stream_end_the_connection():
+    peer = Peer()
+    peer.send(peer.request(1))
+    peer.connection.output.send_end(peer.sink.streams[1])
+    peer.frames()
+    assert fails_with(peer, peer.headers(1, end=True)) is Http2Code.STREAM_CLOSED
+
+
+def test_header_list_above_the_limit_is_answered_431():
+    peer = Peer(Http2Limits(header_list_bytes=500))
+    peer.send(peer.headers(1, [*GRPC_FIELDS, ("x", "y" * 300)]))
+    kinds = [(kind, flags) for kind, flags, _, _ in peer.frames()]
+    assert kinds == [(wire.HEADERS, 5), (wire.RST_STREAM, 0)]
+    assert peer.sink.calls == []
+
+
+# Connection errors
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (frame(wire.DATA, 0, 0, b"x"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.DATA, 0, 1, b"x"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.DATA, wire.FLAG_PADDED, 1, b""), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.DATA, wire.FLAG_PADDED, 1, b"\x01"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.HEADERS, 4, 0, b"\x82"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.HEADERS, 4, 2, b"\x82"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.HEADERS, 0x24, 1, b"\x82"), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.HEADERS, 0x0C, 1, b""), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.HEADERS, 0x0C, 1, b"\x05\x82"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff\xff"), Http2Code.COMPRESSION_ERROR),
+        (frame(wire.HEADERS, 0, 1, b"\x82") + frame(wire.PING, 0, 0, bytes(8)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.HEADERS, 0, 1, b"\x82") + frame(wire.CONTINUATION, 4, 3, b""), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.CONTINUATION, 4, 1, b""), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.PRIORITY, 0, 0, bytes(5)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.RST_STREAM, 0, 1, bytes(4)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.RST_STREAM, 0, 1, bytes(3)), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.SETTINGS, 0, 1), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.SETTINGS, 0, 0, bytes(5)), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.SETTINGS, 1, 0, bytes(6)), Http2Code.FRAME_SIZE_ERROR),
+        (settings_frame({2: 2}), Http2Code.PROTOCOL_ERROR),
+        (settings_frame({4: 2**31}), Http2Code.FLOW_CONTROL_ERROR),
+        (settings_frame({5: 16383}), Http2Code.PROTOCOL_ERROR),
+        (settings_frame({5: 2**24}), Http2Code.PROTOCOL_ERROR),
+        (settings_frame(dict.fromkeys(range(100, 200), 1)), Http2Code.ENHANCE_YOUR_CALM),
+        (frame(wire.PUSH_PROMISE, 4, 1, bytes(8)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.PING, 0, 1, bytes(8)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.PING, 0, 0, bytes(7)), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.GOAWAY, 0, 1, bytes(8)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.GOAWAY, 0, 0, bytes(7)), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.WINDOW_UPDATE, 0, 0, bytes(4)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.WINDOW_UPDATE, 0, 0, bytes(3)), Http2Code.FRAME_SIZE_ERROR),
+        (frame(wire.WINDOW_UPDATE, 0, 1, b"\0\0\0\x01"), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"), Http2Code.FLOW_CONTROL_ERROR),
+        (b"\xff\xff\xff" + frame(wire.DATA, 0, 1)[3:], Http2Code.FRAME_SIZE_ERROR),
+        (b"\x0f\xff\xff" + frame(wire.HEADERS, 0, 1)[3:], Http2Code.ENHANCE_YOUR_CALM),
+    ],
+)
+def test_illegal_frame_ends_the_connection(data, code):
+    peer = Peer(Http2Limits(frame_bytes=2**20))
+    assert fails_with(peer, data) is code
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (frame(wire.WINDOW_UPDATE, 0, 1, bytes(4)), Http2Code.PROTOCOL_ERROR),
+        (frame(wire.WINDOW_UPDATE, 0, 1, b"\x7f\xff\xff\xff"), Http2Code.FLOW_CONTROL_ERROR),
+        (frame(wire.PRIORITY, 0, 1, bytes(4)), Http2Code.FRAME_SIZE_ERROR),
+    ],
+)
+def test_illegal_frame_of_a_stream_resets_it(data, code):
+    peer = Peer()
+    peer.send(peer.headers(1))
+    assert resets(peer, data) == [code]
+    assert peer.sink.calls[-1] == ("reset", 1, code, b"")
+    assert not peer.connection.streams
+
+
+# Receiving windows
+
+
+def receive_limits():
+    return Http2Limits(frame_bytes=16384, stream_window_bytes=WINDOW, connection_window_bytes=2 * WINDOW)
+
+
+def test_windows_are_given_back_when_half_is_used():
+    peer = Peer(receive_limits())
+    peer.send(peer.headers(1))
+    updates = []
+    for _ in range(9):
+        peer.send(data_frame(1, bytes(10000)))
+        updates += [(i, int.from_bytes(payload, "big")) for kind, _, i, payload in peer.frames() if kind == 8]
+    assert updates == [(1, 40000), (0, 70000), (1, 40000)]
+
+
+def test_finished_streams_get_no_window_back():
+    peer = Peer(receive_limits())
+    peer.send(peer.headers(1) + data_frame(1, bytes(16000)) + data_frame(1, bytes(16000)))
+    peer.send(data_frame(1, bytes(16000), end=True))
+    assert [f for f in peer.frames() if f[0] == wire.WINDOW_UPDATE] == []
+
+
+def test_exceeding_the_connection_window_ends_the_connection():
+    limits = Http2Limits(frame_bytes=2**20, stream_window_bytes=2**20, connection_window_bytes=WINDOW)
+    peer = Peer(limits)
+    assert fails_with(peer, peer.headers(1) + data_frame(1, bytes(WINDOW + 1))) is Http2Code.FLOW_CONTROL_ERROR
+
+
+def test_exceeding_the_connection_window_on_the_short_way_ends_the_connection():
+    limits = Http2Limits(frame_bytes=2**20, stream_window_bytes=2**20, connection_window_bytes=WINDOW)
+    peer = Peer(limits)
+    peer.send(peer.request(1) + peer.request(3))
+    assert fails_with(peer, peer.request(5, bytes(WINDOW + 1))) is Http2Code.FLOW_CONTROL_ERROR
+    assert 5 not in peer.sink.streams
+
+
+def test_exceeding_the_window_of_a_stream_resets_it():
+    peer = Peer(Http2Limits(frame_bytes=16384, stream_window_bytes=WINDOW, connection_window_bytes=2**20))
+    peer.send(peer.headers(1))
+    # With END_STREAM no window is given back; padding counts too.
+    peer.connection.streams[1].receive_window = 100
+    assert resets(peer, frame(wire.DATA, 9, 1, b"\x20" + bytes(100))) == [Http2Code.FLOW_CONTROL_ERROR]
+
+
+# Floods
+
+
+def test_rapid_resets_end_the_connection():
+    peer = Peer(Http2Limits(resets_burst=10, resets_per_s=1))
+    for i in range(10):
+        peer.send(peer.headers(1 + 2 * i) + frame(wire.RST_STREAM, 0, 1 + 2 * i, bytes(4)))
+    peer.frames()
+    data = peer.headers(21) + frame(wire.RST_STREAM, 0, 21, bytes(4))
+    assert fails_with(peer, data) is Http2Code.ENHANCE_YOUR_CALM
+
+
+def test_resets_at_a_bearable_rate_go_on():
+    peer = Peer(Http2Limits(resets_burst=2, resets_per_s=1))
+    for i in range(20):
+        peer.now_ns += 1_100_000_000
+        peer.send(peer.headers(1 + 2 * i) + frame(wire.RST_STREAM, 0, 1 + 2 * i, bytes(4)))
+    assert len([call for call in peer.sink.calls if call[0] == "reset"]) == 20
+
+
+def test_resets_that_the_peer_provokes_count_too():
+    peer = Peer(Http2Limits(resets_burst=5, resets_per_s=1))
+    ids = range(1, 13, 2)
+    data = b"".join(peer.headers(i) + frame(wire.WINDOW_UPDATE, 0, i, bytes(4)) for i in ids)
+    with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
+        peer.send(data)
+
+
+@pytest.mark.parametrize(
+    "data", [frame(wire.PING, 0, 0, bytes(8)), settings_frame({3: 1}), frame(wire.DATA, 0, 1, b"")]
+)
+def test_floods_of_cheap_frames_end_the_connection(data):
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    peer.send(peer.headers(1))
+    with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
+        peer.send(data * 30)
+
+
+def test_pings_beside_real_work_are_no_flood():
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    for i in range(100):
+        peer.send(peer.request(1 + 2 * i) + frame(wire.PING, 0, 0, bytes(8)))
+        peer.connection.output.send_end(peer.sink.streams[1 + 2 * i])
+    assert len([call for call in peer.sink.calls if call[0] == "end"]) == 100
+
+
+def test_continuation_flood_ends_the_connection():
+    peer = Peer(Http2Limits(continuation_frames=3))
+    peer.send(frame(wire.HEADERS, 0, 1, b"\x82"))
+    data = frame(wire.CONTINUATION, 0, 1, b"")
+    peer.send(data * 3)
+    assert fails_with(peer, data) is Http2Code.ENHANCE_YOUR_CALM
+
+
+def test_header_bomb_ends_the_connection():
+    peer = Peer(Http2Limits(header_list_bytes=4000))
+    bomb = b"\x40\x01a\x7f\xe9\x06" + b"x" * 1000 + b"\xbe" * 60
+    assert fails_with(peer, frame(wire.HEADERS, 5, 1, bomb)) is Http2Code.ENHANCE_YOUR_CALM
+
+
+# PING, GOAWAY, drain
+
+
+def test_ping_is_answered_with_its_payload():
+    peer = Peer()
+    peer.send(frame(wire.PING, 0, 0, b"12345678") + frame(wire.PING, wire.FLAG_ACK, 0, bytes(8)))
+    assert peer.frames() == [(wire.PING, wire.FLAG_ACK, 0, b"12345678")]
+
+
+def test_goaway_of_the_peer_is_reported_and_streams_go_on():
+    peer = Peer()
+    peer.send(peer.headers(1) + frame(wire.GOAWAY, 0, 0, bytes(8) + b"bye"))
+    peer.send(data_frame(1, b"x", end=True))
+    assert [call[0] for call in peer.sink.calls] == ["headers", "goaway", "end"]
+
+
+def test_drain_sends_goaway_twice_and_finishes_open_streams():
+    peer = Peer()
+    peer.send(peer.request(1))
+    peer.connection.start_drain()
+    first, ping = peer.frames()
+    assert first[3] == b"\x7f\xff\xff\xff" + bytes(4)
+    peer.send(peer.request(3))  # on its way while the first GOAWAY was
+    peer.send(frame(wire.PING, wire.FLAG_ACK, 0, ping[3]))
+    (second,) = peer.frames()
+    assert second[3] == b"\0\0\0\x03" + bytes(4)
+    peer.send(peer.request(5) + peer.request(7, b"x"))  # ignored
+    assert [call[1] for call in peer.sink.calls if call[0] == "end"] == [1, 3]
+    assert peer.frames() == []
+    assert not peer.connection.is_drained
+    for stream_id in (1, 3):
+        peer.connection.output.send_end(peer.sink.streams[stream_id])
+    assert peer.connection.is_drained
+
+
+def test_incomplete_frames_are_dated():
+    peer = Peer()
+    data = peer.request(1, b"body")
+    peer.now_ns = 5
+    peer.send(data[:12])
+    peer.now_ns = 6
+    peer.send(data[12:14])
+    assert peer.connection.incomplete_since_ns == 5
+    peer.send(data[14:])
+    assert peer.connection.incomplete_since_ns == 0
