@@ -15,7 +15,7 @@ def waiting_request(
     id: str = "",  # noqa: A002
 ) -> InferRequest:
     """A request as it looks after admission."""
-    header = RequestHeader(model_name="m", priority=priority, timeout_us=timeout_us)
+    header = RequestHeader(model_name="m", parameters={}, priority=priority, timeout_us=timeout_us)
     request = InferRequest(header, (), lambda request, response: None, id=id, arrival_ns=at_ns)
     request.batch_size = rows
     request.shape_key = shape

@@ -254,7 +254,7 @@ class DynamicScheduler(Scheduler):
                 self._deadlines.remove(request)
         if self._delay_ns:
             self._rows -= sum([request.batch_size or 1 for request in requests])
-            self._release_ns = _AT_ONCE if self.pending_count else 0
+            self._release_ns = 0
 
     # --- time -----------------------------------------------------------------------------------------------------
 

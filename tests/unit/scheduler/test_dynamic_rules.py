@@ -87,6 +87,13 @@ def test_after_the_delay_the_mark_is_ignored():
     assert taken(scheduler, 100 * MS) == (6, "delay")
 
 
+def test_after_the_delay_the_maximum_still_holds():
+    scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[3])
+    enqueue_all(scheduler, [waiting_request() for _ in range(9)])
+    assert taken(scheduler, 100 * MS) == (8, "full")
+    assert taken(scheduler, 100 * MS) == (1, "delay")
+
+
 def test_between_preferred_sizes_the_reached_one_goes_at_once():
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2, 8])
     enqueue_all(scheduler, [waiting_request() for _ in range(3)])
