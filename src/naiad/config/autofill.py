@@ -1,0 +1,222 @@
+"""Complete a model configuration: from the names of the files in a version directory, and with Triton's defaults.
+
+Pure: who calls has listed the directory, counted the GPUs and asked the backend for its default number of instances.
+
+The order in which a loader uses these: `autofill`, `normalize`, `validation.validate`, the backend's `auto_complete`,
+`merge_auto_completed`, `normalize` again (it may have added a scheduler), `validate` with `complete=True`,
+`normalize_instance_groups`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.problem import Problem
+
+ENSEMBLE_PLATFORM = "ensemble"
+SEQUENCE_IDLE_US = 1_000_000
+"""Idle time after which a sequence ends when the configuration names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormat:
+    """What the name of a model file says."""
+
+    filename: str
+    backend: str
+    platform: str = ""
+
+
+FORMATS: Sequence[ModelFormat] = (
+    ModelFormat("model.savedmodel", "tensorflow", "tensorflow_savedmodel"),
+    ModelFormat("model.graphdef", "tensorflow", "tensorflow_graphdef"),
+    ModelFormat("model.plan", "tensorrt", "tensorrt_plan"),
+    ModelFormat("model.onnx", "onnxruntime", "onnxruntime_onnx"),
+    ModelFormat("model.xml", "openvino"),
+    ModelFormat("model.pt", "pytorch", "pytorch_libtorch"),
+    ModelFormat("model.pt2", "pytorch", "torch_aoti"),
+    ModelFormat("model.tflite", "tflite"),
+    ModelFormat("model.py", "python"),
+)
+"""Known files of a version directory, in the order in which they are looked for."""
+
+PLATFORM_BACKENDS = {known.platform: known.backend for known in FORMATS if known.platform}
+"""Platform to the backend that serves it; `ensemble` has none."""
+
+
+def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[str] = ()) -> ModelConfig:
+    """Return a copy with name, backend, platform and default_model_filename filled in where they can be told.
+
+    `version_files` are the names in one version directory. What the configuration says is never changed. When it says
+    nothing and no known file is there, a model named `x.<backend>` has that backend (Triton: a custom backend).
+    """
+    filled = ModelConfig()
+    filled.CopyFrom(config)
+    if not filled.name:
+        filled.name = model_name
+    if _is_ensemble(filled):
+        if not filled.backend and not filled.platform:
+            filled.platform = ENSEMBLE_PLATFORM
+        return filled
+    found = _find_format(filled, version_files)
+    if not filled.backend:
+        filled.backend = PLATFORM_BACKENDS.get(filled.platform, "") or (found.backend if found else "")
+    if not filled.backend and not filled.platform and "." in model_name:
+        filled.backend = model_name.rpartition(".")[2]
+    _fill_from_format(filled, found)
+    return filled
+
+
+def _find_format(config: ModelConfig, version_files: Sequence[str]) -> ModelFormat | None:
+    """Return the first known file that is there and does not contradict the configuration."""
+    names = set(version_files)
+    for known in FORMATS:
+        fits = (not config.backend or config.backend == known.backend) and (
+            not config.platform or config.platform == known.platform
+        )
+        if known.filename in names and fits:
+            return known
+    return None
+
+
+def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
+    """Fill in platform and file name: those of the file that is there, else those that are usual for the backend."""
+    usual = [known for known in FORMATS if known.backend == config.backend]
+    chosen = found or next(
+        (known for known in usual if not config.platform or known.platform == config.platform), None
+    )
+    if chosen is None or chosen.backend != config.backend:
+        return
+    # A backend with two platforms is only told by the file.
+    if not config.platform and (found or len(usual) == 1):
+        config.platform = chosen.platform
+    if not config.default_model_filename and (found or len(usual) == 1 or config.platform):
+        config.default_model_filename = chosen.filename
+
+
+def _is_ensemble(config: ModelConfig) -> bool:
+    return config.platform == ENSEMBLE_PLATFORM or config.HasField("ensemble_scheduling")
+
+
+def merge_auto_completed(base: ModelConfig, completed: ModelConfig) -> ModelConfig:
+    """Return `base` with what a backend may complete taken from `completed`.
+
+    Triton: inputs, outputs, max_batch_size, dynamic_batching and the transaction policy; other edits are dropped.
+    A scheduler that `base` has already chosen stays.
+    """
+    merged = ModelConfig()
+    merged.CopyFrom(base)
+    for name in ("input", "output"):
+        merged.ClearField(name)
+        getattr(merged, name).extend(getattr(completed, name))
+    merged.max_batch_size = completed.max_batch_size
+    if completed.HasField("dynamic_batching") and base.WhichOneof("scheduling_choice") in (None, "dynamic_batching"):
+        merged.dynamic_batching.CopyFrom(completed.dynamic_batching)
+    if completed.HasField("model_transaction_policy"):
+        merged.model_transaction_policy.CopyFrom(completed.model_transaction_policy)
+    return merged
+
+
+def normalize(
+    config: ModelConfig, *, gpu_count: int | None = None, default_cpu_instances: int | None = None
+) -> ModelConfig:
+    """Return a copy with Triton's defaults written out.
+
+    Version policy, preferred batch sizes, sequence idle time and pinned memory; and the instance groups when
+    `default_cpu_instances`, the backend's number for a group of KIND_CPU without a count, is given (`gpu_count` is 0
+    when left out). Ensembles get neither pinned memory nor instance groups.
+    """
+    normal = ModelConfig()
+    normal.CopyFrom(config)
+    if normal.version_policy.WhichOneof("policy_choice") is None:
+        normal.version_policy.latest.num_versions = 1
+    _normalize_batching(normal)
+    if not _is_ensemble(normal):
+        for memory in ("input_pinned_memory", "output_pinned_memory"):
+            if not normal.optimization.HasField(memory):
+                getattr(normal.optimization, memory).enable = True
+        if default_cpu_instances is not None:
+            _normalize_groups(normal, gpu_count or 0, default_cpu_instances)
+    return normal
+
+
+def _normalize_batching(config: ModelConfig) -> None:
+    size = config.max_batch_size
+    if config.HasField("dynamic_batching"):
+        batching = config.dynamic_batching
+        if not batching.preferred_batch_size and size > 0:
+            batching.preferred_batch_size.append(size)
+    if config.HasField("sequence_batching"):
+        sequences = config.sequence_batching
+        sequences.max_sequence_idle_microseconds = sequences.max_sequence_idle_microseconds or SEQUENCE_IDLE_US
+        if sequences.HasField("oldest") and not sequences.oldest.preferred_batch_size and size > 0:
+            sequences.oldest.preferred_batch_size.append(size)
+
+
+def _normalize_groups(config: ModelConfig, gpu_count: int, default_cpu_instances: int) -> None:
+    """Give every group a name, a kind other than KIND_AUTO, a count, and the GPUs it runs on."""
+    if not config.instance_group:
+        config.instance_group.add()
+    for index, group in enumerate(config.instance_group):
+        if not group.name:
+            group.name = f"{config.name}_{index}"
+        if group.kind == ModelInstanceGroup.KIND_AUTO:
+            group.kind = _resolve_kind(group, gpu_count)
+        if group.count < 1:
+            group.count = default_cpu_instances if group.kind == ModelInstanceGroup.KIND_CPU else 1
+        if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(range(gpu_count))
+
+
+def _resolve_kind(group: ModelInstanceGroup, gpu_count: int) -> ModelInstanceGroup.Kind:
+    """Return KIND_GPU when there are GPUs and the group names none that is missing, otherwise KIND_CPU."""
+    if gpu_count and all(0 <= gpu < gpu_count for gpu in group.gpus):
+        return ModelInstanceGroup.KIND_GPU
+    return ModelInstanceGroup.KIND_CPU
+
+
+def instance_group_problems(config: ModelConfig, *, gpu_count: int) -> list[Problem]:
+    """Return what is wrong with normalised instance groups, in Triton's words.
+
+    A machine without GPUs refuses KIND_GPU, as Triton does on a host with CPUs only.
+    """
+    problems: list[Problem] = []
+    for index, group in enumerate(config.instance_group):
+        opening = f"instance group {group.name or f'{config.name}_{index}'} of model {config.name} "
+        path = f"instance_group[{index}]"
+        if group.kind == ModelInstanceGroup.KIND_GPU:
+            problems += _gpu_problems(group, opening, path, gpu_count)
+        elif group.gpus and not (group.kind == ModelInstanceGroup.KIND_AUTO and gpu_count):
+            kind = "KIND_MODEL" if group.kind == ModelInstanceGroup.KIND_MODEL else "KIND_CPU"
+            problems.append(
+                Problem(
+                    message=f"{opening}has kind {kind} but specifies one or more GPUs",
+                    path=f"{path}.gpus",
+                    text=str(list(group.gpus)),
+                    expected="no 'gpus', or 'kind: KIND_GPU'" if gpu_count else "no 'gpus': this machine has none",
+                )
+            )
+    return problems
+
+
+def _gpu_problems(group: ModelInstanceGroup, opening: str, path: str, gpu_count: int) -> list[Problem]:
+    if not gpu_count and not group.gpus:
+        return [
+            Problem(
+                message=f"{opening}has kind KIND_GPU but no GPUs are available",
+                path=f"{path}.kind",
+                text="KIND_GPU",
+                expected="KIND_CPU or KIND_AUTO",
+            )
+        ]
+    present = ", ".join(str(gpu) for gpu in range(gpu_count)) or "none"
+    return [
+        Problem(
+            message=f"{opening}specifies invalid or unsupported gpu id {gpu}. GPUs available: {present}",
+            path=f"{path}.gpus[{position}]",
+            text=str(gpu),
+            expected="a GPU of this machine" if gpu_count else "KIND_CPU or KIND_AUTO",
+        )
+        for position, gpu in enumerate(group.gpus)
+        if not 0 <= gpu < gpu_count
+    ]

@@ -1,0 +1,97 @@
+"""What is wrong with a configuration or a repository: where, what, what was expected, what was probably meant."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from naiad.core.errors import InferError, invalid_argument
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a file; line and column count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong.
+
+    `message` is what failed, in Triton's words where Triton has words for it.
+    """
+
+    message: str
+    path: str = ""
+    """The field, for example `input[0].dims[1]`; empty when it is about no field."""
+    filename: str = ""
+    line: int = 0
+    """From 1; 0 when the place is not known."""
+    column: int = 0
+    text: str = ""
+    """The offending text as it stands in the file."""
+    expected: str = ""
+    suggestion: str = ""
+    """The nearest valid name."""
+    severity: Severity = "error"
+    """A warning is something a server says and then goes on."""
+
+    @property
+    def is_error(self) -> bool:
+        """True when a server would refuse to load the model."""
+        return self.severity == "error"
+
+    def __str__(self) -> str:
+        """Return `file:line:column: message; expected ...; did you mean '...'?`, leaving out what is not known."""
+        return self.location + self.description
+
+    @property
+    def location(self) -> str:
+        """`file:line:column: `, as much of it as is known."""
+        where = self.filename
+        if self.line:
+            where = f"{where or '<config>'}:{self.line}:{self.column}"
+        return f"{where}: " if where else ""
+
+    @property
+    def description(self) -> str:
+        """The message with what was expected and the suggestion."""
+        parts = ["warning: " if self.severity == "warning" else "", self.message]
+        if self.expected:
+            parts.append(f"; expected {self.expected}")
+        if self.suggestion:
+            parts.append(f"; did you mean '{self.suggestion}'?")
+        return "".join(parts)
+
+    def as_dict(self) -> Mapping[str, str | int]:
+        """Return the fields for `--json`."""
+        return {
+            "severity": self.severity,
+            "file": self.filename,
+            "line": self.line,
+            "column": self.column,
+            "path": self.path,
+            "text": self.text,
+            "message": self.message,
+            "expected": self.expected,
+            "suggestion": self.suggestion,
+        }
+
+
+def errors_of(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems that keep a model from being loaded."""
+    return [problem for problem in problems if problem.is_error]
+
+
+def problems_error(problems: Sequence[Problem]) -> InferError:
+    """Return one INVALID_ARG error that carries every error among `problems`, one a line."""
+    return invalid_argument("\n".join(str(problem) for problem in errors_of(problems)))
+
+
+def raise_problems(problems: Sequence[Problem]) -> None:
+    """Raise InferError(INVALID_ARG) with all errors among `problems`; do nothing when there are none."""
+    if errors_of(problems):
+        raise problems_error(problems)

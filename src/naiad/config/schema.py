@@ -1,0 +1,59 @@
+"""Questions about the ModelConfig schema that readers and writers of it share."""
+
+from typing import Any, TypeAlias
+
+from google.protobuf.descriptor import FieldDescriptor
+
+# The published types of protobuf descriptors differ between its releases and from what upb returns.
+Schema: TypeAlias = Any
+"""A message's Descriptor."""
+Field: TypeAlias = Any
+"""A FieldDescriptor."""
+EnumSchema: TypeAlias = Any
+"""An EnumDescriptor."""
+
+INT_RANGES = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+"""Smallest and largest value of each integer type."""
+_LABEL_REPEATED = 3
+FLOAT_TYPES = frozenset({FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE})
+
+
+def is_repeated(field: Field) -> bool:
+    """Tell whether a field holds a list or a map."""
+    # protobuf 6.31 brought is_repeated and deprecated label, which is all that 5.29 has.
+    flag = getattr(field, "is_repeated", None)
+    return bool(field.label == _LABEL_REPEATED if flag is None else flag)
+
+
+def is_message(field: Field) -> bool:
+    """Tell whether a field's values are messages, map entries included."""
+    return field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+
+
+def is_map(field: Field) -> bool:
+    """Tell whether a field is a map."""
+    return is_message(field) and is_map_entry(field.message_type)
+
+
+def is_map_entry(descriptor: Schema) -> bool:
+    """Tell whether a message is the key/value pair of a map."""
+    return bool(descriptor.GetOptions().map_entry)
+
+
+def type_in_words(field: Field) -> str:
+    """Return what a value of the field looks like, for messages: `an integer from 0 to 4294967295`."""
+    if is_message(field):
+        return f"a block '{{ ... }}' with fields of {field.message_type.name}"
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return "one of " + ", ".join(name for name in field.enum_type.values_by_name if name != "TYPE_INVALID")
+    if field.cpp_type in INT_RANGES:
+        low, high = INT_RANGES[field.cpp_type]
+        return f"an integer from {low} to {high}"
+    if field.cpp_type in FLOAT_TYPES:
+        return "a number"
+    return "true or false" if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else "a quoted string"
