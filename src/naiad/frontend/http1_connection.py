@@ -341,6 +341,9 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._write(buffers)
 
     def _write(self, buffers: list[Buffer]) -> None:
+        if self._transport.is_closing():
+            # Dropped, and the loop has not told us yet.
+            return
         if len(buffers) == 1:
             self._transport.write(buffers[0])
         else:

@@ -391,6 +391,15 @@ def test_lost_connection_is_told_to_those_who_work_on_answers():
     assert peer.server.connection_count == 0
 
 
+def test_answer_on_a_dropped_connection_goes_nowhere():
+    peer = Peer()
+    peer.send(GET)
+    peer.server.abort()
+    answer(peer.exchanges[0])
+    assert peer.transport.aborted
+    assert peer.output == b""
+
+
 def test_peer_that_closes_while_it_waits_is_gone():
     peer = Peer()
     peer.send(GET)
