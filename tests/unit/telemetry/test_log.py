@@ -1,0 +1,296 @@
+"""Log lines in Triton's form, one for every failed request."""
+
+import io
+import logging
+import re
+import threading
+
+import pytest
+
+from naiad.config.options import LogOptions
+from naiad.core.errors import ErrorCode, InferError
+from naiad.telemetry import log
+from naiad.telemetry.failure_log import FailureLog
+from naiad.telemetry.flood import FloodGate
+from naiad.telemetry.log_format import TritonFormatter, format_table
+from naiad.telemetry.log_writer import BackgroundHandler
+
+
+def record(message="text", level=logging.INFO, created=1716235409.25, **extra):
+    made = logging.LogRecord("naiad.x", level, "/src/naiad/file.py", 12, message, (), None)
+    made.created, made.process = created, 3355
+    made.__dict__.update(extra)
+    return made
+
+
+class TestFormatter:
+    @pytest.mark.parametrize(
+        ("level", "letter"),
+        [
+            (logging.DEBUG, "I"),
+            (logging.INFO, "I"),
+            (logging.WARNING, "W"),
+            (logging.ERROR, "E"),
+            (logging.CRITICAL, "E"),
+        ],
+    )
+    def test_default_form(self, level, letter):
+        line = TritonFormatter().format(record(level=level))
+        assert line == f'{letter}0520 20:03:29.250000 3355 file.py:12] "text"'
+
+    def test_iso_form(self):
+        assert TritonFormatter("ISO8601").format(record()) == '2024-05-20T20:03:29Z I 3355 file.py:12] "text"'
+
+    def test_a_fraction_that_rounds_up_carries_over(self):
+        line = TritonFormatter().format(record(created=1716235409.9999998))
+        assert line.startswith("I0520 20:03:30.000000 ")
+
+    def test_messages_are_json_strings_on_one_line(self):
+        line = TritonFormatter().format(record('say "hi"\n\x1b[31m\\ é'))
+        assert line.endswith(r'] "say \"hi\"\n\u001b[31m\\ é"')
+
+    def test_escaping_can_be_switched_off(self):
+        assert TritonFormatter(escapes=False).format(record('say "hi"')).endswith('] say "hi"')
+
+    def test_a_traceback_is_part_of_the_line(self):
+        made = record("bad")
+        try:
+            raise ValueError("thirteen")
+        except ValueError as error:
+            made.exc_info = (ValueError, error, error.__traceback__)
+        line = TritonFormatter().format(made)
+        assert "\n" not in line
+        assert "test_log.py" in line
+        assert "ValueError: thirteen" in line
+
+    def test_tables_stand_below_their_line(self):
+        assert TritonFormatter().format(record("", table="+-+")).endswith("file.py:12] \n+-+\n")
+
+    def test_an_unknown_form_is_refused(self):
+        with pytest.raises(ValueError, match="'json' is not known; known are default, ISO8601"):
+            TritonFormatter("json")
+
+
+def test_format_table():
+    assert format_table(
+        ("Model", "Status"), [("densenet", "READY"), ("m", "UNAVAILABLE:\nno file")]
+    ).splitlines() == [
+        "+----------+--------------+",
+        "| Model    | Status       |",
+        "+----------+--------------+",
+        "| densenet | READY        |",
+        "| m        | UNAVAILABLE: |",
+        "|          | no file      |",
+        "+----------+--------------+",
+    ]
+    assert format_table(("Model",), []).splitlines() == ["+-------+", "| Model |", "+-------+", "+-------+"]
+
+
+class TestBackgroundHandler:
+    def test_lines_are_written_in_order(self):
+        stream = io.StringIO()
+        handler = BackgroundHandler(stream)
+        for number in range(1000):
+            handler.handle(record(str(number)))
+        handler.flush()
+        assert stream.getvalue().splitlines() == [str(number) for number in range(1000)]
+        handler.close()
+
+    def test_what_does_not_fit_is_counted_and_said(self):
+        stream = _Stalled()
+        handler = BackgroundHandler(stream, capacity=5)
+        handler.handle(record("first"))
+        stream.entered.acquire()
+        for _ in range(8):
+            handler.handle(record("more"))
+        stream.go_on.release()
+        handler.close()
+        lines = stream.getvalue().splitlines()
+        assert lines[0] == "first"
+        assert lines.count("more") == 5
+        assert lines[-1] == "3 log lines were lost: the log was not read fast enough"
+
+    def test_a_reader_that_has_gone_does_not_fail_the_caller(self):
+        stream = io.StringIO()
+        handler = BackgroundHandler(stream)
+        stream.close()
+        handler.handle(record())
+        handler.flush()
+        handler.close()
+
+    def test_arguments_that_do_not_fit_do_not_fail_the_caller(self, monkeypatch):
+        monkeypatch.setattr(logging, "raiseExceptions", False)
+        stream = io.StringIO()
+        handler = BackgroundHandler(stream)
+        handler.handle(logging.LogRecord("x", logging.INFO, "f", 1, "%d", ("no number",), None))
+        handler.close()
+        assert stream.getvalue() == ""
+
+    def test_closing_twice_is_harmless_and_closes_its_stream(self):
+        stream = io.StringIO()
+        handler = BackgroundHandler(stream, closes_stream=True)
+        handler.close()
+        handler.close()
+        assert stream.closed
+
+
+class _Stalled(io.StringIO):
+    """Blocks in its first write until it is told to go on."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.is_first = True
+
+    def write(self, text):
+        if self.is_first:
+            self.is_first = False
+            self.entered.release()
+            self.go_on.acquire()
+        return super().write(text)
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Configure the log to a file; returns a function that gives its lines."""
+    root, package = logging.getLogger(), logging.getLogger("naiad")
+    levels = root.level, package.level
+    path = tmp_path / "server.log"
+
+    def start(**options):
+        log.configure(LogOptions(file=str(path), **options))
+
+        def lines():
+            log.shut_down()
+            return path.read_text().splitlines()
+
+        return lines
+
+    yield start
+    log.shut_down()
+    root.setLevel(levels[0])
+    package.setLevel(levels[1])
+
+
+class TestConfigure:
+    def test_switches_and_verbosity(self, configured):
+        lines = configured(info=False, verbose=1)
+        logger = logging.getLogger("naiad.test")
+        logger.error("error")
+        logger.warning("warning")
+        logger.info("info")
+        logger.log(log.verbose(1), "verbose 1")
+        logger.log(log.verbose(2), "verbose 2")
+        assert [line.partition("] ")[2] for line in lines()] == ['"error"', '"warning"', '"verbose 1"']
+
+    def test_nothing_verbose_by_default(self, configured):
+        lines = configured()
+        logging.getLogger("naiad.test").debug("no")
+        logging.getLogger("other.package").info("yes")
+        assert [line.partition("] ")[2] for line in lines()] == ['"yes"']
+
+    def test_a_second_call_replaces_the_first(self, configured, tmp_path):
+        first = configured()
+        logging.getLogger("naiad.test").info("to the first")
+        log.configure(LogOptions(file=str(tmp_path / "second.log"), format="ISO8601"))
+        logging.getLogger("naiad.test").info("to the second")
+        assert len(first()) == 1
+        (line,) = (tmp_path / "second.log").read_text().splitlines()
+        assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ test_log\.py:\d+\] "to the second"', line)
+
+    def test_a_table_is_logged_with_its_caller_s_place(self, configured):
+        lines = configured()
+        log.log_table(logging.getLogger("naiad.test"), ("Model",), [("m",)])
+        written = lines()
+        assert re.search(r"test_log\.py:\d+\] $", written[0])
+        assert written[1] == "+-------+"
+
+
+class TestRequestFailure:
+    def failure(self, **changes):
+        log.log_request_failure(
+            **{
+                "protocol": "grpc",
+                "request_id": "abc",
+                "model": "densenet",
+                "version": "3",
+                "error": InferError(ErrorCode.INTERNAL, "no luck", detail='File "model.py", line 7\nValueError: x'),
+                "level": logging.ERROR,
+                **changes,
+            }
+        )
+
+    def test_exactly_one_line_holds_everything(self, configured):
+        lines = configured()
+        self.failure()
+        (line,) = lines()
+        assert re.match(r"E\d{4} .* test_log\.py:\d+\] ", line)
+        for part in (
+            "[request id: abc]",
+            "grpc",
+            "'densenet'",
+            "version 3",
+            "INTERNAL",
+            "no luck",
+            r"model.py\", line 7",
+        ):
+            assert part in line
+
+    @pytest.mark.parametrize("known", ["abc", "<id_unknown>"])
+    def test_the_id_comes_once(self, configured, known):
+        lines = configured()
+        self.failure(error=InferError(ErrorCode.INVALID_ARG, f"[request id: {known}] bad shape"))
+        (line,) = lines()
+        assert line.count("request id") == 1
+        assert "[request id: abc]" in line
+
+    def test_a_version_that_was_not_asked_for(self, configured):
+        lines = configured()
+        self.failure(version="")
+        assert "version newest" in lines()[0]
+
+    def test_a_flood_is_summed_up(self, configured):
+        lines = configured()
+        for number in range(1000):
+            self.failure(request_id=str(number))
+        self.failure(model="other")
+        written = lines()
+        assert len(written) < 500
+        told = sum("no luck" in line for line in written)
+        summed_up = sum(int(n) for line in written for n in re.findall(r'"(\d+) more failed requests', line))
+        assert told + summed_up == 1001
+        assert any("'other'" in line for line in written), "another kind is not held back"
+
+    def test_a_level_that_is_off_costs_nothing(self):
+        logger = logging.getLogger("naiad.silent")
+        logger.setLevel(logging.CRITICAL)
+        gate = FloodGate()
+        error = InferError(ErrorCode.INTERNAL, "no")
+        FailureLog(logger, gate).log(
+            protocol="http", request_id="1", model="m", version="1", error=error, level=logging.ERROR
+        )
+        assert gate.restart(0) == []
+
+
+class TestFloodGate:
+    def test_kinds_are_bounded(self):
+        gate = FloodGate(lines_per_second=1, kind_limit=2)
+        assert [gate.admit(kind) for kind in ("a", "b", "c", "d", "a")] == [True, True, True, False, False]
+        assert dict(gate.restart(0)) == {"others": 1, "a": 1}
+
+    def test_a_window_is_a_second(self):
+        gate = FloodGate(lines_per_second=1)
+        gate.restart(5)
+        assert not gate.is_over(5 + 10**9 - 1)
+        assert gate.is_over(5 + 10**9)
+        gate.admit("a")
+        assert not gate.admit("a")
+        assert gate.restart(5 + 10**9) == [("a", 1)]
+        assert gate.admit("a")
+
+
+def test_request_ids_are_unique_and_short():
+    ids = [log.new_request_id() for _ in range(10_000)]
+    assert len(set(ids)) == len(ids)
+    assert max(map(len, ids)) < 24

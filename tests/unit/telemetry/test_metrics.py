@@ -1,0 +1,263 @@
+"""The exposition, read back by Prometheus' own parser."""
+
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import naiad
+from naiad.config.options import MetricsOptions
+from naiad.core.batch import Batch
+from naiad.core.errors import FailureReason
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.telemetry.metric_family import MetricFamily
+from naiad.telemetry.metrics import Registry, parse_quantiles
+from naiad.telemetry.process import CpuMeter, read_memory, read_process
+from naiad.telemetry.statistics import ModelStatistics
+
+US = 1000
+
+
+def families(registry):
+    return {family.name: family for family in text_string_to_metric_families(registry.render().decode())}
+
+
+def samples(registry):
+    """(name, sorted labels) to value; fails for a series that comes twice."""
+    values = {}
+    text = registry.render().decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            # The parser gives every counter a `_total`; Triton's have none.
+            name = sample.name if sample.name in text else sample.name.removesuffix("_total")
+            key = (name, *sorted(sample.labels.items()))
+            assert key not in values
+            values[key] = sample.value
+    return values
+
+
+def of_model(values, name, **labels):
+    return values[(name, *sorted({"model": "m", "version": "1", **labels}.items()))]
+
+
+def executed_statistics(end_ns=10_000 * US, rows=3):
+    statistics = ModelStatistics("m", "1")
+    request = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None, arrival_ns=999)
+    request.batch_size = rows
+    batch = Batch([request], rows, "shape")
+    batch.exec_start_ns = 2_000 * US
+    batch.compute_start_ns = 2_150 * US
+    batch.compute_end_ns = 9_000 * US
+    batch.exec_end_ns = 10_000 * US
+    statistics.record_batch(batch, [InferResponse(ResponseHeader("m", "1", ()))], end_ns)
+    statistics.record_dropped(request, FailureReason.REJECTED, end_ns)
+    return statistics
+
+
+def registry_of(statistics, options=None, **settings):
+    registry = Registry(options or MetricsOptions(settings=settings))
+    registry.add_model(statistics, pending=lambda: 5, executing=lambda: 2, load_duration_s=0.25)
+    return registry
+
+
+def test_triton_s_metrics_have_its_names_labels_and_meanings():
+    values = samples(registry_of(executed_statistics()))
+    assert of_model(values, "nv_inference_request_success") == 1
+    assert of_model(values, "nv_inference_request_failure", reason="REJECTED") == 1
+    for reason in ("CANCELED", "BACKEND", "OTHER"):
+        assert of_model(values, "nv_inference_request_failure", reason=reason) == 0
+    assert of_model(values, "nv_inference_count") == 3
+    assert of_model(values, "nv_inference_exec_count") == 1
+    assert of_model(values, "nv_inference_request_duration_us") == 9999, "whole microseconds"
+    assert of_model(values, "nv_inference_queue_duration_us") == 1999
+    assert of_model(values, "nv_inference_compute_input_duration_us") == 150
+    assert of_model(values, "nv_inference_compute_infer_duration_us") == 6850
+    assert of_model(values, "nv_inference_compute_output_duration_us") == 1000
+    assert of_model(values, "nv_inference_pending_request_count") == 5
+    assert of_model(values, "nv_model_load_duration_secs") == 0.25
+    assert of_model(values, "naiad_inference_executing_request_count") == 2
+
+
+def test_series_exist_before_the_first_request():
+    values = samples(registry_of(ModelStatistics("m", "1")))
+    assert of_model(values, "nv_inference_request_success") == 0
+    assert of_model(values, "nv_inference_request_failure", reason="OTHER") == 0
+    for reason in ("full", "preferred", "delay", "shape", "priority", "idle"):
+        assert of_model(values, "naiad_batch_release_total", reason=reason) == 0
+
+
+def test_histograms_are_on_by_default_and_agree_with_the_counters():
+    values = samples(registry_of(executed_statistics()))
+    name = "naiad_inference_request_duration_seconds"
+    assert of_model(values, f"{name}_bucket", le="0.005") == 0
+    assert of_model(values, f"{name}_bucket", le="0.01") == 1
+    assert of_model(values, f"{name}_bucket", le="+Inf") == of_model(values, f"{name}_count") == 1
+    assert of_model(values, f"{name}_sum") == pytest.approx(9_999_001e-9)
+    for latency in ("first_response", "queue", "compute_input", "compute_infer", "compute_output"):
+        assert of_model(values, f"naiad_inference_{latency}_duration_seconds_count") == 1
+    assert of_model(values, "naiad_inference_batch_size_bucket", le="2") == 0
+    assert of_model(values, "naiad_inference_batch_size_bucket", le="4") == 1
+    assert of_model(values, "naiad_inference_batch_size_sum") == 3
+    assert of_model(values, "naiad_batch_release_total", reason="shape") == 1
+
+
+def test_types_and_help_are_given_once():
+    text = registry_of(executed_statistics()).render().decode()
+    types = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len({name for name, _ in types}) == len(types)
+    assert ["nv_inference_request_success", "counter"] in types
+    assert ["nv_inference_pending_request_count", "gauge"] in types
+    assert ["naiad_inference_queue_duration_seconds", "histogram"] in types
+    assert "# HELP nv_inference_request_success Number of successful inference requests, all batch sizes\n" in text
+
+
+def test_switches_of_metrics_config():
+    names = families(registry_of(executed_statistics(), counter_latencies="false", histogram_latencies="false"))
+    assert "nv_inference_request_duration_us" not in names
+    assert "naiad_inference_request_duration_seconds" not in names
+    assert "nv_inference_request_success" in names
+
+
+def test_summaries_are_exact_over_the_last_minute():
+    statistics = executed_statistics(end_ns=time.monotonic_ns())
+    registry = Registry(MetricsOptions(settings={"summary_latencies": "true", "summary_quantiles": "0.5:0.05,1:0"}))
+    registry.add_model(statistics, pending=lambda: 0, executing=lambda: 0)
+    assert (
+        samples(registry)[
+            ("nv_inference_compute_infer_summary_us", ("model", "m"), ("quantile", "0.5"), ("version", "1"))
+        ]
+        != samples(registry)[("nv_inference_compute_infer_summary_us_sum", ("model", "m"), ("version", "1"))]
+    ), "samples are kept from the moment the model is shown"
+    for infer_us in (10, 20, 30):
+        request = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None)
+        batch = Batch([request], 1)
+        batch.compute_end_ns = batch.exec_end_ns = infer_us * US
+        answer = InferResponse(ResponseHeader("m", "1", ()))
+        statistics.record_batch(batch, [answer], time.monotonic_ns())
+        # Ended long ago: beyond the window.
+        batch.compute_end_ns = batch.exec_end_ns = 10**6 * US
+        statistics.record_batch(batch, [answer], time.monotonic_ns() - 61 * 10**9)
+    values = samples(registry)
+    name = "nv_inference_compute_infer_summary_us"
+    assert of_model(values, name, quantile="0.5") == 20
+    assert of_model(values, name, quantile="1") == 30
+    assert of_model(values, f"{name}_count") == 7
+
+
+@pytest.mark.parametrize("text", ["", "0.5", "half:0.1", "1.5:0.1", "0.5:-1", "0.5:0.1,,"])
+def test_quantiles_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match="summary_quantiles"):
+        parse_quantiles(text)
+
+
+def test_odd_names_are_escaped():
+    statistics = ModelStatistics('a"b\\c\n%s', "1")
+    registry = Registry()
+    registry.add_model(statistics, pending=lambda: 1, executing=lambda: 0, tags={"team": "vision"})
+    key = ("nv_inference_pending_request_count", ("model", 'a"b\\c\n%s'), ("team", "vision"), ("version", "1"))
+    assert samples(registry)[key] == 1
+
+
+def test_a_reloaded_version_takes_the_place_of_the_old_one():
+    old, new = ModelStatistics("m", "1"), executed_statistics()
+    registry = registry_of(old)
+    registry.add_model(new, pending=lambda: 0, executing=lambda: 0)
+    registry.remove_model(old)
+    assert of_model(samples(registry), "nv_inference_request_success") == 1
+    registry.remove_model(new)
+    assert "nv_inference_request_success" not in {key[0] for key in samples(registry)}
+
+
+def test_gauges_by_callback_and_families_of_others():
+    registry = Registry()
+    open_connections = [3]
+    registry.add_callback(
+        "naiad_connections", "gauge", "Open connections", lambda: open_connections[0], {"protocol": "http"}
+    )
+    registry.worker_restarts.metric({"model": "m", "version": "1", "instance": "m_0"}).increment()
+    family = MetricFamily("my_seconds", "Mine", "histogram", bounds=(0.5, 1))
+    registry.add_family(family)
+    for value in (0.5, 0.7, 9):
+        family.metric({"kind": "x"}).observe(value)
+    values = samples(registry)
+    assert values[("naiad_connections", ("protocol", "http"))] == 3
+    assert of_model(values, "naiad_worker_restarts_total", instance="m_0") == 1
+    assert values[("my_seconds_bucket", ("kind", "x"), ("le", "0.5"))] == 1
+    assert values[("my_seconds_bucket", ("kind", "x"), ("le", "1"))] == 2
+    assert values[("my_seconds_count", ("kind", "x"))] == 3
+    assert values[("my_seconds_sum", ("kind", "x"))] == 10.2
+    registry.remove_family("my_seconds")
+    assert "my_seconds" not in families(registry)
+
+
+@pytest.mark.parametrize("name", ["nv_inference_count", "naiad_worker_restarts_total", "mine"])
+def test_a_name_is_taken_once(name):
+    registry = Registry()
+    registry.add_callback("mine", "gauge", "", lambda: 0.0)
+    with pytest.raises(ValueError, match="exists already"):
+        registry.add_family(MetricFamily(name, "", "gauge"))
+
+
+class TestMetricKinds:
+    def test_a_counter_only_grows(self):
+        counter = MetricFamily("c", "", "counter").metric()
+        counter.increment(2)
+        for amount in (-1, float("nan")):
+            with pytest.raises(ValueError, match="only grows"):
+                counter.increment(amount)
+        with pytest.raises(ValueError, match="only a gauge"):
+            counter.set(1)
+        with pytest.raises(ValueError, match="only a histogram"):
+            counter.observe(1)
+        assert counter.value == 2
+
+    def test_a_gauge_goes_both_ways(self):
+        gauge = MetricFamily("g", "", "gauge").metric()
+        gauge.set(2)
+        gauge.increment(-5)
+        assert gauge.value == -3
+
+    def test_a_histogram_is_not_incremented_and_its_bounds_ascend(self):
+        with pytest.raises(ValueError, match="not incremented"):
+            MetricFamily("h", "", "histogram", bounds=(1,)).metric().increment()
+        with pytest.raises(ValueError, match="must ascend"):
+            MetricFamily("h", "", "histogram", bounds=(2, 1))
+
+    def test_equal_labels_are_one_metric(self):
+        family = MetricFamily("g", "", "gauge")
+        assert family.metric({"a": "1", "b": "2"}) is family.metric({"b": "2", "a": "1"})
+        family.remove({"b": "2", "a": "1"})
+        family.remove({"never": "there"})
+        assert family.render() == "# HELP g \n# TYPE g gauge"
+
+
+class TestMachine:
+    def test_readings_of_a_made_up_proc(self, tmp_path):
+        (tmp_path / "self" / "fd").mkdir(parents=True)
+        (tmp_path / "self" / "fd" / "0").touch()
+        (tmp_path / "self" / "status").write_text("Name:\tnaiad\nVmRSS:\t  2048 kB\nThreads:\t7\n")
+        (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n")
+        usage = read_process(tmp_path)
+        assert (usage.resident_bytes, usage.open_fds, usage.threads) == (2048 * 1024, 1, 7)
+        memory = read_memory(tmp_path)
+        assert (memory.total_bytes, memory.used_bytes) == (1000 * 1024, 600 * 1024)
+
+    def test_cpu_utilization_is_the_busy_share_since_the_last_reading(self, tmp_path):
+        stat = tmp_path / "stat"
+        stat.write_text("cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 1\n")
+        meter = CpuMeter(tmp_path)
+        assert meter.read() == pytest.approx(0.2), "since the machine started, for the first"
+        stat.write_text("cpu  40 0 40 100 20 0 0 0 0 0\n")
+        assert meter.read() == pytest.approx(0.6)
+        assert meter.read() == pytest.approx(0.6), "nothing passed, nothing new"
+
+    def test_without_proc_there_is_nothing_to_say(self, tmp_path):
+        missing = tmp_path / "none"
+        assert (read_process(missing), read_memory(missing), CpuMeter(missing).read()) == (None, None, None)
+
+    def test_the_server_tells_about_itself(self):
+        values = samples(Registry())
+        info = [dict(key[1:]) for key in values if key[0] == "naiad_build_info"]
+        assert [labels["version"] for labels in info] == [naiad.__version__]
+        assert "nv_cpu_utilization" not in {key[0] for key in samples(Registry(MetricsOptions(allow_cpu=False)))}

@@ -1,0 +1,178 @@
+"""ModelStatistics counts what Triton counts."""
+
+import pytest
+
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.telemetry.statistics import LATENCIES, LATENCY_BOUNDS_NS, Duration, ModelStatistics
+
+MS = 1_000_000
+HEADER = ResponseHeader("m", "1", ())
+OK = InferResponse(HEADER)
+
+
+def failure(code=ErrorCode.INTERNAL, reason=None):
+    return InferResponse(HEADER, error=InferError(code, "no", reason=reason))
+
+
+def request(arrival_ns, rows=1):
+    made = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None, arrival_ns=arrival_ns)
+    made.batch_size = rows
+    return made
+
+
+def batch(requests, *, start_ns=10 * MS, input_ns=1 * MS, infer_ns=5 * MS, output_ns=2 * MS, reason="idle"):
+    made = Batch(requests, sum(r.batch_size for r in requests), reason)
+    made.exec_start_ns = start_ns
+    made.compute_start_ns = start_ns + input_ns
+    made.compute_end_ns = made.compute_start_ns + infer_ns
+    made.exec_end_ns = made.compute_end_ns + output_ns
+    return made
+
+
+def test_a_new_version_has_counted_nothing():
+    counts = ModelStatistics("m", "3").snapshot()
+    assert (counts.name, counts.version, counts.last_inference_ms) == ("m", "3", 0)
+    assert counts.success == counts.fail == counts.queue == counts.cache_hit == counts.cache_miss == Duration(0, 0)
+    assert counts.batch_stats == []
+    assert counts.failures == dict.fromkeys(FailureReason, 0)
+
+
+def test_each_request_of_a_batch_adds_the_whole_batch_s_durations():
+    statistics = ModelStatistics("m", "1")
+    executed = batch([request(2 * MS), request(6 * MS, rows=3)], reason="full")
+    statistics.record_batch(executed, [OK, OK], 20 * MS, wall_ms=1234)
+    counts = statistics.snapshot()
+    assert counts.last_inference_ms == 1234
+    assert counts.inference_count == 4
+    assert counts.execution_count == 1
+    assert counts.success == Duration(2, (18 + 14) * MS)
+    assert counts.queue == Duration(2, (8 + 4) * MS)
+    assert counts.compute_input == Duration(2, 2 * MS)
+    assert counts.compute_infer == Duration(2, 10 * MS)
+    assert counts.compute_output == Duration(2, 4 * MS)
+    assert counts.fail == Duration(0, 0)
+    assert counts.release_reasons == {"full": 1}
+
+
+def test_batch_statistics_are_by_total_size_and_once_an_execution():
+    statistics = ModelStatistics("m", "1")
+    for rows in (4, 1, 4):
+        statistics.record_batch(batch([request(0, rows)]), [OK], 20 * MS)
+    rows = statistics.snapshot().batch_stats
+    assert [row.batch_size for row in rows] == [1, 4]
+    assert rows[1].compute_input == Duration(2, 2 * MS)
+    assert rows[1].compute_infer == Duration(2, 10 * MS)
+    assert rows[1].compute_output == Duration(2, 4 * MS)
+
+
+def test_without_a_wall_time_the_present_is_taken():
+    statistics = ModelStatistics("m", "1")
+    statistics.record_batch(batch([request(0)]), [OK], 20 * MS)
+    assert statistics.snapshot().last_inference_ms > 1_600_000_000_000
+
+
+def test_a_request_without_rows_counts_as_one_inference():
+    statistics = ModelStatistics("m", "1")
+    statistics.record_batch(batch([request(0, rows=0), request(0, rows=2)]), [OK, OK], 20 * MS)
+    assert statistics.snapshot().inference_count == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (failure(), FailureReason.BACKEND),
+        (failure(ErrorCode.CANCELLED), FailureReason.CANCELED),
+        (failure(reason=FailureReason.OTHER), FailureReason.OTHER),
+    ],
+)
+def test_a_request_that_fails_alone_is_a_failure(answer, reason):
+    statistics = ModelStatistics("m", "1")
+    statistics.record_batch(batch([request(0, rows=2), request(4 * MS)]), [OK, answer], 20 * MS)
+    counts = statistics.snapshot()
+    assert counts.success == Duration(1, 20 * MS)
+    assert counts.fail == Duration(1, 16 * MS)
+    assert counts.failures[reason] == 1
+    assert sum(counts.failures.values()) == 1
+    assert (counts.inference_count, counts.execution_count) == (2, 1)
+    assert counts.batch_stats[0].batch_size == 3
+
+
+def test_a_batch_none_of_whose_requests_survived_is_no_execution():
+    statistics = ModelStatistics("m", "1")
+    statistics.record_batch(batch([request(0), request(0)]), [failure(), failure()], 20 * MS)
+    counts = statistics.snapshot()
+    assert (counts.fail.count, counts.execution_count, counts.last_inference_ms) == (2, 0, 0)
+    assert counts.batch_stats == []
+
+
+def test_python_models_succeed_by_answering():
+    # Triton's Python backend counts a request that was answered with an error as a success.
+    statistics = ModelStatistics("m", "1", answered_is_success=True)
+    statistics.record_batch(batch([request(0)]), [failure()], 20 * MS)
+    counts = statistics.snapshot()
+    assert (counts.success.count, counts.fail.count, counts.execution_count) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("answered_is_success", "executions"), [(False, 0), (True, 1)])
+def test_a_batch_that_fails_as_a_whole(answered_is_success, executions):
+    statistics = ModelStatistics("m", "1", answered_is_success=answered_is_success)
+    statistics.record_batch_failure(batch([request(0), request(5 * MS)]), 20 * MS)
+    counts = statistics.snapshot()
+    assert counts.fail == Duration(2, 35 * MS)
+    assert counts.failures[FailureReason.BACKEND] == 2
+    assert counts.success.count == counts.inference_count == 0
+    assert counts.execution_count == len(counts.batch_stats) == executions
+
+
+def test_a_dropped_request_fails_for_its_reason():
+    statistics = ModelStatistics("m", "1")
+    statistics.record_dropped(request(5 * MS), FailureReason.REJECTED, 8 * MS)
+    counts = statistics.snapshot()
+    assert counts.fail == Duration(1, 3 * MS)
+    assert counts.failures[FailureReason.REJECTED] == 1
+    assert counts.queue.count == 0
+
+
+class TestHistograms:
+    def test_every_latency_lands_in_its_bucket(self):
+        statistics = ModelStatistics("m", "1")
+        executed = batch([request(0), request(9_900_000)], input_ns=100_000, infer_ns=100_001, output_ns=70 * 10**9)
+        statistics.record_batch(executed, [OK, OK], executed.exec_end_ns)
+        latencies = statistics.snapshot().latencies
+        bounds = LATENCY_BOUNDS_NS
+        assert latencies["compute_input"][0] == 2, "a bound belongs to its bucket"
+        assert latencies["compute_infer"][1] == 2
+        assert latencies["compute_output"][-1] == 2, "beyond every bound"
+        assert latencies["queue"][0] == latencies["queue"][bounds.index(10 * MS)] == 1
+        assert latencies["request"][-1] == 2
+
+    def test_counts_equal_the_successes(self):
+        statistics = ModelStatistics("m", "1")
+        for number in range(1, 200):
+            requests = [request(10 * MS - 50_000 * number * n) for n in range(4)]
+            statistics.record_batch(batch(requests), [OK, OK, failure(), OK], 20 * MS)
+        counts = statistics.snapshot()
+        assert set(counts.latencies) == set(LATENCIES)
+        assert {sum(row) for row in counts.latencies.values()} == {counts.success.count} == {199 * 3}
+
+
+class TestSamples:
+    def test_none_are_kept_unless_asked(self):
+        statistics = ModelStatistics("m", "1")
+        statistics.record_batch(batch([request(0)]), [OK], 20 * MS)
+        assert statistics.samples() == []
+
+    def test_they_hold_each_request_and_are_bounded(self):
+        statistics = ModelStatistics("m", "1")
+        statistics.keep_samples()
+        statistics.record_batch(batch([request(0), request(4 * MS)]), [OK, OK], 20 * MS)
+        assert [tuple(sample) for sample in statistics.samples()] == [
+            (20 * MS, 20 * MS, 10 * MS, 1 * MS, 5 * MS, 2 * MS),
+            (20 * MS, 16 * MS, 6 * MS, 1 * MS, 5 * MS, 2 * MS),
+        ]
+        for _ in range(10_000):
+            statistics.record_batch(batch([request(0)]), [OK], 20 * MS)
+        assert len(statistics.samples()) < 10_000
