@@ -115,7 +115,7 @@ class InferRequest:
         self,
         header: RequestHeader,
         data: Sequence[Buffer],
-        on_response: "Callable[[InferRequest, InferResponse], None]",
+        on_response: "Callable[[InferRequest, InferResponse], object]",
         *,
         id: str = "",  # noqa: A002 - the protocol's word
         arrival_ns: int = 0,

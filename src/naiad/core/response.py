@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from naiad.core.errors import InferError
-from naiad.core.request import NO_PARAMETERS, ParameterValue
+from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Buffer, TensorSpec
 
 

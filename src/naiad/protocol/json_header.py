@@ -6,7 +6,8 @@ from typing import Any
 
 from naiad.core.datatype import BY_NAME
 from naiad.core.errors import InferError, internal, invalid_argument
-from naiad.core.request import ParameterValue, RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json_tensor import decode_data
 from naiad.protocol.json_tree import (

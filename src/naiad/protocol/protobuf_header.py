@@ -6,7 +6,8 @@ from google.protobuf.message import DecodeError
 
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import InferError, internal, invalid_argument
-from naiad.core.request import NO_PARAMETERS, RequestHeader, SharedMemoryRegion
+from naiad.core.parameters import NO_PARAMETERS
+from naiad.core.request import RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.protobuf_contents import contents_to_raw
 from naiad.protocol.protobuf_parameters import parse_request_parameters, parse_requested_output, parse_shared_memory

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from naiad.core.errors import InferError, invalid_argument
-from naiad.core.request import ParameterValue, RequestedOutput, SharedMemoryRegion
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import RequestedOutput, SharedMemoryRegion
 
 Parameters: TypeAlias = Mapping[str, Any]
 """A map field: key to `InferParameter` message."""
