@@ -28,12 +28,16 @@ class CallOwner(Protocol):
 
     output: Http2Output
     is_dirty: bool
+    max_queued_bytes: int
 
     def mark_dirty(self) -> None:
         """See that `output` is written soon."""
 
     def release(self, call: "Http2Call") -> None:
         """The call no longer holds its message."""
+
+    def give_up(self, call: "Http2Call") -> None:
+        """End a call whose peer does not take its answers."""
 
 
 class Http2Call(Stream):
@@ -106,9 +110,12 @@ class Http2Call(Stream):
         """Send one message of a streaming answer.
 
         `queued_bytes` tells how much of earlier messages waits for the peer. A call whose peer lets more than the
-        connection's limit wait is ended with RESOURCE_EXHAUSTED.
+        connection's limit wait is reset, which its client sees as RESOURCE_EXHAUSTED, and `on_cancel` is called.
         """
         if self.is_local_closed:
+            return
+        if self.queued_bytes > self.owner.max_queued_bytes:
+            self.owner.give_up(self)
             return
         size = sum(map(len, parts))
         if size > INT32_MAX:

@@ -63,6 +63,7 @@ class Http2Protocol(asyncio.Protocol):
         self._max_message_bytes = server.limits.message_bytes
         self._connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
         self.output = self._connection.output
+        self.max_queued_bytes = server.limits.queued_bytes
         self.is_dirty = False
         """The output is written at the end of this callback, or soon."""
         self._transport: asyncio.Transport | None = None
@@ -140,6 +141,14 @@ class Http2Protocol(asyncio.Protocol):
         if not self._is_reading:
             self._update_reading()
 
+    def give_up(self, call: Http2Call) -> None:
+        """End a call whose peer does not take its answers."""
+        # gRPC clients report this code as RESOURCE_EXHAUSTED.
+        self.output.reset(call, Http2Code.ENHANCE_YOUR_CALM)
+        self.stream_reset(call, Http2Code.ENHANCE_YOUR_CALM)
+        if not self.is_dirty:
+            self.mark_dirty()
+
     # --- the sink of the connection -----------------------------------------------------------------------------
 
     def new_stream(self, stream_id: int, head: RequestHead, send_window: int, receive_window: int) -> Http2Call:
@@ -185,9 +194,11 @@ class Http2Protocol(asyncio.Protocol):
         call.progress_ns = self._arrival_ns
         try:
             messages = call.assembler.feed(data)
-            self._count_collected(call, call.assembler.pending_bytes)
             for message in messages:
                 self._take_message(call, message)
+            if call.assembler is not None:
+                complete_bytes = 0 if call.message is None else len(call.message)
+                self._count_collected(call, call.assembler.pending_bytes + complete_bytes)
         except GrpcError as error:
             self._refuse(call, error)
 
@@ -365,8 +376,7 @@ class Http2Protocol(asyncio.Protocol):
                 call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, f"the request made no progress for {limit_s:g} s")
             )
         for call in blocked:
-            self.output.reset(call, Http2Code.CANCEL)
-            self.stream_reset(call, Http2Code.CANCEL)
+            self.give_up(call)
         if self._server.is_draining:
             self._drain_sweeps += 1
             if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING

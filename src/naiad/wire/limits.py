@@ -29,7 +29,7 @@ class Http2Limits:
     outstanding_bytes: int = 512 * 1024 * 1024
     """Reading pauses while large messages of this size wait for their answers."""
     queued_bytes: int = 64 * 1024 * 1024
-    """Answers that wait for the peer's window: above this, new streams are refused and streamed sends cancelled."""
+    """Answers that wait for the peer's window. Above it new streams are refused; one that sends more is reset."""
     write_buffer_bytes: int = 4 * 1024 * 1024
     """Most bytes handed to the socket at a time."""
     resets_burst: int = 20_000

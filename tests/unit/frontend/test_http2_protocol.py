@@ -1,0 +1,567 @@
+import hpack
+import pytest
+
+from naiad.frontend.http2 import Http2Server
+from naiad.wire import http2_frames as wire
+from naiad.wire.http2_frames import frame, window_update
+from naiad.wire.limits import Http2Limits
+from support.http2_peer import GRPC_FIELDS, OPENING, data_frame, settings_frame, split_frames
+
+SECOND_NS = 10**9
+
+
+class FakeHandle:
+    def __init__(self, delay_s, callback):
+        self.delay_s = delay_s
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+class FakeLoop:
+    """Collects what is scheduled; tests run it."""
+
+    def __init__(self):
+        self.soon = []
+        self.timers = []
+
+    def call_soon(self, callback):
+        self.soon.append(callback)
+
+    def call_later(self, delay_s, callback):
+        self.timers.append(FakeHandle(delay_s, callback))
+        return self.timers[-1]
+
+    def run_soon(self):
+        callbacks, self.soon = self.soon, []
+        for callback in callbacks:
+            callback()
+
+
+class FakeTransport:
+    def __init__(self):
+        self.written = []
+        self.unsent_bytes = 0
+        self.is_reading = True
+        self.is_closed = False
+        self.is_aborted = False
+
+    def write(self, data):
+        self.written.append(bytes(data))
+
+    def writelines(self, pieces):
+        self.written.append(b"".join(pieces))
+
+    def close(self):
+        self.is_closed = True
+
+    def abort(self):
+        self.is_closed = self.is_aborted = True
+
+    def is_closing(self):
+        return self.is_closed
+
+    def pause_reading(self):
+        self.is_reading = False
+
+    def resume_reading(self):
+        self.is_reading = True
+
+    def get_extra_info(self, name):
+        return None
+
+    def get_write_buffer_size(self):
+        return self.unsent_bytes
+
+    def set_write_buffer_limits(self, high, low):
+        assert low < high
+
+
+class FakeService:
+    """Keeps the calls; answers those whose path says so."""
+
+    def __init__(self):
+        self.calls = []
+        self.messages = []
+        self.cancelled = []
+        self.half_closed = 0
+
+    def unary(self, call, message):
+        self.calls.append(call)
+        self.messages.append(bytes(message))
+        call.on_cancel = lambda: self.cancelled.append(call)
+        if call.path == "/s/Echo":
+            call.respond((message,))
+        if call.path == "/s/Broken":
+            raise ZeroDivisionError
+
+    def is_streaming(self, path):
+        return path == "/s/Stream"
+
+    def stream_message(self, call, message):
+        if call not in self.calls:
+            self.calls.append(call)
+        self.messages.append(bytes(message))
+        call.on_cancel = lambda: self.cancelled.append(call)
+
+    def stream_half_closed(self, call):
+        self.half_closed += 1
+
+
+class Scene:
+    """A client, a server with a fake loop and transport, and the service behind it."""
+
+    def __init__(self, limits=None, **options):
+        self.loop = FakeLoop()
+        self.service = FakeService()
+        self.server = Http2Server(self.service, self.loop, limits, **options)
+        self.protocol = self.server.protocol()
+        self.transport = FakeTransport()
+        self.encoder = hpack.Encoder()
+        self.decoder = hpack.Decoder()
+        self.protocol.connection_made(self.transport)
+
+    def open(self):
+        self.send(OPENING)
+        self.frames()
+        return self
+
+    def send(self, data):
+        self.protocol.data_received(data)
+
+    def headers(self, stream_id, path="/s/Echo", *more):
+        fields = [field for field in GRPC_FIELDS if field[0] != ":path"]
+        return frame(
+            wire.HEADERS, 4, stream_id, self.encoder.encode([*fields[:3], (":path", path), *fields[3:], *more])
+        )
+
+    def request(self, stream_id, message, path="/s/Echo", *more):
+        return self.headers(stream_id, path, *more) + data_frame(stream_id, framed(message), end=True)
+
+    def frames(self):
+        self.loop.run_soon()
+        written, self.transport.written = self.transport.written, []
+        return list(split_frames(b"".join(written)))
+
+    def answers(self):
+        """Return {stream: (fields, body)} of what was written since."""
+        answers = {}
+        for kind, _, stream_id, payload in self.frames():
+            fields, body = answers.setdefault(stream_id, ({}, bytearray()))
+            if kind == wire.HEADERS:
+                fields.update(self.decoder.decode(payload))
+            elif kind == wire.DATA:
+                body += payload
+        return {stream_id: (fields, bytes(body)) for stream_id, (fields, body) in answers.items() if fields}
+
+    def status(self, stream_id):
+        fields, _ = self.answers()[stream_id]
+        return fields.get("grpc-status"), fields.get("grpc-message")
+
+
+def framed(message):
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+@pytest.fixture
+def scene():
+    return Scene().open()
+
+
+def test_unary_call_is_answered_with_status_ok(scene):
+    for stream_id in (1, 3, 5):  # by the long way, then by the short one
+        scene.send(scene.request(stream_id, b"hello"))
+        fields, body = scene.answers()[stream_id]
+        assert fields[":status"] == "200"
+        assert fields["content-type"] == "application/grpc"
+        assert fields["grpc-status"] == "0"
+        assert body == framed(b"hello")
+
+
+def test_call_tells_path_metadata_and_arrival(scene):
+    scene.send(scene.request(1, b"", "/s/Keep", ("x-request", "7")))
+    (call,) = scene.service.calls
+    assert call.path == "/s/Keep"
+    assert (b"x-request", b"7") in call.metadata
+    assert not [name for name, _ in call.metadata if name.startswith(b":")]
+    assert call.arrival_ns > 0
+    assert call.deadline_ns == 0
+
+
+def test_answers_of_one_callback_leave_with_one_write(scene):
+    scene.send(scene.request(1, b"a"))
+    scene.send(scene.request(3, b"a"))
+    scene.frames()
+    scene.send(b"".join(scene.request(i, b"a") for i in (5, 7, 9)))
+    assert len(scene.transport.written) == 1
+    assert sorted(scene.answers()) == [5, 7, 9]
+
+
+def test_answers_from_later_callbacks_leave_with_one_write(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep") + scene.request(3, b"b", "/s/Keep"))
+    for call in scene.service.calls:
+        call.respond([b"later"])
+    assert scene.transport.written == []
+    assert len(scene.loop.soon) == 1
+    scene.loop.run_soon()
+    assert len(scene.transport.written) == 1
+
+
+def test_second_answer_does_nothing(scene):
+    scene.send(scene.request(1, b"a"))
+    (call,) = scene.service.calls
+    scene.frames()
+    call.respond([b"again"])
+    call.send([b"again"])
+    call.finish(0)
+    assert scene.frames() == []
+
+
+def test_failed_call_is_trailers_only(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].finish(3, "bad: ü%", ((b"x-more", b"1"),))
+    (headers,) = scene.frames()
+    assert headers[1] == wire.FLAG_END_HEADERS | wire.FLAG_END_STREAM
+    fields = dict(scene.decoder.decode(headers[3]))
+    assert fields["grpc-status"] == "3"
+    assert fields["grpc-message"] == "bad: %C3%BC%25"
+    assert fields["x-more"] == "1"
+
+
+def test_message_over_several_frames(scene):
+    scene.send(scene.headers(1) + data_frame(1, framed(b"hello")[:7]))
+    scene.send(data_frame(1, framed(b"hello")[7:]) + data_frame(1, b"", end=True))
+    assert scene.answers()[1][1] == framed(b"hello")
+
+
+@pytest.mark.parametrize("body", [framed(b"a") + framed(b"b"), b""])
+def test_unary_call_needs_exactly_one_message(scene, body):
+    scene.send(scene.headers(1) + data_frame(1, body, end=True))
+    assert scene.status(1)[0] == "12"
+    assert scene.service.calls == []
+
+
+def test_message_cut_short_is_refused(scene):
+    scene.send(scene.headers(1) + data_frame(1, framed(b"hello")[:-1], end=True))
+    assert scene.status(1)[0] == "13"
+
+
+def test_message_above_the_limit_is_refused_before_it_has_come():
+    scene = Scene(Http2Limits(message_bytes=10)).open()
+    scene.send(scene.headers(1) + data_frame(1, framed(bytes(11))[:6]))
+    frames = scene.frames()
+    assert [kind for kind, _, _, _ in frames] == [wire.HEADERS, wire.RST_STREAM]
+    assert dict(scene.decoder.decode(frames[0][3]))["grpc-status"] == "8"
+    scene.send(data_frame(1, bytes(11), end=True) + scene.request(3, b"x" * 10))
+    assert scene.answers()[3][1] == framed(b"x" * 10)
+
+
+def test_short_way_keeps_the_limit():
+    scene = Scene(Http2Limits(message_bytes=10)).open()
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, bytes(11)))
+        assert scene.status(stream_id)[0] == "8"
+
+
+def test_incomplete_messages_of_a_connection_are_bounded():
+    scene = Scene(Http2Limits(collecting_bytes=100)).open()
+    scene.send(scene.headers(1) + data_frame(1, framed(bytes(60))))  # complete, but its stream has not ended
+    scene.send(scene.headers(3) + data_frame(3, framed(bytes(200))[:60]))
+    assert scene.status(3)[0] == "8"
+    scene.send(data_frame(1, b"", end=True))
+    assert scene.answers()[1][1] == framed(bytes(60))
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        (("grpc-encoding", "snappy"), "12", "gzip"),
+        (("grpc-timeout", "1x"), "13", "grpc-timeout"),
+    ],
+)
+def test_bad_grpc_fields_are_refused(scene, more, status, words):
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, b"x", "/s/Echo", more))
+        seen, message = scene.status(stream_id)
+        assert seen == status
+        assert words in message
+
+
+def test_other_content_is_refused_with_415(scene):
+    block = scene.encoder.encode([(":method", "GET"), (":scheme", "http"), (":path", "/v2"), (":authority", "x")])
+    scene.send(frame(wire.HEADERS, 5, 1, block))
+    fields, body = scene.answers()[1]
+    assert fields[":status"] == "415"
+    assert b"gRPC" in body
+    assert int(fields["content-length"]) == len(body)
+
+
+def test_http1_client_is_told(scene):
+    scene = Scene()
+    scene.send(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"".join(scene.transport.written).startswith(b"HTTP/1.1 400 ")
+    assert scene.transport.is_closed
+
+
+def test_defect_of_the_service_costs_one_call(scene, caplog):
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, b"x", "/s/Broken"))
+        assert scene.status(stream_id)[0] == "13"
+    scene.send(scene.request(7, b"x"))
+    assert scene.answers()[7][1] == framed(b"x")
+    assert "ZeroDivisionError" in caplog.text
+
+
+# Streaming
+
+
+def test_streaming_call_gets_its_messages_one_by_one(scene):
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")[:4]))
+    assert scene.service.messages == [b"a"]
+    (call,) = scene.service.calls
+    call.send([b"one"])
+    call.send([b"t", b"wo"])
+    assert scene.answers()[1][1] == framed(b"one") + framed(b"two")
+    scene.send(data_frame(1, framed(b"b")[4:], end=True))
+    assert scene.service.messages == [b"a", b"b"]
+    assert scene.service.half_closed == 1
+    call.finish(0)
+    assert scene.status(1) == ("0", None)
+
+
+def test_streaming_call_in_one_piece(scene):
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, b"m", "/s/Stream"))
+    assert scene.service.messages == [b"m"] * 3
+    assert scene.service.half_closed == 3
+
+
+def test_call_whose_peer_does_not_read_tells_what_waits_and_is_ended():
+    scene = Scene(Http2Limits(queued_bytes=100_000)).open()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    (call,) = scene.service.calls
+    call.send([bytes(100_000)])
+    assert 0 < call.queued_bytes < 100_000
+    call.send([bytes(100_000)])
+    call.send([bytes(100_000)])
+    assert scene.service.cancelled == [call]
+    assert scene.frames()[-1][0] == wire.RST_STREAM
+    assert scene.protocol.output.queued_bytes == 0
+
+
+# Cancellation and deadlines
+
+
+def test_reset_cancels_the_call(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    assert scene.service.cancelled == scene.service.calls
+    scene.service.calls[0].respond([b"late"])
+    assert scene.frames() == []
+
+
+def test_lost_connection_cancels_all_calls(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep") + scene.request(3, b"a", "/s/Keep"))
+    scene.protocol.connection_lost(None)
+    assert scene.service.cancelled == scene.service.calls
+    scene.service.calls[0].respond([b"late"])
+    scene.loop.run_soon()
+    assert scene.server.connection_count == 0
+
+
+def test_failing_cancel_is_logged(scene, caplog):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].on_cancel = lambda: 1 // 0
+    scene.send(frame(wire.RST_STREAM, 0, 1, bytes(4)))
+    assert "ZeroDivisionError" in caplog.text
+    assert not scene.transport.is_closed
+
+
+def test_deadline_ends_the_call_and_cancels_it(scene, monkeypatch):
+    for stream_id in (1, 3):
+        scene.send(scene.request(stream_id, b"a", "/s/Keep", ("grpc-timeout", "2S")))
+    scene.send(scene.request(5, b"a", "/s/Keep"))
+    first, second, third = scene.service.calls
+    assert first.deadline_ns - first.arrival_ns == 2 * SECOND_NS
+    assert third.deadline_ns == 0
+    timers = [timer for timer in scene.loop.timers if timer.delay_s == 2.0]
+    assert len(timers) == 1  # one for both
+    deadlines = scene.protocol._deadlines
+    deadlines._now_ns = lambda: first.deadline_ns
+    second.deadline_ns = first.deadline_ns + SECOND_NS
+    timers[0].callback()
+    assert scene.status(1) == ("4", "Deadline Exceeded")
+    assert scene.service.cancelled == [first]
+    assert scene.loop.timers[-1].delay_s == 1.0  # now for the second
+    second.respond([b"in time"])
+    scene.frames()
+    deadlines._now_ns = lambda: second.deadline_ns
+    count = len(scene.loop.timers)
+    scene.loop.timers[-1].callback()
+    assert scene.frames() == []
+    assert len(scene.loop.timers) == count
+
+
+def test_shorter_deadline_rearms_the_timer(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep", ("grpc-timeout", "9S")))
+    scene.send(scene.request(3, b"a", "/s/Keep", ("grpc-timeout", "1S")))
+    long, short = scene.loop.timers[-2:]
+    assert long.is_cancelled
+    assert short.delay_s == 1.0
+
+
+# Back pressure
+
+
+def test_full_socket_pauses_reading_and_making_frames(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.protocol.pause_writing()
+    assert not scene.transport.is_reading
+    scene.service.calls[0].send([bytes(1000)])
+    assert [kind for kind, _, _, _ in scene.frames()] == [wire.HEADERS]
+    scene.protocol.resume_writing()
+    assert scene.transport.is_reading
+    assert [kind for kind, _, _, _ in scene.frames()] == [wire.DATA]
+
+
+def test_large_messages_that_wait_pause_reading():
+    scene = Scene(Http2Limits(outstanding_bytes=150_000)).open()
+    for stream_id in (1, 3):
+        scene.send(scene.headers(stream_id, "/s/Keep") + data_frame(stream_id, framed(bytes(100_000)), end=True))
+    assert not scene.transport.is_reading
+    scene.service.calls[0].respond([b""])
+    assert scene.transport.is_reading
+    scene.service.calls[1].finish(13)
+    assert scene.protocol._held_bytes == 0
+
+
+def test_large_answer_goes_on_when_the_peer_opens_its_window(scene):
+    scene.send(settings_frame({4: 2**31 - 1, 5: 2**20}) + window_update(0, 2**30))
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    body = bytes(10 * 2**20)
+    scene.service.calls[0].respond([body])
+    assert scene.answers()[1][1] == framed(body)
+
+
+# Time limits
+
+
+def start_ns(scene):
+    return scene.protocol._clock._begin_ns
+
+
+def test_peer_that_says_nothing_is_closed():
+    scene = Scene(Http2Limits(preface_timeout_s=5))
+    scene.server.sweep(start_ns(scene) + 4 * SECOND_NS)
+    assert not scene.transport.is_closed
+    scene.server.sweep(start_ns(scene) + 5 * SECOND_NS)
+    assert scene.transport.is_closed
+
+
+def test_idle_connection_stays_open(scene):
+    scene.server.sweep(start_ns(scene) + 10**6 * SECOND_NS)
+    assert not scene.transport.is_closed
+
+
+def test_frame_that_is_never_completed_closes_the_connection(scene):
+    scene.send(scene.headers(1)[:-1])
+    scene.server.sweep(start_ns(scene) + 40 * SECOND_NS)
+    assert scene.transport.is_closed
+
+
+def test_body_without_progress_ends_the_call_not_the_connection(scene):
+    scene.send(scene.headers(1) + data_frame(1, framed(b"abc")[:6]))
+    scene.send(scene.headers(3, "/s/Stream"))
+    scene.server.sweep(start_ns(scene) + 200 * SECOND_NS)
+    answers = scene.answers()
+    assert answers[1][0]["grpc-status"] == "4"
+    assert 3 not in answers
+    assert not scene.transport.is_closed
+
+
+def test_answer_that_the_peer_does_not_take_is_dropped(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].respond([bytes(10**6)])
+    begin_ns = start_ns(scene)
+    scene.server.sweep(begin_ns + SECOND_NS)
+    scene.send(window_update(0, 10) + window_update(1, 10))  # progress
+    scene.server.sweep(begin_ns + 2 * SECOND_NS)
+    scene.server.sweep(begin_ns + 61 * SECOND_NS)
+    assert scene.protocol.output.queued_bytes > 0
+    scene.server.sweep(begin_ns + 62 * SECOND_NS)
+    assert scene.protocol.output.queued_bytes == 0
+    assert scene.frames()[-1][0] == wire.RST_STREAM
+
+
+def test_socket_that_takes_nothing_is_dropped(scene):
+    scene.transport.unsent_bytes = 1000
+    begin_ns = start_ns(scene)
+    scene.server.sweep(begin_ns)
+    scene.transport.unsent_bytes = 999
+    scene.server.sweep(begin_ns + 60 * SECOND_NS)
+    assert not scene.transport.is_aborted
+    scene.server.sweep(begin_ns + 120 * SECOND_NS)
+    assert scene.transport.is_aborted
+
+
+# The end
+
+
+def test_drain_lets_calls_finish(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.server.drain()
+    first, ping = scene.frames()
+    assert first[0] == wire.GOAWAY
+    scene.send(frame(wire.PING, wire.FLAG_ACK, 0, ping[3]))
+    assert not scene.transport.is_closed
+    scene.service.calls[0].respond([b"last"])
+    assert scene.answers()[1][1] == framed(b"last")
+    assert scene.transport.is_closed
+
+
+def test_drain_does_not_wait_for_a_peer_that_answers_no_ping(scene):
+    scene.server.drain()
+    for _ in range(2):
+        scene.server.sweep(start_ns(scene))
+    assert scene.transport.is_closed
+
+
+def test_goaway_of_the_peer_closes_after_its_calls(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
+    assert not scene.transport.is_closed
+    scene.service.calls[0].respond([b"x"])
+    scene.frames()
+    assert scene.transport.is_closed
+
+
+def test_connection_error_is_told_and_closes(scene):
+    scene.send(frame(wire.PING, 0, 0, b""))
+    assert [kind for kind, _, _, _ in scene.frames()] == [wire.GOAWAY]
+    assert scene.transport.is_closed
+
+
+def test_connections_are_counted_and_bounded():
+    scene = Scene(max_connections=1)
+    assert scene.server.connection_count == 1
+    second = scene.server.protocol()
+    transport = FakeTransport()
+    second.connection_made(transport)
+    assert transport.is_closed
+    assert list(split_frames(b"".join(transport.written)))[-1][0] == wire.GOAWAY
+    second.connection_lost(None)
+    assert scene.server.connection_count == 1
+
+
+def test_abort_drops_connections(scene):
+    scene.server.abort()
+    assert scene.transport.is_aborted
+
+
+def test_server_without_connections_has_no_timer():
+    scene = Scene()
+    (timer,) = scene.loop.timers
+    scene.protocol.connection_lost(None)
+    timer.callback()
+    assert len(scene.loop.timers) == 1
