@@ -72,6 +72,36 @@ class Instance(abc.ABC):
         """Release what the instance holds. No batch is running and none will follow."""
 
 
+class RemoteInstance(Instance):
+    """An instance that executes in another process, so that a batch can be begun and finished without blocking.
+
+    The event loop drives it itself: two threads fewer to wake for each batch. Everything but `execute` (which serves
+    callers without a loop, and which the loop's thread pool uses for batches that take long to hand over) is called
+    on the loop. One batch at a time: `begin`, then `finish` whenever `fileno()` is readable until it returns.
+    """
+
+    @abc.abstractmethod
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the answer has come or the other process has died.
+
+        It may change only while `health` is not empty. -1 while there is no other process.
+        """
+
+    @abc.abstractmethod
+    def begin(self, batch: Batch) -> None:
+        """Hand `batch` over. Raises as `execute` does."""
+
+    @abc.abstractmethod
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Return the responses of the batch begun, None while they have not completely arrived.
+
+        Stamps the times of the batch. Raises as `execute` does.
+        """
+
+    def abandon(self) -> None:  # noqa: B027
+        """Called when the batch begun has exceeded its time; `finish` must raise soon."""
+
+
 class Model(abc.ABC):
     """One loaded version of a model: what its instances share (a session, weights)."""
 

@@ -17,6 +17,12 @@ class Loop(Protocol):
     def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
         """Run `callback` after what the loop already has to do; callable on the loop only."""
 
+    def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> object:
+        """Run `callback` whenever `fd` is readable; callable on the loop only."""
+
+    def remove_reader(self, fd: int) -> object:
+        """Stop watching `fd`; callable on the loop only."""
+
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object:
         """Run `callback` on the loop soon; callable from any thread."""
 

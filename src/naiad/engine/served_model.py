@@ -1,12 +1,11 @@
-"""One served model version: its scheduler, its instances, and the threads in which these execute."""
+"""One served model version: its scheduler, its instances, and what drives them."""
 
-import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from naiad.backend.api import Instance, Model
+from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
@@ -15,22 +14,24 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.delivery import Delivery
+from naiad.engine.instance_on_loop import InstanceOnLoop
+from naiad.engine.instance_thread import InstanceThread
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
 
-_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
-_HEALTH_POLL_S = 0.05
-"""How often the thread of an instance that cannot execute looks whether it can again."""
+Driver = InstanceThread | InstanceOnLoop
+_STOPPED = -1
 
 
 class ServedModel:
     """A loaded version that takes requests until it is stopped.
 
-    The scheduler is pure and guarded by one lock; an instance's thread takes its next batch itself, so no loop round
-    trip lies between two batches, and a thread that finds nothing sleeps on a lock of its own until it is released.
+    The scheduler is pure and guarded by one lock. Each instance has a driver, which takes its next batch itself as
+    soon as it has none: a thread for instances that block, the loop for those that execute in another process. A
+    driver that finds nothing to do waits in the list of the idle until a request wakes it.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that the loader has made
@@ -65,17 +66,19 @@ class ServedModel:
         keeps_order = config.dynamic_batching.preserve_ordering and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
         self._lock = threading.Lock()
-        self._idle: list[threading.Lock] = []
+        self._idle: list[Driver] = []
         self._executing = 0
         self._stopping = False
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
-        self._threads = [
-            threading.Thread(target=self._run_instance, args=(instance,), name=f"{name}:{self.version}", daemon=True)
-            for instance in self._instances
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._drivers: list[Driver] = [self._driver_for(instance) for instance in self._instances]
+        for driver in self._drivers:
+            driver.start()
+
+    def _driver_for(self, instance: Instance) -> Driver:
+        if isinstance(instance, RemoteInstance):
+            return InstanceOnLoop(self, instance, self._loop)
+        return InstanceThread(self, instance, self._loop)
 
     # --- called on the event loop -------------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class ServedModel:
         request.batch_size = admission.batch_size
         request.shape_key = admission.shape_key
         request.model = self
-        waker = None
+        idle = None
         with self._lock:
             if self._stopping:
                 raise self._stopped(request)
@@ -98,12 +101,10 @@ class ServedModel:
             if self._ordered is not None:
                 self._ordered.expect(request)
             if worth_waking and self._idle:
-                waker = self._idle.pop()
+                idle = self._idle.pop()
             expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
-        if waker is not None:
-            # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
-            # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
-            self._loop.call_soon(waker.release)
+        if idle is not None:
+            idle.wake()
         if expire_ns:
             self._arm_timer(expire_ns)
 
@@ -177,12 +178,11 @@ class ServedModel:
             self._stopping = True
             self._wake_all()
         deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
         with self._lock:
             left = self._scheduler.drain()
         self._drop([(request, self._stopped(request)) for request in left])
-        finished = not left and not any(thread.is_alive() for thread in self._threads)
+        finished = not left and all(ended)
         for instance in self._instances:
             instance.close()
         self._backend_model.close()
@@ -204,115 +204,100 @@ class ServedModel:
             responses = [response for _, response in released]
         self._delivery.post(requests, responses)
 
-    # --- the instance's thread ----------------------------------------------------------------------------------
+    # --- called by the drivers ----------------------------------------------------------------------------------
 
-    def _run_instance(self, instance: Instance) -> None:
-        waker = threading.Lock()
-        waker.acquire()
-        while True:
-            batch = self._take(instance, waker)
-            if batch is None:
-                return
-            try:
-                self._execute(instance, batch)
-            finally:
-                with self._lock:
-                    self._executing -= len(batch.requests)
+    def take(self, driver: Driver) -> tuple[Batch | None, int]:
+        """Return the next batch for a free instance.
 
-    def _take(self, instance: Instance, waker: threading.Lock) -> Batch | None:
-        """Return the next batch for an instance; blocks until there is one. None when the model has stopped."""
-        while True:
-            health = instance.health
-            if health:
-                if self._wait_unhealthy(health):
-                    continue
-                return None
-            with self._lock:
-                now_ns = _now_ns()
-                wake_ns = 0
-                dropped = self._scheduler.expire(now_ns) if self._scheduler.has_timeouts else ()
-                batch = self._scheduler.take(now_ns)
-                if batch is not None:
-                    self._executing += len(batch.requests)
-                    other = self._idle.pop() if self._idle and self._scheduler.pending_count else None
-                elif self._stopping and not self._scheduler.pending_count:
-                    return None
-                else:
-                    other = None
-                    wake_ns = self._scheduler.wake_ns()
-                    self._idle.append(waker)
-            if dropped:
-                self._drop(dropped)
-            if batch is not None:
-                if other is not None:
-                    other.release()
-                return batch
-            self._sleep(waker, wake_ns)
-
-    def _sleep(self, waker: threading.Lock, wake_ns: int) -> None:
-        if not wake_ns:
-            waker.acquire()
-            return
-        if waker.acquire(timeout=max(0.0, (wake_ns - _now_ns()) / 1e9)):
-            return
+        Without one the driver has joined the idle, and the second value is the monotonic time at which it should ask
+        again if nobody wakes it before (0 for never, negative when the model has stopped and nothing is left to do).
+        """
+        other: Driver | None = None
+        dropped: Sequence[tuple[InferRequest, InferError]] = ()
+        wake_ns = 0
         with self._lock:
-            if waker in self._idle:
-                self._idle.remove(waker)
-                return
-        # Someone took the waker from the list and is about to release it.
-        waker.acquire()
+            now_ns = _now_ns()
+            if self._scheduler.has_timeouts:
+                dropped = self._scheduler.expire(now_ns)
+            batch = self._scheduler.take(now_ns)
+            if batch is not None:
+                self._executing += len(batch.requests)
+                if self._idle and self._scheduler.pending_count:
+                    other = self._idle.pop()
+            elif self._stopping and not self._scheduler.pending_count:
+                wake_ns = _STOPPED
+            else:
+                wake_ns = self._scheduler.wake_ns()
+                self._idle.append(driver)
+        if dropped:
+            self._drop(dropped)
+        if other is not None:
+            other.wake_now()
+        return batch, wake_ns
 
-    def _wait_unhealthy(self, reason: str) -> bool:
-        """Wait a moment while an instance cannot execute; False when the model has stopped.
+    def withdraw(self, driver: Driver) -> bool:
+        """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
+        with self._lock:
+            if driver in self._idle:
+                self._idle.remove(driver)
+                return True
+        return False
+
+    def tend_unhealthy(self) -> bool:
+        """See to the queue while an instance cannot execute; False when the model has stopped.
 
         While no instance can execute nobody else will answer what is queued, so it is answered here.
         """
-        if self.health:
+        reason = self.health
+        if reason:
             with self._lock:
                 left = self._scheduler.drain()
-            failure = [(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left]
-            self._drop(failure)
-        if self._stopping:
-            return False
-        time.sleep(_HEALTH_POLL_S)
-        return True
+            self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
+        return not self._stopping
 
-    def _execute(self, instance: Instance, batch: Batch) -> None:
+    def execute(self, instance: Instance, batch: Batch) -> None:
+        """Execute a batch, blocking, and see to its answers."""
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
         try:
             responses = instance.execute(batch)
-            if len(responses) != len(batch.requests):
-                raise internal(f"backend returned {len(responses)} responses for {len(batch.requests)} requests")
         except Exception as error:
-            self._fail(batch, error)
+            self.fail(batch, error)
+        else:
+            self.complete(batch, responses)
+
+    def complete(self, batch: Batch, responses: Sequence[InferResponse]) -> None:
+        """See to the answers of a batch that was executed; callable on any thread."""
+        if len(responses) != len(batch.requests):
+            self.fail(batch, internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests"))
             return
         batch.exec_end_ns = end_ns = _now_ns()
         self.statistics.record_batch(batch, responses, end_ns)
-        if self._ordered is not None:
-            self._deliver(batch.requests, responses)
-        else:
-            self._delivery.post(batch.requests, responses)
+        self._executing_ended(batch)
+        self._deliver(batch.requests, responses)
 
-    def _fail(self, batch: Batch, error: Exception) -> None:
+    def fail(self, batch: Batch, error: Exception) -> None:
+        """Answer every request of a batch whose execution raised `error`; callable on any thread."""
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,
                 f"executing model '{self.name}' failed: {type(error).__name__}: {error}",
-                detail=traceback.format_exc(),
+                detail="".join(traceback.format_exception(error)),
             )
         error.reason = error.reason or FailureReason.BACKEND
         batch.exec_end_ns = end_ns = _now_ns()
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch_failure(batch, end_ns)
+        self._executing_ended(batch)
         response = InferResponse(self._error_header, error=error)
         self._deliver(batch.requests, [response] * len(batch.requests))
 
+    def _executing_ended(self, batch: Batch) -> None:
+        with self._lock:
+            self._executing -= len(batch.requests)
+
     def _wake_all(self) -> None:
-        for waker in self._idle:
-            waker.release()
+        for driver in self._idle:
+            driver.wake_now()
         self._idle.clear()
-
-
-Publish = Callable[[ServedModel], None]

@@ -1,0 +1,78 @@
+"""Drives an instance that blocks while it executes: a thread of its own that takes its next batch itself."""
+
+import threading
+import time
+
+from naiad.backend.api import Instance
+from naiad.core.batch import Batch
+from naiad.core.ports import Loop
+from naiad.engine.batch_source import BatchSource
+
+_HEALTH_POLL_S = 0.05
+"""How often an instance that cannot execute is asked whether it can again."""
+
+
+class InstanceThread:
+    """One thread per instance: no loop round trip lies between two batches.
+
+    A thread that finds nothing to do sleeps on a lock of its own until the model releases it.
+    """
+
+    def __init__(self, model: BatchSource, instance: Instance, loop: Loop) -> None:
+        self._model = model
+        self._instance = instance
+        self._loop = loop
+        self._waker = threading.Lock()
+        self._waker.acquire()
+        self._thread = threading.Thread(target=self._run, name=f"{model.name}:{model.version}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take batches."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End its sleep soon; called on the loop after the model has taken it off the list of the idle."""
+        # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
+        # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
+        self._loop.call_soon(self._waker.release)
+
+    def wake_now(self) -> None:
+        """End its sleep at once; callable on any thread."""
+        self._waker.release()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end after the model was told to stop; whether it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next()
+            if batch is None:
+                return
+            self._model.execute(self._instance, batch)
+
+    def _next(self) -> Batch | None:
+        """Return the next batch; blocks until there is one. None when the model has stopped."""
+        model = self._model
+        while True:
+            if self._instance.health:
+                if not model.tend_unhealthy():
+                    return None
+                time.sleep(_HEALTH_POLL_S)
+                continue
+            batch, wake_ns = model.take(self)
+            if batch is not None:
+                return batch
+            if wake_ns < 0:
+                return None
+            self._sleep(wake_ns)
+
+    def _sleep(self, wake_ns: int) -> None:
+        if not wake_ns:
+            self._waker.acquire()
+        elif not self._waker.acquire(timeout=max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)):
+            if self._model.withdraw(self):
+                return
+            # Someone has taken it off the list of the idle and is about to release it.
+            self._waker.acquire()
