@@ -17,6 +17,7 @@ from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_
 LIMITS = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
 NAMES = st.sampled_from(["x-a", "x-b", "grpc-timeout", "user-agent"])
 FIELDS = st.lists(st.tuples(NAMES, st.sampled_from(["1", "2", "3S", "x" * 50])), max_size=3)
+LENGTHS = st.sampled_from([[], [], [("content-length", "3")]])
 
 
 @st.composite
@@ -24,18 +25,21 @@ def conversations(draw):
     """Bytes of a client that mostly keeps the rules, and sometimes does not."""
     encoder = hpack.Encoder()
     data = bytearray(OPENING)
+    later = bytearray()
     stream_id = -1
     for _ in range(draw(st.integers(1, 8))):
         stream_id += 2
-        block = encoder.encode(GRPC_FIELDS + draw(FIELDS))
-        body = draw(st.binary(max_size=40))
-        shape = draw(st.sampled_from(["one", "padded", "split", "trailers", "continued", "reset", "noise"]))
+        block = encoder.encode(GRPC_FIELDS + draw(FIELDS) + draw(LENGTHS))
+        body = draw(st.one_of(st.just(b"abc"), st.binary(max_size=40)))
+        shape = draw(st.sampled_from(["one", "later", "padded", "split", "trailers", "continued", "reset", "noise"]))
         if shape == "continued":
             data += frame(wire.HEADERS, 0, stream_id, block[:5]) + frame(wire.CONTINUATION, 4, stream_id, block[5:])
         else:
             data += frame(wire.HEADERS, 4, stream_id, block)
         if shape == "padded":
             data += frame(wire.DATA, 9, stream_id, b"\x07" + body + bytes(7))
+        elif shape == "later":  # as nghttp2 does: the heads of several requests first
+            later += data_frame(stream_id, body, end=True)
         elif shape == "split":
             data += data_frame(stream_id, body[:9]) + data_frame(stream_id, body[9:], end=True)
         elif shape == "trailers":
@@ -47,7 +51,10 @@ def conversations(draw):
             data += frame(kind, draw(st.integers(0, 255)), draw(st.integers(0, 9)), draw(st.binary(max_size=12)))
         else:
             data += data_frame(stream_id, body, end=True)
-    return bytes(data)
+        if draw(st.booleans()):
+            data += later
+            later.clear()
+    return bytes(data + later)
 
 
 def play(data, cuts):
@@ -60,7 +67,8 @@ def play(data, cuts):
             peer.send(data[begin:end])
         except Http2Error as failure:
             error = failure.code
-    return peer.sink.calls, peer.sink.bodies, peer.raw(), error
+    calls = sorted(peer.sink.calls, key=lambda call: call[1])  # a stable sort: by stream, each in its order
+    return calls, peer.sink.bodies, peer.raw(), error
 
 
 @given(st.data())

@@ -54,8 +54,7 @@ class RequestHead:
         """Why the request is malformed (RFC 9113 8.1.1); empty when it is not."""
         self.is_too_large = is_too_large
         """Legal or not, it is over the limit of the header list."""
-        self.is_plain = not error and not is_too_large and content_length < 0
-        """Nothing about it needs checking when its body arrives."""
+        self.is_plain = not error and not is_too_large
         self.memo: Any = None
 
     def field(self, name: bytes) -> bytes | None:
