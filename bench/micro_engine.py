@@ -29,6 +29,8 @@ from naiad.telemetry.statistics import ModelStatistics
 
 
 class Nothing(Instance):
+    runs_on_any_thread = "--thread" not in sys.argv
+
     def __init__(self) -> None:
         self.header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1, 16))])
 

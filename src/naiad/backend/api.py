@@ -53,6 +53,12 @@ class InstanceSpec:
 class Instance(abc.ABC):
     """One executor of a model version. It executes one batch at a time in a thread of its own."""
 
+    runs_on_any_thread: ClassVar[bool] = False
+    """Whether `execute` may also be called on the event loop, never at the same time as on its own thread.
+
+    The engine does so while executions take less time than waking a thread costs.
+    """
+
     @abc.abstractmethod
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         """Execute `batch` and return one response per request, in the order of `batch.requests`.

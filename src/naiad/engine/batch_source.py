@@ -23,11 +23,11 @@ class BatchSource(Protocol):
     def tend_unhealthy(self) -> bool:
         """See to the queue while an instance cannot execute; False when the model has stopped."""
 
-    def execute(self, instance: Instance, batch: Batch) -> None:
+    def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
         """Execute a batch, blocking, and see to its answers."""
 
-    def complete(self, batch: Batch, responses: Sequence[InferResponse]) -> None:
+    def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed."""
 
-    def fail(self, batch: Batch, error: Exception) -> None:
+    def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`."""

@@ -34,14 +34,23 @@ class Delivery:
             self._woken = True
             self._loop.call_soon_threadsafe(self._deliver)
 
+    def deliver(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
+        """Deliver at once, after whatever was posted before; called on the loop."""
+        if self._answers:
+            self._deliver()
+        _answer(requests, responses)
+
     def _deliver(self) -> None:
         self._woken = False
         answers = self._answers
         while answers:
-            requests, responses = answers.popleft()
-            for request, response in zip(requests, responses, strict=True):
-                try:
-                    request.on_response(request, response)
-                except Exception:
-                    # One broken exchange must not keep its batch mates from their answers.
-                    _log.exception("answering request '%s' failed", request.id)
+            _answer(*answers.popleft())
+
+
+def _answer(requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
+    for request, response in zip(requests, responses, strict=True):
+        try:
+            request.on_response(request, response)
+        except Exception:
+            # One broken exchange must not keep its batch mates from their answers.
+            _log.exception("answering request '%s' failed", request.id)

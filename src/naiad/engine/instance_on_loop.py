@@ -74,7 +74,7 @@ class InstanceOnLoop:
         try:
             self._instance.begin(batch)
         except Exception as error:
-            self._model.fail(batch, error)
+            self._model.fail(batch, error, on_loop=True)
             self._loop.call_soon(self._pump)
             return
         self._batch = batch
@@ -98,10 +98,10 @@ class InstanceOnLoop:
         except Exception as error:
             self._batch = None
             self._unwatch()
-            self._model.fail(batch, error)
+            self._model.fail(batch, error, on_loop=True)
         else:
             self._batch = None
-            self._model.complete(batch, responses)
+            self._model.complete(batch, responses, on_loop=True)
         self._pump()
 
     def _execute_elsewhere(self, batch: Batch) -> None:

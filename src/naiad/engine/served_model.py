@@ -196,13 +196,18 @@ class ServedModel:
             self.statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
             self._deliver([request], [InferResponse(self._error_header, error=error)])
 
-    def _deliver(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
+    def _deliver(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
+    ) -> None:
         if self._ordered is not None:
             with self._lock:
                 released = self._ordered.complete(requests, responses)
             requests = [request for request, _ in released]
             responses = [response for _, response in released]
-        self._delivery.post(requests, responses)
+        if on_loop:
+            self._delivery.deliver(requests, responses)
+        else:
+            self._delivery.post(requests, responses)
 
     # --- called by the drivers ----------------------------------------------------------------------------------
 
@@ -255,28 +260,30 @@ class ServedModel:
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
         return not self._stopping
 
-    def execute(self, instance: Instance, batch: Batch) -> None:
-        """Execute a batch, blocking, and see to its answers."""
+    def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
+        """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop."""
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
         try:
             responses = instance.execute(batch)
         except Exception as error:
-            self.fail(batch, error)
+            self.fail(batch, error, on_loop=on_loop)
         else:
-            self.complete(batch, responses)
+            self.complete(batch, responses, on_loop=on_loop)
 
-    def complete(self, batch: Batch, responses: Sequence[InferResponse]) -> None:
+    def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed; callable on any thread."""
         if len(responses) != len(batch.requests):
-            self.fail(batch, internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests"))
+            count = len(batch.requests)
+            wrong = internal(f"backend gave {len(responses)} responses for {count} requests")
+            self.fail(batch, wrong, on_loop=on_loop)
             return
         batch.exec_end_ns = end_ns = _now_ns()
         self.statistics.record_batch(batch, responses, end_ns)
         self._executing_ended(batch)
-        self._deliver(batch.requests, responses)
+        self._deliver(batch.requests, responses, on_loop=on_loop)
 
-    def fail(self, batch: Batch, error: Exception) -> None:
+    def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
         if not isinstance(error, InferError):
             error = InferError(
@@ -291,7 +298,7 @@ class ServedModel:
         self.statistics.record_batch_failure(batch, end_ns)
         self._executing_ended(batch)
         response = InferResponse(self._error_header, error=error)
-        self._deliver(batch.requests, [response] * len(batch.requests))
+        self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
     def _executing_ended(self, batch: Batch) -> None:
         with self._lock:

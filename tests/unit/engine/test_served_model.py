@@ -263,3 +263,56 @@ def test_a_repeated_header_is_checked_once(serve: Serve, loop: StepLoop) -> None
     model.submit(now_request(answers, made=shared))
     assert shared.admission is admission
     loop.run_until(lambda: len(answers) == 2)
+
+
+class FastInstance(ScriptedInstance):
+    """May run anywhere, and notes where it did."""
+
+    runs_on_any_thread = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+        self.delay_s = 0.0
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        self.threads.append(threading.get_ident())
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        return super().execute(batch)
+
+
+def test_a_fast_instance_moves_to_the_loop_and_back_when_it_turns_slow(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    instance = FastInstance()
+    model = serve([instance])
+
+    def ask() -> None:
+        seen = len(answers)
+        model.submit(now_request(answers))
+        loop.run_until(lambda: len(answers) > seen)
+
+    here = threading.get_ident()
+    deadline = time.monotonic() + 30
+    while here not in instance.threads and time.monotonic() < deadline:
+        ask()
+    assert here in instance.threads
+    instance.delay_s = 0.005
+    ask()
+    instance.delay_s = 0.0
+    instance.threads.clear()
+    for _ in range(20):
+        ask()
+    assert here not in instance.threads
+    assert all(response.error is None for _, response in answers.received)
+
+
+def test_stop_ends_an_instance_that_executes_on_the_loop(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    instance = FastInstance()
+    model = serve([instance])
+    for number in range(200):
+        model.submit(now_request(answers))
+        loop.run_until(lambda number=number: len(answers) > number)
+    assert model.stop(10.0)
+    assert instance.closed
