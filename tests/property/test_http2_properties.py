@@ -17,40 +17,47 @@ from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_
 LIMITS = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
 NAMES = st.sampled_from(["x-a", "x-b", "grpc-timeout", "user-agent"])
 FIELDS = st.lists(st.tuples(NAMES, st.sampled_from(["1", "2", "3S", "x" * 50])), max_size=3)
+SHAPES = ["one", "later", "window", "padded", "split", "trailers", "continued", "reset", "noise"]
 LENGTHS = st.sampled_from([[], [], [("content-length", "3")]])
+
+
+def request_of_shape(draw, shape, stream_id, encoder):
+    """Return a request as bytes now and bytes later."""
+    block = encoder.encode(GRPC_FIELDS + draw(FIELDS) + draw(LENGTHS))
+    body = draw(st.one_of(st.just(b"abc"), st.binary(max_size=40)))
+    head = frame(wire.HEADERS, 4, stream_id, block)
+    whole = data_frame(stream_id, body, end=True)
+    if shape == "later":  # as nghttp2 does: the heads of several requests first
+        return head, whole
+    if shape == "window":  # as grpc-core does
+        which, increment = draw(st.sampled_from([0, stream_id])), draw(st.sampled_from([0, 5, 2**31 - 1]))
+        return head + window_update(which, increment) + whole, b""
+    bytes_by_shape = {
+        "one": head + whole,
+        "continued": frame(1, 0, stream_id, block[:5]) + frame(wire.CONTINUATION, 4, stream_id, block[5:]) + whole,
+        "padded": head + frame(wire.DATA, 9, stream_id, b"\x07" + body + bytes(7)),
+        "split": head + data_frame(stream_id, body[:9]) + data_frame(stream_id, body[9:], end=True),
+        "reset": head + data_frame(stream_id, body) + frame(wire.RST_STREAM, 0, stream_id, bytes(4)),
+    }
+    if shape == "trailers":
+        return head + data_frame(stream_id, body) + frame(1, 5, stream_id, encoder.encode([("x-t", "1")])), b""
+    return bytes_by_shape[shape], b""
 
 
 @st.composite
 def conversations(draw):
     """Bytes of a client that mostly keeps the rules, and sometimes does not."""
     encoder = hpack.Encoder()
-    data = bytearray(OPENING)
-    later = bytearray()
-    stream_id = -1
-    for _ in range(draw(st.integers(1, 8))):
-        stream_id += 2
-        block = encoder.encode(GRPC_FIELDS + draw(FIELDS) + draw(LENGTHS))
-        body = draw(st.one_of(st.just(b"abc"), st.binary(max_size=40)))
-        shape = draw(st.sampled_from(["one", "later", "padded", "split", "trailers", "continued", "reset", "noise"]))
-        if shape == "continued":
-            data += frame(wire.HEADERS, 0, stream_id, block[:5]) + frame(wire.CONTINUATION, 4, stream_id, block[5:])
-        else:
-            data += frame(wire.HEADERS, 4, stream_id, block)
-        if shape == "padded":
-            data += frame(wire.DATA, 9, stream_id, b"\x07" + body + bytes(7))
-        elif shape == "later":  # as nghttp2 does: the heads of several requests first
-            later += data_frame(stream_id, body, end=True)
-        elif shape == "split":
-            data += data_frame(stream_id, body[:9]) + data_frame(stream_id, body[9:], end=True)
-        elif shape == "trailers":
-            data += data_frame(stream_id, body) + frame(1, 5, stream_id, encoder.encode([("x-t", "1")]))
-        elif shape == "reset":
-            data += data_frame(stream_id, body) + frame(wire.RST_STREAM, 0, stream_id, bytes(4))
-        elif shape == "noise":
-            kind = draw(st.integers(2, 12))
-            data += frame(kind, draw(st.integers(0, 255)), draw(st.integers(0, 9)), draw(st.binary(max_size=12)))
-        else:
-            data += data_frame(stream_id, body, end=True)
+    data, later = bytearray(OPENING), bytearray()
+    for stream_id in range(1, 2 * draw(st.integers(1, 8)) + 1, 2):
+        shape = draw(st.sampled_from(SHAPES))
+        if shape == "noise":
+            kind, flags, target = draw(st.integers(2, 12)), draw(st.integers(0, 255)), draw(st.integers(0, 9))
+            data += frame(kind, flags, target, draw(st.binary(max_size=12)))
+            continue
+        now, then = request_of_shape(draw, shape, stream_id, encoder)
+        data += now
+        later += then
         if draw(st.booleans()):
             data += later
             later.clear()

@@ -194,6 +194,19 @@ class Http2Output:
             self._ready[stream.id] = stream
             self.pump()
 
+    def widen(self, stream_id: int, increment: int) -> bool:
+        """Open a window when nothing waits for it and it is certain that no rule is broken; tell whether it was."""
+        if stream_id == 0:
+            if 0 < increment <= MAX_WINDOW - self.window and not self._ready:
+                self.window += increment
+                return True
+            return False
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.queue is not None or not 0 < increment <= MAX_WINDOW - stream.send_window:
+            return False
+        stream.send_window += increment
+        return True
+
     def set_initial_window(self, size: int) -> None:
         """Apply SETTINGS_INITIAL_WINDOW_SIZE to new and open streams (RFC 9113 6.9.2). Raises Http2Error."""
         change = size - self.peer_window

@@ -70,6 +70,23 @@ def test_request_in_one_piece_takes_the_short_way_once_its_head_is_known():
     assert [call[:3] for call in peer.sink.calls if call[0] == "end"] == [("end", i, b"body") for i in (1, 3, 5)]
 
 
+def test_window_update_between_head_and_body_keeps_the_short_way():
+    peer = Peer()
+    peer.send(peer.request(1) + peer.request(3))
+    peer.send(peer.headers(5) + wire.window_update(5, 7) + wire.window_update(0, 8) + data_frame(5, b"x", end=True))
+    assert peer.sink.one_piece == 1
+    assert peer.sink.streams[5].send_window == WINDOW + 7
+    assert peer.connection.output.window == WINDOW + 8
+
+
+def test_heads_of_several_requests_before_their_bodies_keep_the_short_way():
+    peer = Peer()
+    peer.send(peer.request(1) + peer.request(3))
+    peer.send(peer.headers(5) + peer.headers(7) + data_frame(7, b"b", end=True) + data_frame(5, b"a", end=True))
+    assert peer.sink.one_piece == 2
+    assert [call[:3] for call in peer.sink.calls[-4:] if call[0] == "end"] == [("end", 7, b"b"), ("end", 5, b"a")]
+
+
 def test_body_of_the_short_way_is_a_view_on_the_received_bytes():
     peer = Peer()
     peer.send(peer.request(1, b"a"))
