@@ -2,7 +2,7 @@
 
 Waking a thread and being woken by it costs about 90 us of CPU for a single request, as much as ten executions of a
 tiny model. So while an instance proves to be that fast, and may run on any thread, the loop executes its batches
-itself, one per turn of the loop. One slow execution sends it back to its thread for a while.
+itself, one per turn of the loop. A slow execution sends it back to its thread for a while.
 """
 
 import threading
@@ -16,13 +16,15 @@ from naiad.engine.batch_source import BatchSource
 _HEALTH_POLL_S = 0.05
 """How often an instance that cannot execute is asked whether it can again."""
 _FAST_NS = 100_000
-"""Executions shorter than this are not worth a thread."""
-_SLOW_NS = 1_000_000
-"""An execution longer than this on the loop would be felt by others."""
-_PROOF_COUNT = 64
-"""Fast executions in a row before the loop executes itself."""
-_PENALTY_COUNT = 1000
-"""Further fast executions that are asked for after a slow one."""
+"""A mean execution shorter than this is not worth a thread."""
+_MEAN_WEIGHT = 16
+"""Executions over which the mean goes, roughly; a single hiccup of the machine does not move it far."""
+_SLOW_NS = 10_000_000
+"""An execution longer than this on the loop is felt by everybody."""
+_PENALTY_COUNT = 10_000
+"""Executions that stay with the thread after a slow one."""
+_UNKNOWN_NS = 100 * _FAST_NS
+"""The mean to begin with: an instance has to prove itself."""
 
 
 class InstanceThread:
@@ -35,8 +37,9 @@ class InstanceThread:
         self._model = model
         self._instance = instance
         self._loop = loop
-        self._fast_count = 0 if instance.runs_on_any_thread else -(1 << 62)
-        """Fast executions in a row; only the side that executes changes it."""
+        self._is_movable = instance.runs_on_any_thread
+        self._mean_ns = _UNKNOWN_NS
+        self._penalty_count = 0
         self._waker = threading.Lock()
         self._waker.acquire()
         self._thread = threading.Thread(target=self._run, name=f"{model.name}:{model.version}", daemon=True)
@@ -49,7 +52,7 @@ class InstanceThread:
         """End its sleep soon; called on the loop after the model has taken it off the list of the idle."""
         # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
         # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
-        if self._fast_count >= _PROOF_COUNT:
+        if self._is_movable and self._mean_ns < _FAST_NS and not self._penalty_count:
             self._loop.call_soon(self._execute_on_loop)
         else:
             self._loop.call_soon(self._waker.release)
@@ -78,13 +81,13 @@ class InstanceThread:
         self._waker.release()
 
     def _judge(self, batch: Batch) -> None:
+        """Learn from an execution; only called by the side that executed."""
         duration_ns = batch.exec_end_ns - batch.exec_start_ns
-        if duration_ns <= _FAST_NS:
-            self._fast_count += 1
-        elif duration_ns <= _SLOW_NS:
-            self._fast_count = min(self._fast_count, 0)
-        else:
-            self._fast_count = min(self._fast_count, -_PENALTY_COUNT)
+        self._mean_ns += (duration_ns - self._mean_ns) // _MEAN_WEIGHT
+        if duration_ns > _SLOW_NS:
+            self._penalty_count = _PENALTY_COUNT
+        elif self._penalty_count:
+            self._penalty_count -= 1
 
     def _run(self) -> None:
         while True:

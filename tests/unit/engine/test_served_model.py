@@ -297,7 +297,7 @@ def test_a_fast_instance_moves_to_the_loop_and_back_when_it_turns_slow(serve: Se
     while here not in instance.threads and time.monotonic() < deadline:
         ask()
     assert here in instance.threads
-    instance.delay_s = 0.005
+    instance.delay_s = 0.02
     ask()
     instance.delay_s = 0.0
     instance.threads.clear()
