@@ -161,9 +161,12 @@ class _Reader:
             if field is None:
                 owner = message.DESCRIPTOR.name
                 self.problem(
-                    field_path, name, f"Invalid config override: {field_path}: Cannot find field.",
-                    f"a field of {owner}", nearest(name, fields),
-                )  # fmt: skip
+                    field_path,
+                    name,
+                    f"Invalid config override: {field_path}: Cannot find field.",
+                    f"a field of {owner}",
+                    nearest(name, fields),
+                )
             elif element is not None:
                 self._field(message, field, element, field_path)
 
@@ -248,9 +251,12 @@ class _Reader:
     def _misfit(self, field: Field, value: Any, path: str, *, expected: str = "", suggestion: str = "") -> None:
         shown = orjson.dumps(value).decode()[:60]
         self.problem(
-            path, value, f"Invalid config override: ({path}): invalid value {shown}",
-            expected or ("an object" if is_message(field) else type_in_words(field)), suggestion,
-        )  # fmt: skip
+            path,
+            value,
+            f"Invalid config override: ({path}): invalid value {shown}",
+            expected or ("an object" if is_message(field) else type_in_words(field)),
+            suggestion,
+        )
 
 
 def _from_json(field: Field, value: Any) -> Any:

@@ -469,7 +469,7 @@ def _title(descriptor: Schema) -> str:
     """Return a message's name as users know it: by the field that holds it."""
     if is_map_entry(descriptor):
         return "a map entry"
-    return _FIELD_OF_MESSAGE.get(descriptor.full_name, descriptor.name)
+    return _FIELD_OF_MESSAGE[descriptor.full_name]
 
 
 def _field_list(descriptor: Schema) -> str:

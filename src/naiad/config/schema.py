@@ -32,7 +32,7 @@ def is_repeated(field: Field) -> bool:
 
 def is_message(field: Field) -> bool:
     """Tell whether a field's values are messages, map entries included."""
-    return field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+    return bool(field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE)
 
 
 def is_map(field: Field) -> bool:

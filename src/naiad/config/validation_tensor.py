@@ -1,0 +1,187 @@
+"""Checks of inputs, outputs, and the batch inputs and outputs made from them."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from naiad.config.findings import Findings
+from naiad.config.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput, ModelOutput
+from naiad.config.suggestion import nearest
+
+_IMAGE_DIMS = 3
+_VARIABLE = "-1 to indicate a variable-size dimension"
+
+
+def check_tensors(findings: Findings, *, complete: bool) -> None:
+    """Check every input and output; with `complete`, datatype and dims must be there."""
+    config = findings.config
+    for index, tensor in enumerate(config.input):
+        path = f"input[{index}]"
+        _check_tensor(findings, tensor, "input", path, complete)
+        _check_input(findings, tensor, path)
+    for index, output in enumerate(config.output):
+        path = f"output[{index}]"
+        _check_tensor(findings, output, "output", path, complete)
+        if is_outside(output.label_filename):
+            findings.error_as_is(
+                f"label file '{output.label_filename}' must stay within model directory.", f"{path}.label_filename"
+            )
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        _check_unique(findings, kind, [tensor.name for tensor in tensors])
+
+
+def is_outside(path: str) -> bool:
+    """Tell whether a relative file name leaves the directory it belongs to."""
+    return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
+
+
+def _check_unique(findings: Findings, kind: str, names: Sequence[str]) -> None:
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name and name in first:
+            findings.error(
+                f"model {kind} '{name}' is specified more than once",
+                f"{kind}[{index}].name",
+                text=name,
+                expected=f"a name that {kind}[{first[name]}] does not have",
+            )
+        first.setdefault(name, index)
+
+
+def _check_tensor(findings: Findings, tensor: ModelInput | ModelOutput, kind: str, path: str, complete: bool) -> None:
+    if not tensor.name:
+        findings.error(f"model {kind} must specify 'name'", path, expected=f"'name: \"...\"' in {path}")
+        return
+    title = f"model {kind} '{tensor.name}'"
+    if complete and tensor.data_type == DataType.TYPE_INVALID:
+        findings.error(f"{title} must specify 'data_type'", path, expected="for example 'data_type: TYPE_FP32'")
+    if complete and not tensor.dims:
+        hint = "without the batch dimension" if findings.config.max_batch_size > 0 else "for example 'dims: [ 4 ]'"
+        findings.error(f"{title} must specify 'dims'", path, expected=f"'dims', {hint}")
+    _check_dims(findings, f"{title} dimension", tensor.dims, f"{path}.dims")
+    if tensor.HasField("reshape"):
+        _check_reshape(findings, tensor, title, path)
+    _check_tensorrt_only(findings, tensor, path)
+
+
+def _check_dims(findings: Findings, title: str, dims: Sequence[int], path: str) -> None:
+    for position, size in enumerate(dims):
+        if size < 1 and size != -1:
+            findings.error(
+                f"{title} must be integer >= 1, or {_VARIABLE}",
+                f"{path}[{position}]",
+                text=size,
+                expected="a size of 1 or more, or -1",
+            )
+
+
+def _check_reshape(findings: Findings, tensor: ModelInput | ModelOutput, title: str, path: str) -> None:
+    shape, dims = list(tensor.reshape.shape), list(tensor.dims)
+    shape_path = f"{path}.reshape.shape"
+    if not shape and findings.config.max_batch_size == 0:
+        findings.error(
+            f"{title} cannot have empty reshape for non-batching model as scalar tensors are not supported",
+            f"{path}.reshape",
+        )
+    _check_dims(findings, f"{title} reshape dimensions", shape, shape_path)
+    if any(size < 1 and size != -1 for size in shape + dims) or not dims:
+        return
+    if shape.count(-1) != dims.count(-1):
+        findings.error(
+            f"{title} has different number of variable-size dimensions for dims and reshape",
+            shape_path,
+            text=shape,
+            expected=f"as many -1 as dims {dims} have",
+        )
+    elif _segment_sizes(dims) != _segment_sizes(shape):
+        findings.error(
+            f"{title} has different size for dims and reshape",
+            shape_path,
+            text=shape,
+            expected=f"the element count of dims {dims}" + (" between the -1s" if -1 in dims else f": {prod(dims)}"),
+        )
+
+
+def _segment_sizes(dims: Iterable[int]) -> list[int]:
+    """Return the element counts before, between and after the variable dimensions."""
+    sizes = [1]
+    for size in dims:
+        if size == -1:
+            sizes.append(1)
+        else:
+            sizes[-1] *= size
+    return sizes
+
+
+def _check_tensorrt_only(findings: Findings, tensor: ModelInput | ModelOutput, path: str) -> None:
+    if findings.config.platform == "tensorrt_plan":
+        return
+    if tensor.is_shape_tensor:
+        findings.error("shape tensors are only supported for TensorRT platform", f"{path}.is_shape_tensor")
+    if tensor.is_non_linear_format_io:
+        findings.error(
+            "Non-linear IO format is only supported for the TensorRT platform", f"{path}.is_non_linear_format_io"
+        )
+
+
+def _check_input(findings: Findings, tensor: ModelInput, path: str) -> None:
+    if tensor.format != ModelInput.FORMAT_NONE and tensor.dims and len(tensor.dims) != _IMAGE_DIMS:
+        findings.error(
+            "model input NHWC/NCHW require 3 dims", f"{path}.dims", text=list(tensor.dims), expected="3 dims"
+        )
+    if tensor.allow_ragged_batch and findings.config.max_batch_size == 0:
+        findings.warning(
+            f"'allow_ragged_batch' of input '{tensor.name}' has no effect without batching",
+            f"{path}.allow_ragged_batch",
+            expected="max_batch_size above 0",
+        )
+
+
+def check_batch_tensors(findings: Findings) -> None:
+    """Check batch inputs and batch outputs against the model's own inputs and outputs."""
+    config = findings.config
+    inputs = [tensor.name for tensor in config.input]
+    outputs = [tensor.name for tensor in config.output]
+    for index, batch_input in enumerate(config.batch_input):
+        path = f"batch_input[{index}]"
+        if batch_input.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+            findings.error(
+                "batch input data type must be TYPE_INT32 or TYPE_FP32",
+                f"{path}.data_type",
+                text=DataType.Name(batch_input.data_type),
+                expected="TYPE_INT32 or TYPE_FP32",
+            )
+        if not batch_input.target_name:
+            findings.error("batch input must specify 'target_name'", path, expected="the name of a model input")
+        kind = BatchInput.Kind.Name(batch_input.kind)
+        _check_sources(findings, batch_input.source_input, f"batch input kind '{kind}'", path, inputs)
+    for index, batch_output in enumerate(config.batch_output):
+        path = f"batch_output[{index}]"
+        _check_names(findings, batch_output.target_name, "target output", f"{path}.target_name", outputs)
+        kind = BatchOutput.Kind.Name(batch_output.kind)
+        _check_sources(findings, batch_output.source_input, f"batch output kind '{kind}'", path, inputs)
+    targets = Counter(name for batch_input in config.batch_input for name in batch_input.target_name)
+    for name, count in targets.items():
+        if count > 1 or name in inputs:
+            findings.error(f"batch input target '{name}' can only be specified once", "batch_input", text=name)
+
+
+def _check_sources(findings: Findings, sources: Sequence[str], title: str, path: str, inputs: Sequence[str]) -> None:
+    if len(sources) != 1:
+        findings.error(f"{title} expects 1 source input, got {len(sources)}", path, expected="one 'source_input'")
+    _check_names(findings, sources, "source input", f"{path}.source_input", inputs)
+
+
+def _check_names(findings: Findings, names: Sequence[str], title: str, path: str, known: Sequence[str]) -> None:
+    # Nothing can be said while the model's own tensors are still to be found out.
+    if not known:
+        return
+    for position, name in enumerate(names):
+        if name not in known:
+            findings.error(
+                f"unknown {title} name '{name}' for {findings.config.name}.",
+                f"{path}[{position}]",
+                text=name,
+                expected="one of " + ", ".join(known),
+                suggestion=nearest(name, known),
+            )
