@@ -17,13 +17,15 @@ class Findings:
     def error(
         self, message: str, path: str = "", *, text: object = "", expected: str = "", suggestion: str = ""
     ) -> None:
-        """Add what keeps the model from loading. The message gets Triton's ending, ` for <model>`."""
-        ending = "" if message.endswith((".", "'")) else f" for {self.config.name}"
+        """Add what keeps the model from loading. It ends in ` for <model>` unless it is a sentence."""
+        ending = "" if message.endswith(".") else f" for {self.config.name}"
         self._add("error", message + ending, path, str(text), expected, suggestion)
 
-    def error_as_is(self, message: str, path: str = "", *, expected: str = "", suggestion: str = "") -> None:
+    def error_as_is(
+        self, message: str, path: str = "", *, text: object = "", expected: str = "", suggestion: str = ""
+    ) -> None:
         """Add what keeps the model from loading, with a message that is complete."""
-        self._add("error", message, path, "", expected, suggestion)
+        self._add("error", message, path, str(text), expected, suggestion)
 
     def warning(self, message: str, path: str = "", *, text: object = "", expected: str = "") -> None:
         """Add what is allowed but cannot be what was meant."""

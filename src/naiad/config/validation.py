@@ -14,6 +14,7 @@ from naiad.config.suggestion import nearest
 from naiad.config.validation_ensemble import check_ensemble
 from naiad.config.validation_sequence import check_sequence_batching
 from naiad.config.validation_tensor import check_batch_tensors, check_tensors, is_outside
+from naiad.config.version_policy import NO_VERSION
 
 
 def validate(
@@ -137,7 +138,7 @@ def _check_ensemble_platform(findings: Findings) -> None:
 def _check_version_policy(findings: Findings) -> None:
     policy = findings.config.version_policy
     choice = policy.WhichOneof("policy_choice")
-    message = f"the version policy of model '{findings.config.name}' selects no version at all"
+    message = NO_VERSION.format(model_name=findings.config.name)
     if choice == "latest" and policy.latest.num_versions == 0:
         findings.error_as_is(message, "version_policy.latest", expected="num_versions of 1 or more")
     if choice == "specific" and not policy.specific.versions:

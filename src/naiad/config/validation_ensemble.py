@@ -18,15 +18,15 @@ def check_ensemble(findings: Findings) -> None:
             continue
         if getattr(config, name):
             title = "instance group" if name == "instance_group" else name
-            findings.error(f"{title} {verb} be specified {ending}", name, expected="it at the composing models")
+            findings.error_as_is(f"{title} {verb} be specified {ending}", name, expected="it at the composing models")
     steps = config.ensemble_scheduling.step
     if not steps:
-        findings.error(f"must specify 'step' {ending}", "ensemble_scheduling", expected="at least one 'step'")
+        findings.error_as_is(f"must specify 'step' {ending}", "ensemble_scheduling", expected="at least one 'step'")
         return
     for index, step in enumerate(steps):
         for name in ("model_name", "input_map", "output_map"):
             if not getattr(step, name):
-                findings.error(
+                findings.error_as_is(
                     f"must specify '{name}' in step {index} of ensemble '{config.name}'",
                     f"ensemble_scheduling.step[{index}]",
                     expected=f"'{name}'",

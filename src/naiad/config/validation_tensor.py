@@ -86,7 +86,7 @@ def _check_reshape(findings: Findings, tensor: ModelInput | ModelOutput, title: 
     _check_dims(findings, f"{title} reshape dimensions", shape, shape_path)
     if any(size < 1 and size != -1 for size in shape + dims) or not dims:
         return
-    if shape.count(-1) != dims.count(-1):
+    if (-1 in shape) == (-1 in dims) and shape.count(-1) != dims.count(-1):
         findings.error(
             f"{title} has different number of variable-size dimensions for dims and reshape",
             shape_path,
@@ -179,7 +179,7 @@ def _check_names(findings: Findings, names: Sequence[str], title: str, path: str
     for position, name in enumerate(names):
         if name not in known:
             findings.error(
-                f"unknown {title} name '{name}' for {findings.config.name}.",
+                f"unknown {title} name '{name}'",
                 f"{path}[{position}]",
                 text=name,
                 expected="one of " + ", ".join(known),
