@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt import ParsedConfig
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V, V_co
@@ -25,11 +26,14 @@ _RETIRE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """What is going to be loaded of a model: its configuration as read, and the versions that the policy selects."""
+    """What is going to be loaded of a model: its configuration, and the versions that the policy selects."""
 
     entry: ModelEntry
     config: ModelConfig
+    """Completed and checked as far as possible without a look into the model itself."""
     versions: Sequence[int]
+    source: ParsedConfig | None = None
+    """The file that the configuration was read from, for the places of mistakes that only loading finds."""
 
 
 class VersionLoader(Protocol[V_co]):

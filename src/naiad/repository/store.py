@@ -127,7 +127,7 @@ def open_path(path: Path, *, config_name: str = "") -> Store:
 
     Raises InferError(INVALID_ARG) for a path that does not exist and for a file that is no model.
     """
-    path = Path(path).absolute()
+    path = path.absolute()
     if path.is_file():
         return SingleModelStore(_bare_file(path), path)
     if not path.is_dir():

@@ -6,9 +6,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import uvloop
 
+from naiad.backend.registry import BackendRegistry
 from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
 from naiad.core.errors import InferError
 from naiad.engine.inference import Engine
@@ -23,6 +25,7 @@ from naiad.frontend.rest import RestApi
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
+from naiad.server.cores import usable_cores
 from naiad.server.drain import drain
 from naiad.server.endpoint import Address, Endpoint, bind
 from naiad.server.publication import Publication
@@ -71,6 +74,7 @@ class Server:
         self._options = options
         self._registry = Registry(options.metrics)
         self._engine = Engine(server_id=options.server_id, metrics=self._registry)
+        self._backends = BackendRegistry()
         self._stop = StopSignal()
         self._services: list[Endpoint] = []
         self._metrics: Endpoint | None = None
@@ -80,10 +84,9 @@ class Server:
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         self._open_endpoints(loop)
-        loader = self._make_loader(loop)
-        catalog = self._make_catalog(loader)
+        catalog = self._make_catalog(self._make_loader(loop))
         self._engine.attach(catalog)
-        if not await self._load(catalog, loader):
+        if not await self._load(catalog):
             return 1
         await self._listen()
         self._settle()
@@ -114,13 +117,15 @@ class Server:
         options = self._options
         return ModelLoader(
             loop=loop,
+            backends=self._backends,
+            usable_cores=usable_cores(),
             auto_complete=options.repository.auto_complete,
             backend_config=options.backend_config,
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[ServedModel]:
         options = self._options.repository
-        stores: list[Store] = [open_path(path, config_name=options.model_config_name) for path in options.paths]
+        stores: list[Store] = [open_path(Path(path), config_name=options.model_config_name) for path in options.paths]
         return Catalog(
             stores,
             loader,
@@ -130,7 +135,7 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
         )
 
-    async def _load(self, catalog: Catalog[ServedModel], loader: ModelLoader) -> bool:
+    async def _load(self, catalog: Catalog[ServedModel]) -> bool:
         """Load all models; whether the server may go on."""
         loading = asyncio.ensure_future(asyncio.to_thread(catalog.load_all))
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -142,7 +147,7 @@ class Server:
             _end_process(0)
         stopping.cancel()
         all_loaded = await loading
-        log_backends(loader.backend_modules(), self._options.backend_config)
+        log_backends(self._backends.modules(), self._options.backend_config)
         log_models(self._engine)
         if all_loaded or not self._options.repository.exit_on_error:
             return True

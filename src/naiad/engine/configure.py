@@ -1,0 +1,95 @@
+"""The configuration of a model on its way to being loaded: read, completed, checked, in Triton's order.
+
+Before the model is looked into: the file, then what the names of its files tell, then defaults, then a check. After
+its backend has looked into it: what the backend completed, defaults again, instance groups, and the final check.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+
+from naiad.config.autofill import autofill, merge_auto_completed, normalize
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt import ParsedConfig, parse_pbtxt
+from naiad.config.problem import raise_problems
+from naiad.config.validation import validate
+from naiad.core.errors import invalid_argument, unsupported
+from naiad.repository.store import CONFIG_FILE, ModelEntry
+
+_log = logging.getLogger(__name__)
+
+_GPU_COUNT = 0
+"""Instances run on CPUs; a group that asks for a GPU is refused, one of KIND_AUTO gets the CPU."""
+
+
+def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
+    """Return what the model's configuration file says, or what is known without one.
+
+    Raises InferError(INVALID_ARG): for every mistake of the file at once, for one that cannot be read, and when there
+    is none although it is `required`.
+    """
+    path = entry.config_path
+    if path is None:
+        if required and not entry.preset.name:
+            raise invalid_argument(
+                f"model '{entry.name}' has no {CONFIG_FILE} in {entry.model_dir}, which is needed because "
+                f"--disable-auto-complete-config was given"
+            )
+        parsed = ParsedConfig(str(entry.model_dir))
+        parsed.config.CopyFrom(entry.preset)
+        return parsed
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise invalid_argument(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise invalid_argument(f"{path} is not UTF-8 text: {error}") from error
+    parsed = parse_pbtxt(text, str(path))
+    raise_problems(parsed.problems)
+    return parsed
+
+
+def prepare_config(
+    parsed: ParsedConfig, entry: ModelEntry, version_files: Sequence[str], known_backends: Collection[str]
+) -> ModelConfig:
+    """Return the configuration with what file names and defaults tell; inputs and outputs may still be missing.
+
+    Raises InferError(INVALID_ARG) with every mistake, and InferError(UNSUPPORTED) for what this server cannot do.
+    """
+    config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
+    problems = validate(config, model_name=entry.name, parsed=parsed, known_backends=known_backends, complete=False)
+    raise_problems(problems)
+    for problem in problems:
+        _log.warning("model '%s': %s", entry.name, problem)
+    _refuse_unsupported(config)
+    return config
+
+
+def finish_config(
+    config: ModelConfig, completed: ModelConfig, parsed: ParsedConfig | None, default_instance_count: int
+) -> ModelConfig:
+    """Return `config` with what the backend `completed` and with instance groups. Raises InferError as above."""
+    merged = merge_auto_completed(config, completed) if completed is not config else config
+    final = normalize(merged, gpu_count=_GPU_COUNT, default_cpu_instances=default_instance_count)
+    raise_problems(validate(final, model_name=config.name, parsed=parsed, gpu_count=_GPU_COUNT, complete=True))
+    return final
+
+
+def _refuse_unsupported(config: ModelConfig) -> None:
+    """Refuse what would change answers if it were left out; warn of what only costs time."""
+    refused = {
+        "ensemble_scheduling": config.HasField("ensemble_scheduling"),
+        "sequence_batching": config.HasField("sequence_batching"),
+        "batch_input": bool(config.batch_input),
+        "batch_output": bool(config.batch_output),
+        "model_repository_agents": bool(config.model_repository_agents.agents),
+    }
+    for field, is_set in refused.items():
+        if is_set:
+            raise unsupported(f"model '{config.name}': '{field}' is not supported by this server yet; remove it")
+    ignored = {
+        "model_warmup": bool(config.model_warmup),
+        "response_cache": config.response_cache.enable,
+    }
+    for field, is_set in ignored.items():
+        if is_set:
+            _log.warning("model '%s': '%s' has no effect in this server yet", config.name, field)

@@ -1,0 +1,163 @@
+"""Loading: from a model's files to a version that serves."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.registry import BackendRegistry
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.version_policy import NO_VERSION, select_versions
+from naiad.core.errors import invalid_argument, unsupported
+from naiad.core.ports import Loop
+from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.engine.labels import read_labels
+from naiad.engine.served_model import ServedModel
+from naiad.repository.catalog import ModelPlan
+from naiad.repository.store import ModelEntry
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
+
+_CREATING_THREADS = 16
+"""Most instances of one version that are created at the same time."""
+
+
+class ModelLoader:
+    """Loads versions of models; its methods are called from several loading threads."""
+
+    def __init__(
+        self,
+        *,
+        loop: Loop,
+        backends: BackendRegistry,
+        usable_cores: int,
+        auto_complete: bool = True,
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._backends = backends
+        self._usable_cores = usable_cores
+        self._auto_complete = auto_complete
+        self._backend_config = backend_config or {}
+        # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
+        self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
+        parsed = read_config(entry, required=not self._auto_complete)
+        versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
+        if not versions:
+            raise invalid_argument(
+                f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
+                f"{', '.join(map(str, entry.version_dirs)) or 'none'}"
+            )
+        files = _list_files(entry.version_dirs[versions[0]]) if self._auto_complete else ()
+        config = prepare_config(parsed, entry, files, self._backends.names())
+        return ModelPlan(entry, config, versions, parsed)
+
+    def load(self, plan: ModelPlan, version: int) -> ServedModel:
+        """Load one version: complete its configuration, load the model, create its instances, start their threads.
+
+        Raises InferError; nothing is left behind then.
+        """
+        start_ns = time.monotonic_ns()
+        backend = self._backends.get(plan.config.backend)
+        context = self._configure(plan, version, backend)
+        labels = read_labels(context.config, context.model_dir)
+        model = backend.load(context)
+        instances: list[Instance] = []
+        try:
+            instances = _create_instances(model, instance_specs(context.config))
+            served = self._serve(context, backend, model, instances, labels)
+        except BaseException:
+            _close(instances, model)
+            raise
+        served.load_duration_ns = time.monotonic_ns() - start_ns
+        return served
+
+    def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
+        context = ModelContext(
+            name=plan.entry.name,
+            version=version,
+            config=plan.config,
+            model_dir=plan.entry.model_dir,
+            version_dir=plan.entry.version_dirs[version],
+            usable_cores=self._usable_cores,
+            backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
+        )
+        completed = backend.auto_complete(context) if self._auto_complete else plan.config
+        count = backend.default_instance_count(replace(context, config=completed))
+        return replace(context, config=finish_config(plan.config, completed, plan.source, count))
+
+    def _serve(
+        self,
+        context: ModelContext,
+        backend: Backend,
+        model: Model,
+        instances: Sequence[Instance],
+        labels: dict[str, Sequence[str]],
+    ) -> ServedModel:
+        config = context.config
+        return ServedModel(
+            name=context.name,
+            version=context.version,
+            config=config,
+            backend_model=model,
+            instances=instances,
+            scheduler=create_scheduler(config, delay_count=self._delay_count),
+            statistics=ModelStatistics(
+                context.name,
+                str(context.version),
+                # Triton: its Python backend counts an error that the model answered as a success.
+                answered_is_success=backend.name == "python",
+            ),
+            loop=self._loop,
+            labels=labels,
+        )
+
+
+def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
+    """Return the instances that normalised instance groups ask for. Raises InferError(UNSUPPORTED)."""
+    specs: list[InstanceSpec] = []
+    for group in config.instance_group:
+        if group.passive:
+            raise unsupported(
+                f"instance group '{group.name}' of model '{config.name}': 'passive' is not supported yet"
+            )
+        kind = ModelInstanceGroup.Kind.Name(group.kind)
+        for number in range(group.count):
+            for device_id in group.gpus or (0,):
+                name = f"{group.name}_{number}" + (f"_gpu{device_id}" if group.gpus else "")
+                specs.append(InstanceSpec(name, len(specs), kind, device_id))
+    return specs
+
+
+def _create_instances(model: Model, specs: Sequence[InstanceSpec]) -> list[Instance]:
+    """Create all instances, several at a time; when one fails, none is left."""
+    if len(specs) == 1:
+        return [model.create_instance(specs[0])]
+    with ThreadPoolExecutor(min(len(specs), _CREATING_THREADS), thread_name_prefix="instance") as pool:
+        futures = [pool.submit(model.create_instance, spec) for spec in specs]
+    failures = [error for future in futures if (error := future.exception()) is not None]
+    if failures:
+        for future in futures:
+            if future.exception() is None:
+                future.result().close()
+        raise failures[0]
+    return [future.result() for future in futures]
+
+
+def _close(instances: Sequence[Instance], model: Model) -> None:
+    for instance in instances:
+        instance.close()
+    model.close()
+
+
+def _list_files(directory: Path) -> list[str]:
+    try:
+        return sorted(child.name for child in directory.iterdir())
+    except OSError as error:
+        raise invalid_argument(f"version directory {directory} cannot be read: {error.strerror}") from error
