@@ -87,15 +87,13 @@ class RestApi:
     # --- health ---------------------------------------------------------------------------------------------------
 
     def _live(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._answer_health(exchange, self._engine.is_live)
+        # A server that drains is alive: a liveness probe that failed would have it killed before it has finished.
+        exchange.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
 
     def _ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._answer_health(exchange, self._engine.is_ready)
-
-    def _answer_health(self, exchange: HttpExchange, probe: Callable[[], bool]) -> None:
         if self._engine.is_draining:
             raise unavailable("Server exiting")
-        exchange.respond(200 if probe() else 400, _TEXT_HEADERS, _NO_BODY)
+        exchange.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
 
     def _model_ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
         if self._engine.is_model_ready(arguments["model"], arguments["version"]):
@@ -109,12 +107,10 @@ class RestApi:
         exchange.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
 
     def _model_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._refuse_while_draining()
         metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
 
     def _model_config(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._refuse_while_draining()
         config = self._engine.model_config(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_model_config(config),))
 
@@ -125,14 +121,9 @@ class RestApi:
         rows = self._engine.statistics(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
 
-    def _refuse_while_draining(self) -> None:
-        if self._engine.is_draining:
-            raise unavailable("Server not ready")
-
     # --- repository -----------------------------------------------------------------------------------------------
 
     def _index(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._refuse_while_draining()
         rows = self._engine.repository_index(decode_index_request(exchange.body))
         exchange.respond(200, JSON_HEADERS, (encode_repository_index(rows),))
 
@@ -150,7 +141,8 @@ class RestApi:
     ) -> None:
         if arguments["repository"]:
             raise unsupported("'repository_name' specification is not supported")
-        self._refuse_while_draining()
+        if self._engine.is_draining:
+            raise unavailable("Server not ready")
         verb(arguments["model"], decode_control_parameters(exchange.body))
         exchange.respond(200, JSON_HEADERS, _NO_BODY)
 

@@ -195,14 +195,13 @@ def test_health_says_no(server):
     assert server.ask("GET", "/v2/models/m/ready") == (400, {"error": "Model version not ready"})
 
 
-def test_draining_server_refuses_control_but_takes_inference(server):
+def test_draining_server_is_not_ready_and_takes_no_commands_but_serves(server):
     server.engine.is_draining = True
-    for path in ("/v2/health/live", "/v2/health/ready"):
-        assert server.ask("GET", path) == (503, {"error": "Server exiting"})
-    for path in ("/v2/models/m", "/v2/models/m/config"):
-        assert server.ask("GET", path) == (503, {"error": "Server not ready"})
-    for path in ("/v2/repository/index", "/v2/repository/models/m/load"):
-        assert server.ask("POST", path) == (503, {"error": "Server not ready"})
+    assert server.ask("GET", "/v2/health/ready") == (503, {"error": "Server exiting"})
+    assert server.ask("POST", "/v2/repository/models/m/load") == (503, {"error": "Server not ready"})
+    for path in ("/v2/health/live", "/v2/models/m", "/v2/models/m/config"):
+        assert server.ask("GET", path)[0] == 200
+    assert server.ask("POST", "/v2/repository/index")[0] == 200
     server.call("POST", "/v2/models/m/infer", infer_body())
     assert len(server.engine.submitted) == 1
 
