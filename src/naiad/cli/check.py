@@ -1,0 +1,78 @@
+"""`naiad check`: say what a server would say about models, without starting one."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import orjson
+
+from naiad.repository.check import ModelReport, check_path
+
+_BUILT_IN = ("identity", "onnxruntime", "python")
+_DESCRIPTION = """\
+Check a model repository, the directory of one model, or a config.pbtxt, and say everything that a server would say
+about it. No server is started and no model framework is imported. The exit status is 1 when a model could not be
+loaded, 2 for a wrong command line.
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Check what the command line names, print the problems and return the exit status."""
+    options = _parser().parse_args(argv)
+    reports = check_path(options.path, known_backends=known_backends(), strict=options.strict_model_config)
+    if options.json:
+        rows = [{"model": report.name, **problem.as_dict()} for report in reports for problem in report.problems]
+        print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(format_reports(reports))
+    return 0 if all(report.is_ok for report in reports) else 1
+
+
+def known_backends() -> list[str]:
+    """Return the names of the backends that are installed, without importing them."""
+    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group="naiad.backends"))})
+
+
+def format_reports(reports: Sequence[ModelReport]) -> str:
+    """Return one line per problem, one per model without problems, and the count."""
+    lines = [str(problem) for report in reports for problem in report.problems]
+    lines += [f"{report.name}: {_summary(report)}" for report in reports if report.is_ok]
+    problems = [problem for report in reports for problem in report.problems]
+    errors = sum(problem.is_error for problem in problems)
+    counts = [_count(errors, "error"), _count(len(problems) - errors, "warning"), _count(len(reports), "model")]
+    return "\n".join([*lines, f"{counts[0]}, {counts[1]} in {counts[2]}"])
+
+
+def _summary(report: ModelReport) -> str:
+    kind = report.config.backend or report.config.platform
+    versions = ", ".join(str(version) for version in report.versions)
+    return f"ok ({kind}" + (f", version {versions})" if versions else ")")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("true", "1", "false", "0"):
+        return text.lower() in ("true", "1")
+    raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="naiad check", description=_DESCRIPTION)
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", help="a repository, a model's directory, or a config.pbtxt"
+    )
+    parser.add_argument("--json", action="store_true", help="print the problems as a JSON list")
+    parser.add_argument(
+        "--strict-model-config",
+        type=_flag,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="true|false",
+        help="check as a server with --disable-auto-complete-config: a complete config.pbtxt must be there",
+    )
+    return parser
