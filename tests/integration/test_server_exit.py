@@ -19,6 +19,13 @@ INPUT = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3
 BODY = json.dumps({"inputs": [INPUT]}).encode()
 
 
+def wait_executing(running: ServerProcess) -> None:
+    """Wait until the model `slow` executes a request."""
+    line = b'naiad_inference_executing_request_count{model="slow",version="1"} 1'
+    while line not in running.get("/metrics", url=running.metrics_url).body:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_idle_server_exits_with_status_0(start_server: StartServer, tmp_path: Path, number: signal.Signals) -> None:
     write_identity(tmp_path / "models")
@@ -37,12 +44,7 @@ def test_request_in_flight_is_answered_before_the_exit(start_server: StartServer
     running.wait_ready()
     connection = http.client.HTTPConnection(running.http_url, timeout=30)
     connection.request("POST", "/v2/models/slow/infer", BODY)
-    statistics = "/v2/models/slow/stats"
-    while (
-        'pending_request_count{model="slow",version="1"} 0'
-        not in running.get("/metrics", url=running.metrics_url).body.decode()
-    ):
-        assert running.get(statistics).status == 200
+    wait_executing(running)
     running.signal()
     response = connection.getresponse()
     assert response.status == 200
@@ -57,7 +59,7 @@ def test_expired_exit_timeout_ends_with_status_1(start_server: StartServer, tmp_
     running.wait_ready()
     connection = http.client.HTTPConnection(running.http_url, timeout=30)
     connection.request("POST", "/v2/models/slow/infer", BODY)
-    time.sleep(0.2)
+    wait_executing(running)
     running.signal()
     assert running.wait_exit(10) == 1
     assert "Exit timeout expired. Exiting immediately." in running.log_text()

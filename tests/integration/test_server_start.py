@@ -1,5 +1,7 @@
 """Start of a server: ready, index, ports, models that fail, flags that are wrong."""
 
+import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ def test_index_has_a_ready_row_for_every_model(server: ServerProcess, repository
 
 def test_log_has_tritons_lines_and_a_table_of_models(server: ServerProcess) -> None:
     log = server.log_text()
-    assert "I1" in log or "I0" in log
+    assert re.search(r'^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.py:\d+\] "', log, re.MULTILINE)
     assert "loading: add_sub:1" in log
     assert "successfully loaded 'add_sub'" in log
     assert "| Model " in log
@@ -78,7 +80,7 @@ def test_failed_model_is_told_and_the_others_serve_when_exit_on_error_is_off(
     running = start_server(tmp_path / "models", "--exit-on-error=false")
     running.wait_started()
     assert running.get("/v2/health/live").status == 200
-    assert running.get("/v2/health/ready").status == 503
+    assert running.get("/v2/health/ready").status == 400
     assert running.get("/v2/models/good/ready").status == 200
     assert running.get("/v2/models/bad/ready").status != 200
     rows = {row["name"]: row for row in running.post("/v2/repository/index").json}
@@ -180,3 +182,17 @@ def test_endpoints_that_are_off_are_not_opened(start_server: StartServer, tmp_pa
     assert running.get("/v2/health/ready").status == 200
     assert "GRPCInferenceService" not in running.log_text()
     assert "Metrics Service" not in running.log_text()
+
+
+def test_json_above_the_limit_is_refused_and_a_binary_tail_is_not(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    running = start_server(tmp_path / "models", "--http-max-input-size=1000")
+    running.wait_ready()
+    numbers = list(range(1000))
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1000]}
+    answer = running.post("/v2/models/identity/infer", {"inputs": [{**tensor, "data": numbers}]})
+    assert answer.status == 400
+    assert "exceeds the maximum allowed input size of 1000 bytes" in answer.json["error"]
+    head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 4000}}]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    assert running.request("POST", "/v2/models/identity/infer", head + bytes(4000), headers).status == 200

@@ -6,7 +6,7 @@ from typing import Protocol
 from naiad.core.errors import unavailable, unsupported
 from naiad.core.model import IndexEntry, ServerMetadata
 from naiad.frontend.exchange import HttpExchange
-from naiad.frontend.rest_infer import InferEngine, InferRoute
+from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.protocol.control_json import (
     decode_control_parameters,
@@ -59,9 +59,9 @@ class ControlEngine(InferEngine, Protocol):
 class RestApi:
     """The actions behind the REST routes."""
 
-    def __init__(self, engine: ControlEngine) -> None:
+    def __init__(self, engine: ControlEngine, *, max_input_bytes: int = MAX_INPUT_BYTES) -> None:
         self._engine = engine
-        self._infer = InferRoute(engine)
+        self._infer = InferRoute(engine, max_input_bytes)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""

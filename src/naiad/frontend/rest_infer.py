@@ -25,6 +25,8 @@ from naiad.telemetry.log import log_request_failure
 _JSON_LENGTH = b"inference-header-content-length"
 _OCTET_STREAM = (b"Content-Type", b"application/octet-stream")
 _CACHED_HEADERS = 4096
+MAX_INPUT_BYTES = 64 * 1024 * 1024
+"""Default of --http-max-input-size."""
 _ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
 
@@ -51,8 +53,9 @@ class InferEngine(Protocol):
 class InferRoute:
     """Inference over HTTP."""
 
-    def __init__(self, engine: InferEngine) -> None:
+    def __init__(self, engine: InferEngine, max_input_bytes: int = MAX_INPUT_BYTES) -> None:
         self._engine = engine
+        self._max_input_bytes = max_input_bytes
         self._decoder = InferJsonDecoder()
         self._binary_headers: dict[int, Headers] = {}
 
@@ -78,6 +81,7 @@ class InferRoute:
         text = exchange.headers.get(_JSON_LENGTH)
         if text is None:
             if len(exchange.body):
+                self._check_size("request JSON", len(exchange.body))
                 return self._decoder.decode(model, version, exchange.body, None)
             # Triton: an empty body is a raw tensor without elements.
             return self._decode_raw(exchange.body, model, version)
@@ -88,8 +92,18 @@ class InferRoute:
                 f"Unable to parse Inference-Header-Content-Length: {text[:64]!r} is not a number"
             ) from None
         if not json_length:
+            self._check_size("raw binary", len(exchange.body))
             return self._decode_raw(exchange.body, model, version)
+        self._check_size("request JSON", json_length)
         return self._decoder.decode(model, version, exchange.body, json_length)
+
+    def _check_size(self, what: str, size: int) -> None:
+        """Triton: bounds JSON and raw bodies; a tensor in a binary tail may be larger."""
+        if size > self._max_input_bytes:
+            raise invalid_argument(
+                f"{what} size of {size} bytes exceeds the maximum allowed input size of {self._max_input_bytes} bytes. "
+                f"Use --http-max-input-size to increase the limit."
+            )
 
     def _decode_raw(self, body: Buffer, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
         metadata = self._engine.model_metadata(model, version)

@@ -107,7 +107,8 @@ class Server:
             )
             self._services.append(_endpoint(_grpc_address(options.grpc), grpc))
         if options.http.allow:
-            http = Http1Server(RestApi(self._engine).router().handle, loop, _http1_limits(options.http))
+            rest = RestApi(self._engine, max_input_bytes=options.http.max_input_bytes)
+            http = Http1Server(rest.router().handle, loop, _http1_limits(options.http))
             self._services.append(_endpoint(_http_address(options.http), http))
         if options.metrics.allow:
             metrics = Http1Server(MetricsRoute(self._engine.metrics_text).handle, loop)
