@@ -1,0 +1,111 @@
+"""What a request header and a configuration say about tensors: which go in and in what shape, which come out."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
+from naiad.core.errors import unsupported
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import Shape
+
+if TYPE_CHECKING:
+    from naiad.core.response import ResponseHeader
+
+Dtype: TypeAlias = np.dtype[Any]
+
+MAX_RESPONSE_HEADERS = 64
+"""Response headers that one layout keeps; a model whose output shapes vary without end must not fill the memory."""
+
+
+def carry_dims(actual: Shape, pattern: Shape, target: Shape) -> Shape:
+    """Return `target` with its -1s replaced, in order, by the dimensions of `actual` where `pattern` has -1."""
+    free = iter([size for size, dim in zip(actual, pattern, strict=True) if dim < 0])
+    return tuple(next(free) if dim < 0 else dim for dim in target)
+
+
+class TensorConfig:
+    """One configured input or output.
+
+    `dims` are what clients see, `model_dims` what the model sees; they differ when the tensor has a `reshape`.
+    """
+
+    __slots__ = ("datatype", "dims", "model_dims", "name", "optional")
+
+    def __init__(self, tensor: ModelInput | ModelOutput) -> None:
+        self.name = tensor.name
+        self.datatype: DataType = BY_CONFIG_NUMBER[tensor.data_type]
+        self.dims: Shape = tuple(tensor.dims)
+        self.model_dims: Shape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else self.dims
+        self.optional = isinstance(tensor, ModelInput) and tensor.optional
+
+    def to_model(self, tail: Shape) -> Shape:
+        """Return the model's shape for a client's, both without batch dimension."""
+        return tail if self.model_dims == self.dims else carry_dims(tail, self.dims, self.model_dims)
+
+    def to_client(self, tail: Shape) -> Shape | None:
+        """Return the client's shape for the model's; None when `tail` cannot be what the reshape is written for."""
+        if self.model_dims == self.dims:
+            return tail
+        if len(tail) != len(self.model_dims):
+            return None
+        return carry_dims(tail, self.model_dims, self.dims)
+
+
+class TensorTable:
+    """The inputs and outputs of a model in the order of its configuration.
+
+    Raises InferError(UNSUPPORTED) for a configuration that arrays of equal shapes cannot serve.
+    """
+
+    __slots__ = ("inputs", "is_batching", "outputs")
+
+    def __init__(self, config: ModelConfig) -> None:
+        for tensor in config.input:
+            if tensor.allow_ragged_batch:
+                raise unsupported(
+                    f"model '{config.name}': 'allow_ragged_batch' of input '{tensor.name}' is not supported yet; "
+                    "remove it, then requests whose shapes differ are executed one after the other"
+                )
+        self.is_batching = config.max_batch_size > 0
+        self.inputs = [TensorConfig(tensor) for tensor in config.input]
+        self.outputs = [TensorConfig(tensor) for tensor in config.output]
+
+
+class InputSlot:
+    """One input as a request header has it: where its data is, and the shape that the model sees."""
+
+    __slots__ = ("config", "dtype", "name", "position", "tail")
+
+    def __init__(self, config: TensorConfig, position: int, tail: Shape) -> None:
+        self.config = config
+        self.name = config.name
+        self.position = position
+        """Index into `InferRequest.data`."""
+        self.tail = tail
+        """The model's shape without batch dimension."""
+        self.dtype: Dtype | None = None if config.datatype is DataType.BYTES else config.datatype.numpy
+        """None for BYTES, whose data is decoded instead of viewed."""
+
+
+class HeaderLayout:
+    """A request header read with a configuration: made once per header, used for every request that has it."""
+
+    __slots__ = ("inputs", "outputs", "response_headers", "rows")
+
+    def __init__(self, table: TensorTable, header: RequestHeader) -> None:
+        positions = {spec.name: position for position, spec in enumerate(header.inputs)}
+        self.inputs: list[InputSlot] = []
+        for config in table.inputs:
+            position = positions.get(config.name)
+            if position is not None:
+                shape = header.inputs[position].shape
+                tail = shape[1:] if table.is_batching else shape
+                self.inputs.append(InputSlot(config, position, config.to_model(tail)))
+        wanted = {output.name for output in header.outputs}
+        self.outputs: Sequence[TensorConfig] = [o for o in table.outputs if not wanted or o.name in wanted]
+        self.rows = header.inputs[0].shape[0] if table.is_batching and header.inputs else 1
+        self.response_headers: dict[tuple[Shape, ...], ResponseHeader] = {}
+        """By the shapes of the outputs, in the order of `outputs`."""
