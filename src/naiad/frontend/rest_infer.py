@@ -101,8 +101,8 @@ class InferRoute:
         """Triton: bounds JSON and raw bodies; a tensor in a binary tail may be larger."""
         if size > self._max_input_bytes:
             raise invalid_argument(
-                f"{what} size of {size} bytes exceeds the maximum allowed input size of {self._max_input_bytes} bytes. "
-                f"Use --http-max-input-size to increase the limit."
+                f"{what} size of {size} bytes exceeds the maximum allowed input size of {self._max_input_bytes} "
+                f"bytes. Use --http-max-input-size to increase the limit."
             )
 
     def _decode_raw(self, body: Buffer, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
