@@ -1,0 +1,262 @@
+"""Whatever drives an instance, a served model keeps its promises: one suite for threads and for the loop."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from naiad.backend.api import Instance, InstanceDiedError, RemoteInstance
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.engine.served_model import ServedModel
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, ScriptedModel, config, header, request
+
+Script = Callable[[Batch], Sequence[InferResponse]]
+
+
+def echo(batch: Batch) -> Sequence[InferResponse]:
+    made = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1, 2))])
+    return [InferResponse(made, [r.data[0]]) for r in batch.requests]
+
+
+class Blocking(Instance):
+    def __init__(self, script: Script = echo) -> None:
+        self.script = script
+        self.sizes: list[int] = []
+        self.reason = ""
+
+    @property
+    def health(self) -> str:
+        return self.reason
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        self.sizes.append(batch.size)
+        return self.script(batch)
+
+
+class Anywhere(Blocking):
+    runs_on_any_thread = True
+
+
+class Remote(RemoteInstance):
+    """A worker that is a thread: what it answers arrives through a pipe, one byte a batch."""
+
+    def __init__(self, script: Script = echo) -> None:
+        self.script = script
+        self.sizes: list[int] = []
+        self.reason = ""
+        self._readable, self._writable = os.pipe()
+        self._batch: Batch | None = None
+        self._thread: threading.Thread | None = None
+        self.blocked_on_loop = False
+
+    @property
+    def health(self) -> str:
+        return self.reason
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def begin(self, batch: Batch) -> None:
+        self.sizes.append(batch.size)
+        self._batch = batch
+        self._thread = threading.Thread(target=os.write, args=(self._writable, b"!"))
+        self._thread.start()
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        assert os.read(self._readable, 1) == b"!"
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        return self.script(batch)
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        self.begin(batch)
+        responses = self.finish()
+        assert responses is not None
+        return responses
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._readable)
+        os.close(self._writable)
+
+
+@pytest.fixture(params=[Blocking, Anywhere, Remote])
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def run(
+    steps: Callable[[ServedModel], Coroutine[Any, Any, None]], instances: Sequence[Instance], **fields: Any
+) -> None:
+    async def main() -> None:
+        made: ModelConfig = config(**fields)
+        model = ServedModel(
+            name="m",
+            version=1,
+            config=made,
+            backend_model=ScriptedModel(),
+            instances=instances,
+            scheduler=create_scheduler(made),
+            statistics=ModelStatistics("m", "1"),
+            loop=asyncio.get_running_loop(),
+        )
+        try:
+            await steps(model)
+        finally:
+            assert await asyncio.to_thread(model.stop, 10.0)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def make(answers: Answers, number: object = "", rows: int = 1) -> InferRequest:
+    return request(answers, str(number), header(rows), arrival_ns=time.monotonic_ns())
+
+
+async def until(done: Callable[[], bool]) -> None:
+    while not done():
+        await asyncio.sleep(0.001)
+
+
+def test_every_request_is_answered_once_and_in_order(kind: Any) -> None:
+    answers = Answers()
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(300):
+            model.submit(make(answers, number))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await until(lambda: len(answers) == 300)
+
+    run(steps, [kind()], dynamic_batching={})
+    assert [request_id for request_id, _ in answers.received] == [str(number) for number in range(300)]
+    assert all(response.error is None for _, response in answers.received)
+
+
+def test_a_delay_gathers_a_batch_and_ends(kind: Any) -> None:
+    answers = Answers()
+    instance = kind()
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(3):
+            model.submit(make(answers, number))
+            await asyncio.sleep(0.002)
+        await until(lambda: len(answers) == 3)
+        for number in range(8):
+            model.submit(make(answers, number))
+        await until(lambda: len(answers) == 11)
+
+    run(steps, [instance], dynamic_batching={"max_queue_delay_microseconds": 100_000})
+    assert instance.sizes == [3, 8]
+
+
+def test_a_failing_batch_fails_alone(kind: Any) -> None:
+    answers = Answers()
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        if batch.requests[0].id == "bad":
+            raise InstanceDiedError(ErrorCode.UNAVAILABLE, "m_0 was killed by SIGSEGV")
+        return echo(batch)
+
+    async def steps(model: ServedModel) -> None:
+        for request_id in ("good", "bad", "good"):
+            seen = len(answers)
+            model.submit(make(answers, request_id))
+            await until(lambda seen=seen: len(answers) > seen)
+
+    run(steps, [kind(script)])
+    errors = [response.error for _, response in answers.received]
+    assert [error and error.message for error in errors] == [None, "m_0 was killed by SIGSEGV", None]
+
+
+def test_an_instance_that_falls_ill_and_recovers(kind: Any) -> None:
+    answers = Answers()
+    instance = kind()
+
+    async def steps(model: ServedModel) -> None:
+        model.submit(make(answers))
+        await until(lambda: len(answers) == 1)
+        instance.reason = "worker restarts"
+        assert model.health == "worker restarts"
+        model.submit(make(answers))
+        await until(lambda: len(answers) == 2)
+        instance.reason = ""
+        await asyncio.sleep(0.1)
+        model.submit(make(answers, "after"))
+        await until(lambda: len(answers) == 3)
+
+    run(steps, [instance])
+    assert answers.received[-1][0] == "after"
+    assert answers.received[-1][1].error is None
+
+
+def test_two_instances_share_the_queue(kind: Any) -> None:
+    answers = Answers()
+    instances = [kind(), kind()]
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(200):
+            model.submit(make(answers, number))
+        await until(lambda: len(answers) == 200)
+
+    run(steps, instances)
+    assert sum(map(len, (instance.sizes for instance in instances))) == 200
+
+
+def test_stop_answers_what_was_accepted(kind: Any) -> None:
+    answers = Answers()
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(50):
+            model.submit(make(answers, number))
+
+    run(steps, [kind()])
+    assert len(answers) == 50
+
+
+def test_a_large_batch_is_handed_over_by_a_thread() -> None:
+    answers = Answers()
+    on_loop: list[bool] = []
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return echo(batch)
+
+    async def steps(model: ServedModel) -> None:
+        for width in (2, 1 << 20, 2):
+            big = request(answers, str(width), header(width=width), arrival_ns=time.monotonic_ns())
+            seen = len(answers)
+            model.submit(big)
+            await until(lambda seen=seen: len(answers) > seen)
+
+    made = {"max_batch_size": 8, "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}]}
+
+    async def main() -> None:
+        wide = ModelConfig(name="m", **made)
+        model = ServedModel(
+            name="m",
+            version=1,
+            config=wide,
+            backend_model=ScriptedModel(),
+            instances=[Remote(script)],
+            scheduler=create_scheduler(wide),
+            statistics=ModelStatistics("m", "1"),
+            loop=asyncio.get_running_loop(),
+        )
+        await steps(model)
+        assert await asyncio.to_thread(model.stop, 10.0)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert on_loop == [True, False, True]
