@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
 from naiad.core.errors import InferError
@@ -25,7 +26,6 @@ from naiad.frontend.rest import RestApi
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
-from naiad.server.cores import usable_cores
 from naiad.server.drain import drain
 from naiad.server.endpoint import Address, Endpoint, bind
 from naiad.server.publication import Publication

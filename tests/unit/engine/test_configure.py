@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.core.errors import ErrorCode, InferError
+from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.repository.store import LocalStore, ModelEntry, open_path
+
+BACKENDS = ("identity", "onnxruntime", "python")
+TENSORS = """
+input [ { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "B" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+
+
+def make_entry(root: Path, config: str | None) -> ModelEntry:
+    (root / "m" / "1").mkdir(parents=True)
+    if config is not None:
+        (root / "m" / "config.pbtxt").write_text(config)
+    return LocalStore(root).open_model("m")
+
+
+def test_configuration_is_read_from_its_file(tmp_path: Path) -> None:
+    parsed = read_config(make_entry(tmp_path, 'backend: "identity" max_batch_size: 4'), required=True)
+    assert (parsed.config.backend, parsed.config.max_batch_size) == ("identity", 4)
+
+
+def test_all_mistakes_of_a_file_come_at_once_with_their_places(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, 'backend: "identity"\nmax_batch_sise: 4\ninput [ { nam: "x" } ]\n')
+    with pytest.raises(InferError) as caught:
+        read_config(entry, required=False)
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    path = tmp_path / "m" / "config.pbtxt"
+    assert f"{path}:2:1:" in caught.value.message
+    assert f"{path}:3:" in caught.value.message
+    assert "max_batch_size" in caught.value.message
+
+
+def test_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, "")
+    (tmp_path / "m" / "config.pbtxt").write_bytes(b"\xff\xfe")
+    with pytest.raises(InferError, match="not UTF-8"):
+        read_config(entry, required=False)
+
+
+def test_missing_file_is_an_error_only_without_auto_complete(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, None)
+    assert read_config(entry, required=False).config == ModelConfig()
+    with pytest.raises(InferError, match="--disable-auto-complete-config"):
+        read_config(entry, required=True)
+
+
+def test_bare_file_brings_what_is_known_of_it(tmp_path: Path) -> None:
+    (tmp_path / "resnet.onnx").write_bytes(b"")
+    entry = open_path(tmp_path / "resnet.onnx").open_model("resnet")
+    config = prepare_config(read_config(entry, required=False), entry, ["resnet.onnx"], BACKENDS)
+    assert (config.name, config.backend, config.default_model_filename) == ("resnet", "onnxruntime", "resnet.onnx")
+
+
+def test_file_names_tell_the_backend(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, None)
+    config = prepare_config(read_config(entry, required=False), entry, ["model.py"], BACKENDS)
+    assert (config.name, config.backend) == ("m", "python")
+
+
+def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, '\nbackend: "pythn"\n')
+    with pytest.raises(InferError) as caught:
+        prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
+    assert "config.pbtxt:2:" in caught.value.message
+    assert "'python'" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("sequence_batching { }", "sequence_batching"),
+        ('model_repository_agents { agents [ { name: "checksum" } ] }', "model_repository_agents"),
+    ],
+)
+def test_what_this_server_cannot_do_is_refused_by_field(tmp_path: Path, text: str, field: str) -> None:
+    entry = make_entry(tmp_path, f'backend: "identity" max_batch_size: 4 {TENSORS} {text}')
+    with pytest.raises(InferError, match=field) as caught:
+        prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+
+
+def test_finish_takes_over_what_the_backend_completed_and_adds_instances(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, 'backend: "identity"')
+    parsed = read_config(entry, required=False)
+    config = prepare_config(parsed, entry, [], BACKENDS)
+    completed = ModelConfig()
+    completed.CopyFrom(config)
+    completed.max_batch_size = 8
+    completed.dynamic_batching.SetInParent()
+    completed.input.add(name="A", data_type=11, dims=[4])
+    completed.output.add(name="B", data_type=11, dims=[4])
+    completed.default_model_filename = "a backend must not change this"
+    final = finish_config(config, completed, parsed, default_instance_count=2)
+    assert final.max_batch_size == 8
+    assert list(final.dynamic_batching.preferred_batch_size) == [8]
+    assert [tensor.name for tensor in final.input] == ["A"]
+    assert final.default_model_filename == ""
+    (group,) = final.instance_group
+    assert (group.count, group.kind) == (2, ModelInstanceGroup.KIND_CPU)
+
+
+def test_finish_refuses_a_model_that_stays_incomplete(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, 'backend: "identity" input [ { name: "A" } ]')
+    parsed = read_config(entry, required=False)
+    config = prepare_config(parsed, entry, [], BACKENDS)
+    with pytest.raises(InferError) as caught:
+        finish_config(config, config, parsed, default_instance_count=1)
+    assert caught.value.code is ErrorCode.INVALID_ARG
