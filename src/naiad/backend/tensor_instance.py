@@ -20,7 +20,7 @@ from naiad.backend.tensor_layout import (
 )
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType, from_numpy
-from naiad.core.errors import InferError, internal
+from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, to_array, to_buffer
@@ -82,6 +82,8 @@ class TensorInstance(Instance):
         self._model_version = str(context.version)
         self._table = TensorTable(context.config)
         self._is_batching = self._table.is_batching
+        self._may_stage = True
+        self._error_header = ResponseHeader(self._model_name, self._model_version, ())
         self._layouts: dict[RequestHeader, HeaderLayout] = {}
         self._plans: dict[tuple[RequestHeader, int], _Plan] = {}
 
@@ -92,7 +94,10 @@ class TensorInstance(Instance):
         `inputs` has an array per configured input that the requests carry, batch dimension first if the model
         batches, with the model's own shape where the configuration has a `reshape`. Arrays are C-contiguous, aligned
         and often read-only; BYTES arrives as an object array of `bytes`. Returned arrays must stay untouched
-        afterwards; BYTES is returned as an array of bytes or str. Raises InferError, or anything else as a bug.
+        afterwards; BYTES is returned as an array of bytes or str.
+
+        Raises InferError, with INVALID_ARG when the values of an input are at fault: then the requests of the batch
+        are executed one by one, and only the faulty ones fail. Anything else that it raises is reported as a bug.
         """
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
@@ -123,11 +128,34 @@ class TensorInstance(Instance):
             data = requests[0].data[position] if count == 1 else _join([r.data[position] for r in requests])
             inputs[name] = _as_input(name, dtype, shape, data)
         batch.compute_start_ns = _now_ns()
-        arrays = self.run(inputs, plan.output_names)
+        try:
+            arrays = self.run(inputs, plan.output_names)
+        except InferError as error:
+            if count > 1 and error.code is ErrorCode.INVALID_ARG:
+                return self._execute_one_by_one(batch)
+            raise
         batch.compute_end_ns = _now_ns()
-        # A batch that runs this way only is one that the buffers are wrong for.
-        plan.staged = None
+        if plan.staged is not None:
+            # It works, only not with the buffers: what `stage` knows of this model's outputs is wrong.
+            plan.staged = None
+            self._may_stage = False
         return self._scatter(plan, count, arrays)
+
+    def _execute_one_by_one(self, batch: Batch) -> Sequence[InferResponse]:
+        """Execute each request alone, so that only those fail whose inputs are refused."""
+        start_ns = batch.compute_start_ns
+        responses: list[InferResponse] = []
+        for request in batch.requests:
+            single = Batch([request], request.batch_size, batch.release_reason)
+            try:
+                responses += self.execute(single)
+            except InferError as error:
+                if error.code is not ErrorCode.INVALID_ARG:
+                    raise
+                responses.append(InferResponse(self._error_header, error=error))
+        batch.compute_start_ns = start_ns
+        batch.compute_end_ns = _now_ns()
+        return responses
 
     def _execute_staged(self, batch: Batch, plan: _Plan, staged: StagedRun) -> Sequence[InferResponse] | None:
         requests = batch.requests
@@ -193,7 +221,7 @@ class TensorInstance(Instance):
         return plan
 
     def _try_to_stage(self, plan: _Plan, count: int) -> None:
-        if any(dtype is None for _, _, dtype, _ in plan.inputs):
+        if not self._may_stage or any(dtype is None for _, _, dtype, _ in plan.inputs):
             return
         specs = [
             TensorSpec(slot.name, slot.config.datatype, shape)
@@ -264,7 +292,12 @@ class TensorInstance(Instance):
         outputs = [output for output in self._table.outputs if output.name in wanted]
         names = [output.name for output in outputs]
         batch.compute_start_ns = _now_ns()
-        arrays = self.run(inputs, names)
+        try:
+            arrays = self.run(inputs, names)
+        except InferError as error:
+            if error.code is ErrorCode.INVALID_ARG:
+                return self._execute_one_by_one(batch)
+            raise
         batch.compute_end_ns = _now_ns()
         self._check_outputs(outputs, arrays, total)
         by_name = dict(zip(names, arrays, strict=True))

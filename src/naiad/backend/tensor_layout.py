@@ -49,6 +49,9 @@ class TensorConfig:
         """Return the client's shape for the model's; None when `tail` cannot be what the reshape is written for."""
         if self.model_dims == self.dims:
             return tail
+        if not self.model_dims:
+            # A scalar; or a model file that does not tell the rank, and then what came out is right.
+            return tail or self.dims
         if len(tail) != len(self.model_dims):
             return None
         return carry_dims(tail, self.model_dims, self.dims)
