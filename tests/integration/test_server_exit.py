@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as grpc_client
 
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import ServerProcess
@@ -101,44 +103,64 @@ def test_signal_during_start_up_ends_the_server_with_status_0(start_server: Star
     assert "Started HTTPService" not in running.log_text()
 
 
-class Load:
-    """Clients that send until they are told that the server is not ready any more, and a little longer."""
+def send_over_http(url: str) -> None:
+    """Infer once with a connection that stays open, and once with one of its own."""
+    connection = http.client.HTTPConnection(url, timeout=30)
+    for _ in range(2):
+        connection.request("POST", "/v2/models/identity/infer", BODY)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 200
+    connection.close()
 
-    def __init__(self, url: str, clients: int) -> None:
+
+def send_over_grpc(url: str) -> None:
+    """Infer twice over one channel of stock tritonclient."""
+    with grpc_client.InferenceServerClient(url) as client:
+        tensor = grpc_client.InferInput("INPUT0", [1, 4], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+        for _ in range(2):
+            result = client.infer("identity", [tensor], client_timeout=30)
+            assert result.as_numpy("OUTPUT0").tolist() == [[1, 1, 1, 1]]
+
+
+class Load:
+    """Clients that send until they are told to stop, and what went wrong."""
+
+    def __init__(self, send: Callable[[str], None], url: str, clients: int) -> None:
+        self._send = send
         self._url = url
         self.stop = threading.Event()
         self.answered = 0
         self.failures: list[str] = []
-        self._threads = [threading.Thread(target=self._send) for _ in range(clients)]
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
         for thread in self._threads:
             thread.start()
 
-    def _send(self) -> None:
-        connection = http.client.HTTPConnection(self._url, timeout=30)
+    def _run(self) -> None:
         while not self.stop.is_set():
             try:
-                connection.request("POST", "/v2/models/identity/infer", BODY)
-                response = connection.getresponse()
-                response.read()
-                if response.status != 200:
-                    self.failures.append(f"status {response.status}")
+                self._send(self._url)
                 self.answered += 1
-            except OSError as error:
+            except Exception as error:
                 self.failures.append(repr(error))
                 return
             time.sleep(0.005)
-        connection.close()
 
     def join(self) -> None:
         for thread in self._threads:
             thread.join()
 
 
-def test_no_request_fails_when_clients_leave_during_the_drain(start_server: StartServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_no_request_fails_when_clients_leave_during_the_drain(
+    start_server: StartServer, tmp_path: Path, protocol: str
+) -> None:
     write_identity(tmp_path / "models")
     running = start_server(tmp_path / "models", "--drain-seconds=3")
     running.wait_ready()
-    load = Load(running.http_url, clients=4)
+    send, url = (send_over_http, running.http_url) if protocol == "http" else (send_over_grpc, running.grpc_url)
+    load = Load(send, url, clients=4)
     running.signal()
     while running.get("/v2/health/ready").status == 200:
         time.sleep(0.01)
@@ -149,3 +171,21 @@ def test_no_request_fails_when_clients_leave_during_the_drain(start_server: Star
     load.join()
     assert load.failures == []
     assert running.wait_exit(20) == 0
+
+
+def test_grpc_call_in_flight_is_answered_before_the_exit(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "1000"})
+    running = start_server(tmp_path / "models")
+    running.wait_ready()
+    answers: list[object] = []
+    with grpc_client.InferenceServerClient(running.grpc_url) as client:
+        tensor = grpc_client.InferInput("INPUT0", [1, 4], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+        client.async_infer("slow", [tensor], callback=lambda result, error: answers.append(error or result))
+        wait_executing(running)
+        running.signal()
+        assert running.wait_exit(20) == 0
+        deadline = time.monotonic() + 10
+        while not answers and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert [type(answer).__name__ for answer in answers] == ["InferResult"]
