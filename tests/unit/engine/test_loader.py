@@ -1,0 +1,150 @@
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.core.errors import InferError, internal
+from naiad.engine.loader import ModelLoader, instance_specs
+from naiad.repository.store import LocalStore, ModelEntry
+from support.engine_parts import ScriptedInstance, StepLoop
+
+TENSORS = """
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+
+
+class RecordingModel(Model):
+    def __init__(self, failing: Collection[int] = ()) -> None:
+        self.failing = failing
+        self.instances: dict[int, ScriptedInstance] = {}
+        self.closed = False
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        if spec.index in self.failing:
+            raise internal(f"instance {spec.name} has no luck")
+        instance = self.instances[spec.index] = ScriptedInstance()
+        return instance
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordingBackend(Backend):
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.model = RecordingModel()
+        self.contexts: list[ModelContext] = []
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        completed = ModelConfig()
+        completed.CopyFrom(context.config)
+        completed.max_batch_size = completed.max_batch_size or 4
+        return completed
+
+    def default_instance_count(self, context: ModelContext) -> int:
+        return 2
+
+    def load(self, context: ModelContext) -> Model:
+        self.contexts.append(context)
+        return self.model
+
+
+class OneBackend:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def names(self) -> list[str]:
+        return [self._backend.name]
+
+    def get(self, name: str) -> Backend:
+        assert name == self._backend.name
+        return self._backend
+
+
+@pytest.fixture
+def backend() -> RecordingBackend:
+    return RecordingBackend()
+
+
+def make_loader(backend: Backend, **options: object) -> ModelLoader:
+    return ModelLoader(loop=StepLoop(), backends=OneBackend(backend), usable_cores=2, **options)  # type: ignore[arg-type]
+
+
+def make_entry(root: Path, config: str, versions: tuple[int, ...] = (1,)) -> ModelEntry:
+    for version in versions:
+        (root / "m" / str(version)).mkdir(parents=True)
+    (root / "m" / "config.pbtxt").write_text('backend: "recording"\n' + config)
+    return LocalStore(root).open_model("m")
+
+
+def test_plan_selects_the_newest_version_by_default(tmp_path: Path, backend: RecordingBackend) -> None:
+    plan = make_loader(backend).plan(make_entry(tmp_path, TENSORS, (1, 3, 2)))
+    assert plan.versions == [3]
+    assert plan.config.name == "m"
+
+
+def test_plan_refuses_an_empty_selection_and_says_what_is_there(tmp_path: Path, backend: RecordingBackend) -> None:
+    entry = make_entry(tmp_path, TENSORS + "version_policy { specific { versions: [ 9 ] } }", (1, 2))
+    with pytest.raises(InferError) as caught:
+        make_loader(backend).plan(entry)
+    assert "at least one version must be available under the version policy of model 'm'" in caught.value.message
+    assert "1, 2" in caught.value.message
+
+
+def test_load_completes_creates_instances_and_serves(tmp_path: Path, backend: RecordingBackend) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "labels.txt").write_text("cat\ndog\n")
+    tensors = TENSORS.replace('name: "OUT"', 'name: "OUT" label_filename: "labels.txt"')
+    loader = make_loader(backend, backend_config={"": {"a": "1", "b": "1"}, "recording": {"b": "2"}})
+    served = loader.load(loader.plan(make_entry(tmp_path, tensors)), 1)
+    (context,) = backend.contexts
+    assert (context.name, context.version, context.usable_cores) == ("m", 1, 2)
+    assert context.version_dir == tmp_path / "m" / "1"
+    assert context.backend_config == {"a": "1", "b": "2"}
+    assert served.config.max_batch_size == 4
+    assert sorted(backend.model.instances) == [0, 1]
+    assert served.labels == {"OUT": ["cat", "dog"]}
+    assert served.load_duration_ns > 0
+    assert served.stop(timeout_s=5.0)
+    assert backend.model.closed
+
+
+def test_without_auto_complete_the_backend_is_not_asked(tmp_path: Path, backend: RecordingBackend) -> None:
+    loader = make_loader(backend, auto_complete=False)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS)), 1)
+    assert served.config.max_batch_size == 0
+    assert len(served.config.instance_group) == 1
+    assert served.stop(timeout_s=5.0)
+
+
+def test_failed_instance_closes_the_others_and_the_model(tmp_path: Path, backend: RecordingBackend) -> None:
+    backend.model.failing = [1]
+    loader = make_loader(backend)
+    plan = loader.plan(make_entry(tmp_path, TENSORS + "instance_group [ { count: 3 } ]"))
+    with pytest.raises(InferError, match="instance m_0_1 has no luck"):
+        loader.load(plan, 1)
+    assert sorted(backend.model.instances) == [0, 2]
+    assert all(instance.closed for instance in backend.model.instances.values())
+    assert backend.model.closed
+
+
+def test_instances_are_named_by_group_and_number() -> None:
+    config = ModelConfig(name="m")
+    config.instance_group.add(name="first", count=2, kind=ModelInstanceGroup.KIND_CPU)
+    config.instance_group.add(name="m_1", count=1, kind=ModelInstanceGroup.KIND_MODEL)
+    assert [(spec.name, spec.index, spec.kind) for spec in instance_specs(config)] == [
+        ("first_0", 0, "KIND_CPU"),
+        ("first_1", 1, "KIND_CPU"),
+        ("m_1_0", 2, "KIND_MODEL"),
+    ]
+
+
+def test_passive_instances_are_refused() -> None:
+    config = ModelConfig(name="m")
+    config.instance_group.add(name="g", count=1, passive=True)
+    with pytest.raises(InferError, match="passive"):
+        instance_specs(config)
