@@ -1,8 +1,11 @@
 """`naiad serve`: parse the flags and run the server."""
 
+import os
+import signal
 import sys
 import textwrap
 from collections.abc import Sequence
+from types import FrameType
 
 from naiad.config.flags import GROUPS, Flag
 from naiad.config.options import OptionError, parse_options
@@ -25,10 +28,18 @@ def run(arguments: Sequence[str]) -> int:
     except OptionError as error:
         print(f"naiad serve: {error}", file=sys.stderr)
         return 1
+    # Until the server's loop takes the signals over nothing is served, so one simply ends the process.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
     # The server's modules are imported only now, so that a wrong flag is answered at once.
     from naiad.server.app import serve
 
     return serve(options)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    # Raising from within an import could be taken for its failure.
+    os._exit(0)
 
 
 def format_help() -> str:

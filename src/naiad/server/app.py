@@ -30,7 +30,7 @@ from naiad.server.drain import drain
 from naiad.server.endpoint import Address, Endpoint, bind
 from naiad.server.publication import Publication
 from naiad.server.report import log_backends, log_models
-from naiad.server.signals import StopSignal, exit_cleanly_before_start
+from naiad.server.signals import StopSignal
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
 from naiad.wire.limits import Http2Limits
@@ -46,7 +46,6 @@ def serve(options: ServerOptions) -> int:
 
     0 after a graceful exit, 1 when it could not start or did not finish in time.
     """
-    exit_cleanly_before_start()
     # What start-up allocates stays; collecting meanwhile only costs time.
     gc.disable()
     try:

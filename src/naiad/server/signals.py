@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -18,7 +17,7 @@ class StopSignal:
         self._exit_now = exit_now
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the signals over for as long as `loop` runs."""
+        """Take the signals over for as long as `loop` runs; before, `cli.serve` has them end the process."""
         for number in SIGNALS:
             loop.add_signal_handler(number, self.receive, number)
 
@@ -38,13 +37,3 @@ class StopSignal:
     async def wait(self) -> None:
         """Wait for the first signal."""
         await self._event.wait()
-
-
-def exit_cleanly_before_start() -> None:
-    """Until the loop takes the signals over nothing is served, so a signal simply ends the process with status 0."""
-    for number in SIGNALS:
-        signal.signal(number, _exit)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
