@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt_lexer import Token, TokenKind, shorten, tokenize
 from naiad.config.pbtxt_scalar import Scalar, ScalarError, parse_scalar, string_of
-from naiad.config.problem import Position, Problem
+from naiad.config.problem import Position, Problem, Severity
 from naiad.config.schema import Field, Schema, is_map, is_map_entry, is_message, is_repeated, type_in_words
 from naiad.config.suggestion import nearest
 
@@ -131,7 +131,14 @@ class _Parser:
         return True
 
     def _problem(
-        self, message: str, token: Token, *, path: str = "", expected: str = "", suggestion: str = ""
+        self,
+        message: str,
+        token: Token,
+        *,
+        path: str = "",
+        expected: str = "",
+        suggestion: str = "",
+        severity: Severity = "error",
     ) -> None:
         if len(self._parsed.problems) >= MAX_PROBLEMS:
             raise _TooManyProblemsError
@@ -145,6 +152,7 @@ class _Parser:
                 text=shorten(token.text),
                 expected=expected,
                 suggestion=suggestion,
+                severity=severity,
             )
         )
 
@@ -358,8 +366,10 @@ class _Parser:
         scratch = f"{path}[?{opener.line}:{opener.column}]"
         self._message(entry, scratch, _CLOSERS[opener.text])
         if f"{scratch}.key" not in self._parsed.positions:
-            self._problem(f"an entry of '{field.name}' without 'key'", opener, path=path, expected="key and value")
-            return
+            # protobuf reads the default key, which nobody means but its own writer.
+            self._problem(
+                f"an entry of '{field.name}' without 'key'", opener, path=path, expected="'key'", severity="warning"
+            )
         target = getattr(message, field.name)
         if entry.key in target:
             self._problem(f"key '{entry.key}' is given twice in '{field.name}'", opener, path=path)

@@ -154,7 +154,7 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
 
 
 def _check_file(path: Path, rules: _Rules) -> ModelReport:
-    """Check a configuration file by itself, without the files that it speaks of; a bare model file has nothing to check."""
+    """Check a configuration file without the files that it names; in a bare model file there is nothing to check."""
     report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else path.stem, path)
     if path.suffix in _MODEL_SUFFIXES:
         report.config = autofill(report.config, model_name=report.name, version_files=[f"model{path.suffix}"])
