@@ -78,11 +78,9 @@ def test_json_form_is_read_back(config: ModelConfig):
     assert config_from_json(config_to_json(config)) == config
 
 
-_FRAGMENTS = st.sampled_from(
-    "input dims name dynamic_batching parameters key value kind instance_group bogus max_batch_size : : { } { } [ ] < > "
-    ', ; - = 3 0x1 08 1.5 "x" " TYPE_FP32 KIND_CPU true inf /* \\ é \0'.split(" ")
-    + ["'y'", "#c\n", "\n", "//x\n"]
-)
+_WORDS = "input dims name dynamic_batching parameters key value kind instance_group bogus max_batch_size true"
+_MARKS = 'TYPE_FP32 inf : : { } { } [ ] < > , ; - = 3 0x1 08 1.5 "x" " /* \\ é \0'
+_FRAGMENTS = st.sampled_from([*_WORDS.split(" "), *_MARKS.split(" "), "'y'", "#c\n", "\n", "//x\n"])
 
 
 @given(st.lists(_FRAGMENTS, max_size=40).map(" ".join))

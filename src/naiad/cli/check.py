@@ -2,14 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import orjson
 
+from naiad.backend.registry import BackendRegistry
 from naiad.repository.check import ModelReport, check_path
 
-_BUILT_IN = ("identity", "onnxruntime", "python")
 _DESCRIPTION = """\
 Check a model repository, the directory of one model, or a config.pbtxt, and say everything that a server would say
 about it. No server is started and no model framework is imported. The exit status is 1 when a model could not be
@@ -20,18 +19,13 @@ loaded, 2 for a wrong command line.
 def run(argv: Sequence[str]) -> int:
     """Check what the command line names, print the problems and return the exit status."""
     options = _parser().parse_args(argv)
-    reports = check_path(options.path, known_backends=known_backends(), strict=options.strict_model_config)
+    reports = check_path(options.path, known_backends=BackendRegistry().names(), strict=options.strict_model_config)
     if options.json:
         rows = [{"model": report.name, **problem.as_dict()} for report in reports for problem in report.problems]
         print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
         print(format_reports(reports))
     return 0 if all(report.is_ok for report in reports) else 1
-
-
-def known_backends() -> list[str]:
-    """Return the names of the backends that are installed, without importing them."""
-    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group="naiad.backends"))})
 
 
 def format_reports(reports: Sequence[ModelReport]) -> str:

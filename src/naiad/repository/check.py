@@ -85,7 +85,7 @@ def check_path(
         return [_check_file(path, rules)]
     if not path.is_dir():
         report = ModelReport(path.name, path)
-        report.add(f"{path}: no such file or directory", path, expected="a repository, a model or a config.pbtxt")
+        report.add("no such file or directory", path, expected="a repository, a model or a config.pbtxt")
         return [report]
     if is_model_dir(path):
         return [_check_model(path, rules)]
@@ -203,7 +203,7 @@ def _read_config(report: ModelReport, path: Path) -> None:
         )
         return
     except OSError as error:
-        report.add(f"{path} cannot be read: {error.strerror}", path)
+        report.add(f"the file cannot be read: {error.strerror}", path)
         return
     report.parsed = parse_pbtxt(text, str(path))
     report.problems += report.parsed.problems

@@ -1,0 +1,95 @@
+"""`naiad config init`: write a short, commented config.pbtxt for a model that has none."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.backend.api import ModelContext
+from naiad.backend.registry import BackendRegistry
+from naiad.config.autofill import autofill, merge_auto_completed
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.template import format_commented
+from naiad.core.errors import InferError, invalid_argument
+from naiad.repository.store import ModelEntry, open_path
+
+_DESCRIPTION = """\
+Print a config.pbtxt for MODEL, a model file (model.onnx, model.py) or the directory of a model. Inputs, outputs and
+batching are asked of the model itself where its backend can tell.
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print or write the configuration and return the exit status: 1 when there is no model, 2 for a bad command."""
+    options = _parser().parse_args(argv)
+    try:
+        config, note = build_config(options.model)
+        text = format_commented(config)
+        if options.output is not None:
+            _write(options.output, text, force=options.force)
+    except InferError as error:
+        print(f"naiad config init: {error.message}", file=sys.stderr)
+        return 1
+    if note:
+        print(f"naiad config init: {note}", file=sys.stderr)
+    if options.output is None:
+        print(text, end="")
+    return 0
+
+
+def build_config(path: Path) -> tuple[ModelConfig, str]:
+    """Return what can be told of the model at `path`, and a note on what could not be told.
+
+    A `config.pbtxt` that is there is not looked at.
+
+    Raises InferError when there is no model, or when there are several.
+    """
+    store = open_path(path)
+    names = store.list_models()
+    if len(names) != 1:
+        raise invalid_argument(f"{path} holds {len(names)} models; name one of: {', '.join(names)}")
+    entry = store.open_model(names[0])
+    if not entry.version_dirs:
+        raise invalid_argument(f"{path} has no version directory, as {path / '1'}, with a model file")
+    version = max(entry.version_dirs)
+    files = sorted(child.name for child in entry.version_dirs[version].iterdir())
+    config = autofill(entry.preset, model_name=entry.name, version_files=files)
+    return _ask_model(entry, version, config)
+
+
+def _ask_model(entry: ModelEntry, version: int, config: ModelConfig) -> tuple[ModelConfig, str]:
+    """Let the backend complete the configuration; when it cannot, say why."""
+    context = ModelContext(
+        name=entry.name,
+        version=version,
+        config=config,
+        model_dir=entry.model_dir,
+        version_dir=entry.version_dirs[version],
+        usable_cores=os.cpu_count() or 1,
+    )
+    try:
+        completed = BackendRegistry().get(config.backend).auto_complete(context)
+    except InferError as error:
+        return config, f"inputs and outputs are not told by the model: {error.message}"
+    return merge_auto_completed(config, completed), ""
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise invalid_argument(f"{path} exists already; --force replaces it") from None
+    except OSError as error:
+        raise invalid_argument(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="naiad config", description="Work with model configurations.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    init = verbs.add_parser("init", help="print a config.pbtxt for a model", description=_DESCRIPTION)
+    init.add_argument("model", type=Path, metavar="MODEL", help="a model file or the directory of a model")
+    init.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of printing")
+    init.add_argument("--force", action="store_true", help="replace FILE when it exists")
+    return parser
