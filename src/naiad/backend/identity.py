@@ -128,7 +128,7 @@ def pair_tensors(config: ModelConfig) -> dict[str, str]:
         if partner is None:
             raise invalid_argument(
                 f"model '{config.name}': the identity backend returns input '{tensor.name}' as output '{name}', "
-                "which the model configuration does not have; name inputs INPUT0, INPUT1, ... and outputs OUTPUT0, OUTPUT1"
+                "which the model configuration does not have; call inputs INPUT0, ... and outputs OUTPUT0, ..."
             )
         if partner.data_type != tensor.data_type or list(partner.dims) != list(tensor.dims):
             raise invalid_argument(

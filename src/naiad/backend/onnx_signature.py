@@ -1,0 +1,196 @@
+"""What an ONNX model says of its inputs and outputs, and whether a configuration agrees."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
+from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.tensor import Shape
+
+DATATYPES: Mapping[str, DataType] = {
+    "tensor(bool)": DataType.BOOL,
+    "tensor(uint8)": DataType.UINT8,
+    "tensor(uint16)": DataType.UINT16,
+    "tensor(uint32)": DataType.UINT32,
+    "tensor(uint64)": DataType.UINT64,
+    "tensor(int8)": DataType.INT8,
+    "tensor(int16)": DataType.INT16,
+    "tensor(int32)": DataType.INT32,
+    "tensor(int64)": DataType.INT64,
+    "tensor(float16)": DataType.FP16,
+    "tensor(float)": DataType.FP32,
+    "tensor(double)": DataType.FP64,
+    "tensor(bfloat16)": DataType.BF16,
+    "tensor(string)": DataType.BYTES,
+}
+"""ONNX Runtime's name of a type to ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxTensor:
+    """One input or output of the model's graph."""
+
+    name: str
+    type_name: str
+    """As ONNX Runtime writes it: `tensor(float)`, `seq(tensor(float))`."""
+    dims: tuple[int | str | None, ...]
+    """Numbers, names of free dimensions, None for free ones without a name. Empty also when the rank is unknown."""
+
+    @property
+    def datatype(self) -> DataType | None:
+        """Our datatype; None when the protocol has none for it."""
+        return DATATYPES.get(self.type_name)
+
+    @property
+    def shape(self) -> Shape:
+        """The dimensions with -1 for those that are free, and for 0, which a configuration cannot say."""
+        return tuple(dim if isinstance(dim, int) and dim > 0 else -1 for dim in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxSignature:
+    """The inputs and outputs of a model; initializers that may be overridden are inputs that may be absent."""
+
+    inputs: Mapping[str, OnnxTensor]
+    outputs: Mapping[str, OnnxTensor]
+    optional_inputs: Mapping[str, OnnxTensor]
+
+    @property
+    def is_batching(self) -> bool:
+        """Whether every input and output has a free first dimension."""
+        tensors = [*self.inputs.values(), *self.outputs.values()]
+        return bool(tensors) and all(tensor.shape[:1] == (-1,) for tensor in tensors)
+
+
+def read_signature(session: Any) -> OnnxSignature:
+    """Return the signature of the model that an InferenceSession has loaded."""
+    return OnnxSignature(
+        inputs=_tensors(session.get_inputs()),
+        outputs=_tensors(session.get_outputs()),
+        optional_inputs=_tensors(session.get_overridable_initializers()),
+    )
+
+
+def _tensors(arguments: Sequence[Any]) -> dict[str, OnnxTensor]:
+    return {each.name: OnnxTensor(each.name, each.type, tuple(each.shape or ())) for each in arguments}
+
+
+class SignatureCheck:
+    """Holds a configuration against a model. Messages begin as Triton's do and end with what to change."""
+
+    def __init__(self, config: ModelConfig, signature: OnnxSignature, *, strict: bool = False) -> None:
+        """`strict`: a free dimension in the configuration does not fit a fixed one in the model (Triton's rule)."""
+        self._config = config
+        self._model = f"model '{config.name}'"
+        self._signature = signature
+        self._strict = strict
+
+    def check(self) -> None:
+        """Raise InferError(INVALID_ARG or UNSUPPORTED) for the first thing that does not fit."""
+        self._check_inputs()
+        allowed_outputs = self._signature.outputs
+        for output in self._config.output:
+            if output.name not in allowed_outputs:
+                raise self._unexpected("output", output.name, allowed_outputs)
+            self._check_tensor("output", output, allowed_outputs[output.name])
+
+    def _check_inputs(self) -> None:
+        required = self._signature.inputs
+        allowed = {**required, **self._signature.optional_inputs}
+        configured = {tensor.name for tensor in self._config.input}
+        for tensor in self._config.input:
+            if tensor.name not in allowed:
+                raise self._unexpected("input", tensor.name, allowed)
+        missing = [name for name in required if name not in configured]
+        if missing:
+            raise invalid_argument(
+                f"unable to load {self._model}, configuration expects {len(configured)} inputs, model provides "
+                f"{len(required)}: add {_names(missing)} to 'input', or leave out 'input' and 'output' to have "
+                "them filled in"
+            )
+        for tensor in self._config.input:
+            if tensor.optional and tensor.name in required:
+                raise invalid_argument(
+                    f"unable to load {self._model}, input '{tensor.name}' is 'optional' in the model configuration, "
+                    "but the model has no default (an initializer) for it; remove 'optional', or give it one"
+                )
+            self._check_tensor("input", tensor, allowed[tensor.name])
+
+    def _unexpected(self, kind: str, name: str, allowed: Mapping[str, OnnxTensor]) -> InferError:
+        return invalid_argument(
+            f"unexpected inference {kind} '{name}' in the configuration of {self._model}, "
+            f"allowed {kind}s are: {', '.join(allowed)}"
+        )
+
+    def _check_tensor(self, kind: str, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
+        datatype = onnx.datatype
+        if datatype is None:
+            raise unsupported(
+                f"unable to load {self._model}, {kind} '{tensor.name}' is a {onnx.type_name} in the model, which the "
+                "protocol cannot carry; export the model with plain tensors"
+            )
+        if datatype.config_number != tensor.data_type:
+            given = BY_CONFIG_NUMBER[tensor.data_type].config_name
+            raise invalid_argument(
+                f"unable to load {self._model}, unexpected datatype {given} for {kind} '{tensor.name}', "
+                f"expecting {datatype.config_name}; write data_type: {datatype.config_name}"
+            )
+        # An empty shape is a scalar, or a rank that the model does not tell.
+        if onnx.dims or (kind == "input" and not onnx.dims):
+            self._check_shape(tensor, onnx)
+
+    def _check_shape(self, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
+        explicit = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
+        batching = self._config.max_batch_size > 0
+        configured = (-1, *explicit) if batching else explicit
+        opening = f"{self._model}, tensor '{tensor.name}':"
+        if batching:
+            self._check_batch_dim(opening, onnx)
+        if len(configured) != len(onnx.shape):
+            raise invalid_argument(
+                f"{opening} the model expects {len(onnx.shape)} dimensions (shape {_text(onnx.shape)}) but the model "
+                f"configuration specifies {len(configured)} dimensions ({self._origin(explicit, configured)}); "
+                f"{self._two_fixes(onnx)}"
+            )
+        for axis, (given, wanted) in enumerate(zip(configured, onnx.shape, strict=True)):
+            if given == wanted or wanted < 0 or (given < 0 and (not self._strict or (axis == 0 and batching))):
+                continue
+            raise invalid_argument(
+                f"{opening} the model expects shape {_text(onnx.shape)} but the model configuration specifies shape "
+                f"{_text(configured)}: axis {axis} is {wanted} in the model and {given} in the configuration; "
+                f"{self._two_fixes(onnx)}"
+            )
+
+    def _check_batch_dim(self, opening: str, onnx: OnnxTensor) -> None:
+        first = onnx.shape[:1]
+        if first == (-1,) or (first == (1,) and self._config.max_batch_size == 1 and not self._strict):
+            return
+        raise invalid_argument(
+            f"{opening} for the model to support batching the shape should have at least 1 dimension and the first "
+            f"dimension must be -1; but shape expected by the model is {_text(onnx.shape)}, while the configuration "
+            f"has max_batch_size: {self._config.max_batch_size}. Set max_batch_size: 0 and write the full shape in "
+            "'dims', or export the model with a free first dimension"
+        )
+
+    def _origin(self, explicit: Shape, configured: Shape) -> str:
+        if self._config.max_batch_size <= 0:
+            return f"shape {_text(explicit)}"
+        return (
+            "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
+            f"complete shape {_text(configured)}"
+        )
+
+    def _two_fixes(self, onnx: OnnxTensor) -> str:
+        dims = onnx.shape[1:] if self._config.max_batch_size > 0 else onnx.shape
+        shown = f"write dims: {_text(dims)}" if dims else "write dims: [1] reshape { shape: [] }"
+        return f"{shown} in config.pbtxt, or export the model with the shape that the configuration has"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _text(shape: Shape) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,0 +1,260 @@
+"""The ONNX Runtime backend: `model.onnx` files, one session for all CPU instances of a version."""
+
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnxruntime
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.onnx_autocomplete import DEFAULT_MAX_BATCH_SIZE, complete, is_complete
+from naiad.backend.onnx_binding import run_bound
+from naiad.backend.onnx_options import (
+    SessionPlan,
+    inspection_options,
+    model_path,
+    plan_session,
+    read_parameters,
+)
+from naiad.backend.onnx_signature import OnnxSignature, SignatureCheck, read_signature
+from naiad.backend.onnx_staging import OnnxStagedRun, plan_outputs
+from naiad.backend.onnx_threads import ThreadPlan, plan_threads, thread_count
+from naiad.backend.tensor_instance import StagedRun, TensorInstance
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.tensor import Array, TensorSpec
+
+_log = logging.getLogger(__name__)
+
+MAX_STAGED_RUNS = 64
+"""Buffer sets that an instance keeps, one per shape of batch."""
+
+_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+_global_threads_lock = threading.Lock()
+
+
+class OnnxRuntimeBackend(Backend):
+    """Models that ONNX Runtime executes."""
+
+    name: ClassVar[str] = "onnxruntime"
+    _global_threads: ClassVar[tuple[int, int] | None] = None
+
+    def __init__(self) -> None:
+        # Its default logger writes warnings about hardware that nobody asked for.
+        onnxruntime.set_default_logger_severity(4)
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Fill in batching, inputs and outputs from the model file. Raises InferError."""
+        if is_complete(context.config):
+            return context.config
+        default = _setting_number(context.backend_config, "default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
+        path = model_path(context)
+        session = _open(context, path, SessionPlan(inspection_options(context), [("CPUExecutionProvider", {})]))
+        return complete(context.config, read_signature(session), default)
+
+    def default_instance_count(self, context: ModelContext) -> int:
+        """Return 2, as Triton, where there are cores for it, otherwise 1.
+
+        A second instance keeps the cores busy while the first one's batch is gathered and scattered; on fewer than
+        four cores it would only take threads away from the first.
+        """
+        return 2 if context.usable_cores >= 4 else 1
+
+    def load(self, context: ModelContext) -> Model:
+        """Open the sessions and hold the configuration against the model. Raises InferError."""
+        path = model_path(context)
+        try:
+            has_global_threads = self._use_global_threads(context)
+            threads = plan_threads(read_parameters(context.config), context.usable_cores, _cpu_count(context.config))
+            sessions = {
+                gpu: _Session(
+                    context, path, plan_session(context, threads, gpu=gpu, has_global_threads=has_global_threads)
+                )
+                for gpu in _devices(context.config)
+            }
+        except InferError as error:
+            if error.message.startswith("parameter "):
+                raise InferError(error.code, f"model '{context.name}': {error.message}") from None
+            raise
+        strict = context.backend_config.get("strict-model-config", "false").lower() == "true"
+        signature = next(iter(sessions.values())).signature
+        SignatureCheck(context.config, signature, strict=strict).check()
+        if not has_global_threads:
+            _log.info("model '%s' version %d: %s", context.name, context.version, threads)
+        return OnnxModel(context, sessions, threads)
+
+    def _use_global_threads(self, context: ModelContext) -> bool:
+        """Whether all sessions of the process share one pool; its size is set once, before the first session."""
+        settings = context.backend_config
+        if settings.get("enable-global-threadpool", "0").lower() not in ("1", "true"):
+            return False
+        intra = thread_count(settings, "intra_op_thread_count") or context.usable_cores
+        inter = thread_count(settings, "inter_op_thread_count") or 1
+        with _global_threads_lock:
+            if OnnxRuntimeBackend._global_threads is None:
+                onnxruntime.set_global_thread_pool_sizes(intra, inter)
+                OnnxRuntimeBackend._global_threads = (intra, inter)
+        return True
+
+
+class _Session:
+    """An InferenceSession, what it says of the model, and how it is called."""
+
+    def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
+        self.ort = _open(context, path, plan)
+        self.signature: OnnxSignature = read_signature(self.ort)
+        self.run_options: Any = None
+        if plan.run_entries:
+            self.run_options = onnxruntime.RunOptions()
+            for name, value in plan.run_entries.items():
+                self.run_options.add_run_config_entry(name, value)
+        # `InferenceSession.run` checks names and values on every call that admission has checked: 2 us of 8.
+        direct = getattr(self.ort, "_sess", None)
+        self.run = direct.run if direct is not None else self.ort.run
+
+
+class OnnxModel(Model):
+    """One loaded version: a session for the CPU and one for each GPU that instances are on."""
+
+    def __init__(self, context: ModelContext, sessions: Mapping[int | None, _Session], threads: ThreadPlan) -> None:
+        self.threads = threads
+        self._context = context
+        self._sessions = dict(sessions)
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Create an instance on the session of its device."""
+        gpu = spec.device_id if spec.kind == "KIND_GPU" else None
+        session = self._sessions[gpu]
+        tensors = (*session.signature.inputs.values(), *session.signature.outputs.values())
+        if any(tensor.datatype is DataType.BF16 for tensor in tensors):
+            return Bf16OnnxInstance(self._context, session)
+        return OnnxInstance(self._context, session) if gpu is None else GpuOnnxInstance(self._context, session)
+
+    def close(self) -> None:
+        """Let go of the sessions."""
+        self._sessions.clear()
+
+
+class OnnxInstance(TensorInstance):
+    """Runs batches on a session that it shares with the other instances."""
+
+    runs_on_any_thread: ClassVar[bool] = True
+
+    def __init__(self, context: ModelContext, session: _Session) -> None:
+        super().__init__(context)
+        self._session = session
+        self._run = session.run
+        self._run_options = session.run_options
+        self._string_inputs = [
+            tensor.name for tensor in session.signature.inputs.values() if tensor.datatype is DataType.BYTES
+        ]
+        self._staged: dict[object, OnnxStagedRun] = {}
+
+    def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
+        """Run the session; see `TensorInstance.run`."""
+        if self._string_inputs:
+            self._decode_strings(inputs)
+        try:
+            outputs: Sequence[Array] = self._run(output_names, inputs, self._run_options)
+        except Exception as error:  # ONNX Runtime raises a different class for each status
+            raise internal(ort_message(error)) from error
+        return outputs
+
+    def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
+        """Bind small inputs and outputs of known shapes to buffers; see `TensorInstance.stage`."""
+        if self._run_options is not None:
+            return None
+        key = (tuple(inputs), tuple(output_names))
+        staged = self._staged.get(key)
+        if staged is None:
+            outputs = plan_outputs(self._session.signature, inputs, output_names, is_batching=self._is_batching)
+            if outputs is None:
+                return None
+            if len(self._staged) >= MAX_STAGED_RUNS:
+                self._staged.clear()
+            staged = self._staged[key] = OnnxStagedRun(self._session.ort, inputs, outputs)
+        return staged
+
+    def _decode_strings(self, inputs: dict[str, Array]) -> None:
+        """Replace arrays of bytes with arrays of str, which is all that ONNX Runtime takes."""
+        for name in self._string_inputs:
+            array = inputs.get(name)
+            if array is None:
+                continue
+            try:
+                texts = [element.decode() for element in array.ravel().tolist()]
+            except UnicodeDecodeError as error:
+                raise invalid_argument(
+                    f"input '{name}' of model '{self._model_name}' has an element that is not UTF-8 ({error}); "
+                    "strings of ONNX models are text"
+                ) from error
+            decoded = np.empty(len(texts), dtype=np.object_)
+            decoded[:] = texts
+            inputs[name] = decoded.reshape(array.shape)
+
+
+class GpuOnnxInstance(OnnxInstance):
+    """Runs on a GPU: inputs are copied there and outputs back by ONNX Runtime."""
+
+    runs_on_any_thread: ClassVar[bool] = False
+
+    def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
+        """Return None: what is bound lies in the host's memory."""
+        return None
+
+
+class Bf16OnnxInstance(OnnxInstance):
+    """Runs a model with BF16 tensors, for which ONNX Runtime has no arrays: all of them are bound by address."""
+
+    def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
+        """Run the session; see `TensorInstance.run`."""
+        if self._string_inputs:
+            self._decode_strings(inputs)
+        try:
+            return run_bound(self._session.ort, inputs, [self._session.signature.outputs[n] for n in output_names])
+        except Exception as error:  # ONNX Runtime raises a different class for each status
+            raise internal(ort_message(error)) from error
+
+
+def ort_message(error: Exception) -> str:
+    """Return ONNX Runtime's text with Triton's beginning: `onnx runtime error 2: Got invalid dimensions ...`."""
+    found = _ORT_ERROR.fullmatch(str(error))
+    if found is None:
+        return f"onnx runtime error: {error}"
+    return f"onnx runtime error {found.group(1)}: {found.group(2).strip()}"
+
+
+def _open(context: ModelContext, path: Path, plan: SessionPlan) -> Any:
+    """Open a session. Raises InferError(INTERNAL) with ONNX Runtime's reason."""
+    names = [name for name, _ in plan.providers]
+    options = [dict(options) for _, options in plan.providers]
+    try:
+        return onnxruntime.InferenceSession(str(path), plan.options, providers=names, provider_options=options)
+    except Exception as error:  # ONNX Runtime raises a different class for each status
+        raise internal(
+            f"model '{context.name}' version {context.version}: {path} cannot be loaded: {ort_message(error)}"
+        ) from error
+
+
+def _cpu_count(config: ModelConfig) -> int:
+    return sum(group.count for group in config.instance_group if group.kind != ModelInstanceGroup.KIND_GPU)
+
+
+def _devices(config: ModelConfig) -> set[int | None]:
+    """Return the GPUs that instances are on, None for the CPU."""
+    devices: set[int | None] = set()
+    for group in config.instance_group:
+        devices |= set(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else {None}
+    return devices or {None}
+
+
+def _setting_number(settings: Mapping[str, str], name: str, default: int) -> int:
+    text = settings.get(name, str(default))
+    if not text.isdecimal():
+        raise invalid_argument(f"--backend-config {name} is '{text}', expected a number that is not negative")
+    return int(text)

@@ -1,0 +1,160 @@
+"""Small ONNX models for tests, built with the `onnx` package."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from naiad.core.datatype import DataType
+
+OPSET = 17
+
+ELEMENT_TYPES = {
+    DataType.BOOL: TensorProto.BOOL,
+    DataType.UINT8: TensorProto.UINT8,
+    DataType.UINT16: TensorProto.UINT16,
+    DataType.UINT32: TensorProto.UINT32,
+    DataType.UINT64: TensorProto.UINT64,
+    DataType.INT8: TensorProto.INT8,
+    DataType.INT16: TensorProto.INT16,
+    DataType.INT32: TensorProto.INT32,
+    DataType.INT64: TensorProto.INT64,
+    DataType.FP16: TensorProto.FLOAT16,
+    DataType.FP32: TensorProto.FLOAT,
+    DataType.FP64: TensorProto.DOUBLE,
+    DataType.BYTES: TensorProto.STRING,
+    DataType.BF16: TensorProto.BFLOAT16,
+}
+
+Dims = Sequence[int | str | None] | None
+
+
+def value(name: str, dims: Dims, datatype: DataType = DataType.FP32) -> onnx.ValueInfoProto:
+    """Return a graph input or output; None as a dimension is free without a name, None as dims is an unknown rank."""
+    return helper.make_tensor_value_info(name, ELEMENT_TYPES[datatype], dims)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[onnx.TensorProto] = (),
+) -> bytes:
+    """Return a serialized model."""
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    onnx.checker.check_model(made)
+    return made.SerializeToString()
+
+
+def add_sub(dims: Dims = ("N", 16), datatype: DataType = DataType.FP32) -> bytes:
+    """OUTPUT0 = INPUT0 + INPUT1, OUTPUT1 = INPUT0 - INPUT1."""
+    return model(
+        [
+            helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+            helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+        ],
+        [value("INPUT0", dims, datatype), value("INPUT1", dims, datatype)],
+        [value("OUTPUT0", dims, datatype), value("OUTPUT1", dims, datatype)],
+    )
+
+
+def identity(datatype: DataType = DataType.FP32, dims: Dims = ("N", 4), output_dims: Dims = ()) -> bytes:
+    """OUTPUT0 = INPUT0; `output_dims` if the model is to declare another shape than it returns."""
+    declared = dims if output_dims == () else output_dims
+    return model(
+        [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])],
+        [value("INPUT0", dims, datatype)],
+        [value("OUTPUT0", declared, datatype)],
+    )
+
+
+def reshape(target: Sequence[int], dims: Dims, output_dims: Dims) -> bytes:
+    """OUTPUT0 is INPUT0 in the shape `target`, which may have a batch size built in."""
+    shape = helper.make_tensor("shape", TensorProto.INT64, [len(target)], list(target))
+    return model(
+        [helper.make_node("Reshape", ["INPUT0", "shape"], ["OUTPUT0"])],
+        [value("INPUT0", dims)],
+        [value("OUTPUT0", output_dims)],
+        [shape],
+    )
+
+
+def add_default(default: float = 1.0) -> bytes:
+    """OUTPUT0 = INPUT0 + BIAS, where BIAS is an input with a default (an initializer)."""
+    bias = helper.make_tensor("BIAS", TensorProto.FLOAT, [1], [default])
+    return model(
+        [helper.make_node("Add", ["INPUT0", "BIAS"], ["OUTPUT0"])],
+        [value("INPUT0", ["N", 4]), value("BIAS", [1])],
+        [value("OUTPUT0", ["N", 4])],
+        [bias],
+    )
+
+
+def gather() -> bytes:
+    """OUTPUT0 = a table of four rows at the indices INPUT0; an index out of range fails at run time."""
+    table = helper.make_tensor("table", TensorProto.FLOAT, [4, 2], [float(i) for i in range(8)])
+    return model(
+        [helper.make_node("Gather", ["table", "INPUT0"], ["OUTPUT0"])],
+        [value("INPUT0", ["N", 1], DataType.INT64)],
+        [value("OUTPUT0", ["N", 1, 2])],
+        [table],
+    )
+
+
+def non_zero() -> bytes:
+    """OUTPUT0 = the indices of the elements of INPUT0 that are not zero: a shape that depends on the data."""
+    return model(
+        [helper.make_node("NonZero", ["INPUT0"], ["OUTPUT0"])],
+        [value("INPUT0", [4])],
+        [value("OUTPUT0", [1, "count"], DataType.INT64)],
+    )
+
+
+def row_sums(*, keep_dims: bool = False) -> bytes:
+    """OUTPUT0 = the sum of every row of INPUT0: one number a row."""
+    return model(
+        [helper.make_node("ReduceSum", ["INPUT0", "axes"], ["OUTPUT0"], keepdims=int(keep_dims))],
+        [value("INPUT0", ["N", 4])],
+        [value("OUTPUT0", ["N", 1] if keep_dims else ["N"])],
+        [helper.make_tensor("axes", TensorProto.INT64, [1], [1])],
+    )
+
+
+def total() -> bytes:
+    """OUTPUT0 = the sum of all of INPUT0: a scalar, so that the model cannot batch."""
+    return model(
+        [helper.make_node("ReduceSum", ["INPUT0"], ["OUTPUT0"], keepdims=0)],
+        [value("INPUT0", ["N", 4])],
+        [value("OUTPUT0", [])],
+    )
+
+
+def sequence_output() -> bytes:
+    """An output that is a sequence of tensors."""
+    output = helper.make_tensor_sequence_value_info("OUTPUT0", TensorProto.FLOAT, None)
+    return model(
+        [helper.make_node("SequenceConstruct", ["INPUT0", "INPUT0"], ["OUTPUT0"])],
+        [value("INPUT0", ["N", 4])],
+        [output],
+    )
+
+
+def external_data(directory: Path) -> Path:
+    """Write a model whose weights are in a file beside it into `directory`; return the model file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = np.arange(4096, dtype=np.float32)
+    tensor = onnx.numpy_helper.from_array(weights, "weights")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["INPUT0", "weights"], ["OUTPUT0"])],
+        "graph",
+        [value("INPUT0", ["N", 4096])],
+        [value("OUTPUT0", ["N", 4096])],
+        [tensor],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    path = directory / "model.onnx"
+    onnx.save_model(made, path, save_as_external_data=True, location="model.onnx.data", size_threshold=0)
+    return path
