@@ -27,7 +27,7 @@ def finish_infer(call: GrpcCall, request_id: str, model: str, version: str, erro
     request_id = request_id[:_MAX_ID_CHARACTERS] or new_request_id()
     status = status_of(error.code)
     log_request_failure(
-        protocol="grpc", request_id=request_id, model=model, version=version, error=error, level=status.log_level
+        protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=status.log_level
     )
     # A header value is printable ASCII; an id is any text.
     trailer = quote(request_id, safe=_PRINTABLE).encode()

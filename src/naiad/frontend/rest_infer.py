@@ -1,7 +1,6 @@
 """`POST /v2/models/{m}/infer`: body to request, response to body, failures to one log line and an answer."""
 
 import functools
-import uuid
 from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import quote
@@ -20,9 +19,10 @@ from naiad.protocol.infer_json import InferJsonDecoder
 from naiad.protocol.json_response import encode
 from naiad.protocol.json_tree import parse_infer_document
 from naiad.protocol.status import status_of
-from naiad.telemetry.log import log_request_failure
+from naiad.telemetry.log import log_request_failure, new_request_id
 
 _JSON_LENGTH = b"inference-header-content-length"
+_CONTENT_CODING = b"content-encoding"
 _OCTET_STREAM = (b"Content-Type", b"application/octet-stream")
 _CACHED_HEADERS = 4096
 MAX_INPUT_BYTES = 64 * 1024 * 1024
@@ -75,10 +75,14 @@ class InferRoute:
             exchange.on_disconnect = functools.partial(self._engine.cancel, request)
             self._engine.submit(request)
         except InferError as error:
-            self._fail(exchange, request_id or _find_id(exchange), model, version, error)
+            self._fail(exchange, request_id or self._find_id(exchange), model, version, error)
 
     def _decode(self, exchange: HttpExchange, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
-        text = exchange.headers.get(_JSON_LENGTH)
+        headers = exchange.headers
+        if _CONTENT_CODING in headers and headers[_CONTENT_CODING].lower() not in (b"identity", b""):
+            coding = headers[_CONTENT_CODING][:64].decode("latin-1")
+            raise unsupported(f"Unsupported compression type '{coding}'; send the request body uncompressed")
+        text = headers.get(_JSON_LENGTH)
         if text is None:
             if len(exchange.body):
                 self._check_size("request JSON", len(exchange.body))
@@ -114,7 +118,7 @@ class InferRoute:
         exchange: HttpExchange = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         if response.error is not None:
-            self._fail(exchange, request.id, header.model_name, header.model_version, response.error)
+            self._fail(exchange, request.id, header.model_name, response.header.model_version, response.error)
             return
         try:
             parts, json_length = encode(request.id, header, response)
@@ -136,7 +140,7 @@ class InferRoute:
 
     def _fail(self, exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
         """Log a failure and answer with it, both under one id; a request without one gets one."""
-        request_id = request_id or uuid.uuid4().hex
+        request_id = request_id or new_request_id()
         status = status_of(error.code)
         log_request_failure(
             protocol="HTTP",
@@ -149,13 +153,14 @@ class InferRoute:
         headers = (*JSON_HEADERS, (b"triton-request-id", quote(request_id, _ID_SAFE, errors="replace").encode()))
         exchange.respond(status.http, headers, (encode_error(error.message),))
 
-
-def _find_id(exchange: HttpExchange) -> str:
-    """Return the id of a request that could not be decoded, if there is one to be found."""
-    text = exchange.headers.get(_JSON_LENGTH, b"")
-    end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
-    try:
-        found = parse_infer_document(exchange.body[:end]).get("id", "")
-    except InferError:
-        return ""
-    return found if isinstance(found, str) else ""
+    def _find_id(self, exchange: HttpExchange) -> str:
+        """Return the id of a request that could not be decoded, if there is one to be found."""
+        text = exchange.headers.get(_JSON_LENGTH, b"")
+        end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
+        if end > self._max_input_bytes:
+            return ""
+        try:
+            found = parse_infer_document(exchange.body[:end]).get("id", "")
+        except InferError:
+            return ""
+        return found if isinstance(found, str) else ""

@@ -310,6 +310,27 @@ def test_decoupled_model_is_refused(server, logged):
     )
 
 
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"gzip, identity"])
+def test_compressed_body_is_refused_and_not_taken_for_data(server, logged, coding):
+    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
+    status, message, _ = failure(exchange)
+    assert status == 501
+    assert message == f"Unsupported compression type '{coding.decode()}'; send the request body uncompressed"
+
+
+@pytest.mark.parametrize("coding", [b"identity", b"Identity", b""])
+def test_identity_is_no_compression(server, coding):
+    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
+    server.engine.answer()
+    assert exchange.answers[0][0] == 200
+
+
+def test_log_of_a_failed_execution_has_the_version_that_executed(server, logged):
+    server.call("POST", "/v2/models/m/infer", infer_body())
+    server.engine.answer(error=InferError(ErrorCode.INTERNAL, "broke"))
+    assert logged[0]["version"] == "1"
+
+
 @pytest.mark.parametrize("length", [b"abc", b"12abc", b"", b"9" * 5000])
 def test_json_length_that_is_no_number_is_refused(server, logged, length):
     exchange = server.call("POST", "/v2/models/m/infer", infer_body(), inference_header_content_length=length)
