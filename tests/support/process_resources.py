@@ -1,0 +1,29 @@
+"""What a process holds, to be held against what it held before."""
+
+import time
+
+import psutil
+
+
+class ProcessResources:
+    """File descriptors and threads of a process, to be held against what they were."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.before = self.now()
+
+    def now(self) -> tuple[int, int]:
+        """Return the numbers of descriptors and of threads."""
+        return self._process.num_fds(), self._process.num_threads()
+
+    def assert_back(self, timeout_s: float = 15.0) -> None:
+        """Fail unless both numbers return to, or below, what they were; closing takes the server a moment."""
+        deadline = time.monotonic() + timeout_s
+        while any(now > before for now, before in zip(self.now(), self.before, strict=True)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"descriptors and threads were {self.before}, are {self.now()}")
+            time.sleep(0.05)
+
+    def resident_bytes(self) -> int:
+        """Return the memory that the process has in RAM."""
+        return int(self._process.memory_info().rss)
