@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.model_repository import write_identity, write_python_add_sub
-from support.onnx_models import write_add_sub
+from support import onnx_models
+from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.server_process import ServerProcess
 
 IDENTITY_DATATYPES = (
@@ -26,11 +26,12 @@ StartServer = Callable[..., ServerProcess]
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of models that every datatype and backend can be tried on.
 
-    `add_sub` (ONNX), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in lower case, and `slow_identity`,
+    `add_sub` (ONNX, batches dynamically up to 32), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in lower case, and `slow_identity`,
     which takes 200 ms.
     """
     root = tmp_path_factory.mktemp("models")
-    write_add_sub(root, "add_sub")
+    config = add_sub_config("onnxruntime", max_batch_size=32, extra="dynamic_batching { }")
+    write_model(root, "add_sub", config, {"1/model.onnx": onnx_models.add_sub()})
     write_python_add_sub(root)
     write_identity(root)
     for datatype in IDENTITY_DATATYPES:
