@@ -4,7 +4,8 @@ Measured for add/sub of 16 floats, batch of 8: `InferenceSession.run` 7.7 us, th
 a run with inputs and outputs bound beforehand 3.1 us and 0.5 us of copying.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,17 @@ class OnnxStagedRun:
             binding.bind_output(spec.name, "cpu", 0, ELEMENT_TYPES[spec.datatype], spec.shape, array.ctypes.data)
         self._arrays = arrays
         self._binding = binding
-        self._session = session
+        # Python's wrappers around the two objects cost 0.5 us of 3.5.
+        inner, inner_binding = getattr(session, "_sess", None), getattr(binding, "_iobinding", None)
+        self._run: Callable[[], object]
+        if inner is None or inner_binding is None:
+            self._run = partial(session.run_with_iobinding, binding)
+        else:
+            self._run = partial(inner.run_with_iobinding, inner_binding, None)
 
     def run(self) -> None:
         """Run the model on the bound buffers. Raises what ONNX Runtime raises."""
-        self._session.run_with_iobinding(self._binding)
+        self._run()
 
 
 def plan_outputs(

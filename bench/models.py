@@ -1,0 +1,234 @@
+"""Builds the benchmark's model repository.
+
+    python bench/models.py DIRECTORY
+
+| model | what it is |
+|---|---|
+| add_sub | ONNX, two FP32[16] in, sum and difference out, max_batch_size 32, dynamic batching |
+| python_add_sub | the same as a `model.py` |
+| resnet50 | ONNX, a ResNet-50 with random weights: 25.5 M parameters, 3x224x224 to 1000 classes |
+| identity_large | ONNX, one FP32 tensor of any length in and out |
+
+The peers' own formats are made from the same functions, so that every server computes the same thing.
+"""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+ADD_SUB_ELEMENTS = 16
+RESNET50_STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
+"""Blocks, inner channels and stride of each stage."""
+
+PYTHON_ADD_SUB = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            a = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            b = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
+            responses.append(
+                pb_utils.InferenceResponse(
+                    output_tensors=[pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)]
+                )
+            )
+        return responses
+"""
+
+ADD_SUB_CONFIG = """
+name: "{name}"
+backend: "{backend}"
+max_batch_size: 32
+input [
+  {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] }},
+  {{ name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }}
+]
+output [
+  {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] }},
+  {{ name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }}
+]
+dynamic_batching {{ }}
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+"""
+
+RESNET50_CONFIG = """
+name: "resnet50"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "image" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]
+output [ { name: "logits" data_type: TYPE_FP32 dims: [ 1000 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+
+IDENTITY_LARGE_CONFIG = """
+name: "identity_large"
+backend: "onnxruntime"
+max_batch_size: 0
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+
+
+def _tensor(name: str, dims: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+
+def _model(graph: onnx.GraphProto) -> onnx.ModelProto:
+    # Old enough for every ONNX Runtime that the peers bring.
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+
+
+def add_sub() -> onnx.ModelProto:
+    """Return the add/sub model."""
+    dims = ["batch", ADD_SUB_ELEMENTS]
+    return _model(
+        helper.make_graph(
+            [
+                helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+                helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+            ],
+            "add_sub",
+            [_tensor("INPUT0", dims), _tensor("INPUT1", dims)],
+            [_tensor("OUTPUT0", dims), _tensor("OUTPUT1", dims)],
+        )
+    )
+
+
+def identity_large() -> onnx.ModelProto:
+    """Return a model that copies a vector of any length."""
+    node = helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])
+    return _model(
+        helper.make_graph([node], "identity", [_tensor("INPUT0", ["length"])], [_tensor("OUTPUT0", ["length"])])
+    )
+
+
+class _ResNet:
+    """Collects the nodes and random weights of a residual network; batch normalisation is folded into the convs."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self._random = np.random.default_rng(seed)
+
+    def _weight(self, name: str, shape: Sequence[int]) -> str:
+        # He's initialisation keeps activations from growing or vanishing over fifty layers.
+        fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
+        values = self._random.normal(0.0, (2.0 / fan_in) ** 0.5 if len(shape) > 1 else 0.0, shape)
+        self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
+        return name
+
+    def conv(self, source: str, name: str, channels: tuple[int, int], kernel: int, stride: int = 1) -> str:
+        """Add a convolution with bias; `channels` are in and out."""
+        inputs = [
+            source,
+            self._weight(f"{name}.weight", (channels[1], channels[0], kernel, kernel)),
+            self._weight(f"{name}.bias", (channels[1],)),
+        ]
+        pad = kernel // 2
+        self.nodes.append(
+            helper.make_node(
+                "Conv", inputs, [name], kernel_shape=[kernel, kernel], strides=[stride, stride], pads=[pad] * 4
+            )
+        )
+        return name
+
+    def relu(self, source: str) -> str:
+        """Add an activation."""
+        self.nodes.append(helper.make_node("Relu", [source], [f"{source}.relu"]))
+        return f"{source}.relu"
+
+    def bottleneck(
+        self, source: str, name: str, channels: tuple[int, int, int], stride: int, *, project: bool
+    ) -> str:
+        """Add a residual block of a 1x1, a 3x3 and a 1x1 convolution; `channels` are in, inner and out."""
+        outer, inner, out = channels
+        path = self.relu(self.conv(source, f"{name}.conv1", (outer, inner), 1))
+        path = self.relu(self.conv(path, f"{name}.conv2", (inner, inner), 3, stride))
+        path = self.conv(path, f"{name}.conv3", (inner, out), 1)
+        skip = self.conv(source, f"{name}.skip", (outer, out), 1, stride) if project else source
+        self.nodes.append(helper.make_node("Add", [path, skip], [f"{name}.sum"]))
+        return self.relu(f"{name}.sum")
+
+    def classify(self, source: str, channels: int, classes: int) -> None:
+        """Add pooling and the last layer, whose output is `logits`."""
+        self.nodes.append(helper.make_node("GlobalAveragePool", [source], ["pooled"]))
+        self.nodes.append(helper.make_node("Flatten", ["pooled"], ["features"]))
+        weights = [self._weight("fc.weight", (classes, channels)), self._weight("fc.bias", (classes,))]
+        self.nodes.append(helper.make_node("Gemm", ["features", *weights], ["logits"], transB=1))
+
+
+def resnet50() -> onnx.ModelProto:
+    """Return a ResNet-50 with random weights."""
+    net = _ResNet()
+    last = net.relu(net.conv("image", "stem", (3, 64), 7, 2))
+    net.nodes.append(
+        helper.make_node("MaxPool", [last], ["stem.pool"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    )
+    last, channels = "stem.pool", 64
+    for number, (blocks, inner, stride) in enumerate(RESNET50_STAGES):
+        for block in range(blocks):
+            shape = (channels, inner, inner * 4)
+            step = stride if block == 0 else 1
+            last = net.bottleneck(last, f"stage{number}.{block}", shape, step, project=block == 0)
+            channels = inner * 4
+    net.classify(last, channels, 1000)
+    inputs, outputs = [_tensor("image", ["batch", 3, 224, 224])], [_tensor("logits", ["batch", 1000])]
+    return _model(helper.make_graph(net.nodes, "resnet50", inputs, outputs, net.weights))
+
+
+def _write(repository: Path, name: str, config: str, filename: str, content: bytes) -> None:
+    version = repository / name / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version / filename).write_bytes(content)
+    (repository / name / "config.pbtxt").write_text(textwrap.dedent(config).lstrip())
+
+
+def write_add_sub(repository: Path) -> None:
+    """Write the add/sub ONNX model."""
+    config = ADD_SUB_CONFIG.format(name="add_sub", backend="onnxruntime")
+    _write(repository, "add_sub", config, "model.onnx", add_sub().SerializeToString())
+
+
+def write_python_add_sub(repository: Path) -> None:
+    """Write the add/sub Python model."""
+    config = ADD_SUB_CONFIG.format(name="python_add_sub", backend="python")
+    _write(repository, "python_add_sub", config, "model.py", PYTHON_ADD_SUB.lstrip().encode())
+
+
+def write_resnet50(repository: Path) -> None:
+    """Write the ResNet-50."""
+    _write(repository, "resnet50", RESNET50_CONFIG, "model.onnx", resnet50().SerializeToString())
+
+
+def write_identity_large(repository: Path) -> None:
+    """Write the model for large tensors."""
+    _write(repository, "identity_large", IDENTITY_LARGE_CONFIG, "model.onnx", identity_large().SerializeToString())
+
+
+WRITERS = {
+    "add_sub": write_add_sub,
+    "python_add_sub": write_python_add_sub,
+    "resnet50": write_resnet50,
+    "identity_large": write_identity_large,
+}
+
+
+def write_repository(repository: Path, names: Sequence[str] = tuple(WRITERS)) -> None:
+    """Write the models called `names`; those that are there already are written again."""
+    for name in names:
+        WRITERS[name](repository)
+
+
+if __name__ == "__main__":
+    write_repository(Path(sys.argv[1]))
