@@ -26,8 +26,8 @@ StartServer = Callable[..., ServerProcess]
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of models that every datatype and backend can be tried on.
 
-    `add_sub` (ONNX, batches dynamically up to 32), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in lower case, and `slow_identity`,
-    which takes 200 ms.
+    `add_sub` (ONNX, batches dynamically up to 32), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in
+    lower case, and `slow_identity`, which takes 200 ms.
     """
     root = tmp_path_factory.mktemp("models")
     config = add_sub_config("onnxruntime", max_batch_size=32, extra="dynamic_batching { }")
