@@ -132,7 +132,7 @@ class TestInfer:
             client.async_infer(
                 "add_sub", add_sub_inputs(np.full((1, 16), number, np.float32), B[:1]), request_id=str(number)
             )
-            for number in range(200)
+            for number in range(100)
         ]
         for number, request in enumerate(pending):
             result = request.get_result(timeout=30)
