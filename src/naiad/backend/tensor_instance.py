@@ -63,7 +63,7 @@ class _Plan:
         self.staged: StagedRun | None = None
         self.targets: list[tuple[memoryview, int]] = []
         # What the last run returned; outputs like those need no second look.
-        self.shapes: list[Shape] = []
+        self.shapes: list[Shape] | None = None
         self.dtypes: list[Dtype] = []
         self.header = ResponseHeader("", "", ())
         self.columns: list[tuple[Callable[[Array], Buffer], list[slice] | None]] = []
