@@ -111,7 +111,7 @@ class Engine:
             return not_found(f"Request for unknown model: '{name}' is not found")
         if version in ("", "-1"):
             return not_found(f"Request for unknown model: '{name}' has no available versions")
-        if not version.isdigit():
+        if not (version.isascii() and version.isdigit()):
             return invalid_argument(f"failed to get model version from specified version string '{version}'")
         if all(row.version != version for row in rows):
             return not_found(f"Request for unknown model: '{name}' version {version} is not found")
