@@ -140,7 +140,7 @@ def _check_version_policy(findings: Findings) -> None:
     choice = policy.WhichOneof("policy_choice")
     message = NO_VERSION.format(model_name=findings.config.name)
     if choice == "latest" and policy.latest.num_versions == 0:
-        findings.error_as_is(message, "version_policy.latest", expected="num_versions of 1 or more")
+        findings.error_as_is(message, "version_policy.latest.num_versions", expected="num_versions of 1 or more")
     if choice == "specific" and not policy.specific.versions:
         findings.error_as_is(message, "version_policy.specific", expected="versions, for example [ 1 ]")
 

@@ -1,0 +1,119 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from naiad.cli import check, config_init
+from naiad.config.pbtxt import parse_pbtxt
+
+PYTHON_MODEL = 'backend: "python"\ninput { name: "I" data_type: TYPE_FP32 dims: 4 }\n'
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("good", "bad"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").touch()
+    (tmp_path / "bad" / "config.pbtxt").write_text(PYTHON_MODEL + "max_batch_sise: 4\n")
+    return tmp_path
+
+
+def test_check_prints_problems_and_fails(repository: Path, capsys: pytest.CaptureFixture[str]):
+    assert check.run([str(repository)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{repository}/bad/config.pbtxt:3:1: unknown field 'max_batch_sise' in ModelConfig; expected a field of "
+        "ModelConfig; did you mean 'max_batch_size'?",
+        "good: ok (python, version 1)",
+        "1 error, 0 warnings in 2 models",
+    ]
+
+
+def test_check_of_a_good_model_succeeds(repository: Path, capsys: pytest.CaptureFixture[str]):
+    assert check.run([str(repository / "good")]) == 0
+    assert "good: ok" in capsys.readouterr().out
+
+
+def test_check_prints_json(repository: Path, capsys: pytest.CaptureFixture[str]):
+    assert check.run([str(repository), "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {
+        "model": "bad",
+        "severity": "error",
+        "file": f"{repository}/bad/config.pbtxt",
+        "line": 3,
+        "column": 1,
+        "path": "max_batch_sise",
+        "text": "max_batch_sise",
+        "message": "unknown field 'max_batch_sise' in ModelConfig",
+        "expected": "a field of ModelConfig",
+        "suggestion": "max_batch_size",
+    }
+
+
+@pytest.mark.parametrize(("flag", "status"), [("--strict-model-config", 1), ("--strict-model-config=false", 0)])
+def test_check_is_strict_when_asked(repository: Path, flag: str, status: int):
+    assert check.run([str(repository / "good"), flag]) == status
+
+
+def test_check_refuses_a_wrong_command_line(capsys: pytest.CaptureFixture[str]):
+    for arguments in ([], ["x", "--strict-model-config=maybe"], ["x", "--nope"]):
+        with pytest.raises(SystemExit) as raised:
+            check.run(arguments)
+        assert raised.value.code == 2
+    assert "neither true nor false" in capsys.readouterr().err
+
+
+def identity_model(root: Path) -> Path:
+    (root / "echo.identity" / "1").mkdir(parents=True)
+    (root / "echo.identity" / "1" / "x.bin").touch()
+    return root / "echo.identity"
+
+
+def test_config_init_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert config_init.run(["init", str(identity_model(tmp_path))]) == 0
+    parsed = parse_pbtxt(capsys.readouterr().out)
+    assert parsed.problems == []
+    assert (parsed.config.name, parsed.config.backend) == ("echo.identity", "identity")
+
+
+def test_config_init_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = identity_model(tmp_path)
+    target = tmp_path / "config.pbtxt"
+    arguments = ["init", str(model), "--output", str(target)]
+    assert config_init.run(arguments) == 0
+    assert config_init.run(arguments) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert config_init.run([*arguments, "--force"]) == 0
+    assert parse_pbtxt(target.read_text()).problems == []
+
+
+def test_config_init_asks_an_onnx_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in "AB"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["A"], ["B"])], "g", infos[:1], infos[1:])
+    opset = onnx.helper.make_opsetid("", 13)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "neg.onnx")
+    assert config_init.run(["init", str(tmp_path / "neg.onnx")]) == 0
+    config = parse_pbtxt(capsys.readouterr().out).config
+    assert (config.name, config.backend, config.default_model_filename) == ("neg", "onnxruntime", "neg.onnx")
+    assert config.max_batch_size == 4
+    assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("A", [16])]
+
+
+def test_config_init_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.plan").touch()
+    assert config_init.run(["init", str(tmp_path / "m")]) == 0
+    printed = capsys.readouterr()
+    assert "unknown backend 'tensorrt'" in printed.err
+    assert parse_pbtxt(printed.out).config.backend == "tensorrt"
+
+
+def test_config_init_needs_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name in ("a", "b"):
+        (tmp_path / "r" / name).mkdir(parents=True)
+    assert config_init.run(["init", str(tmp_path / "r")]) == 1
+    assert "name one of: a, b" in capsys.readouterr().err
+    assert config_init.run(["init", str(tmp_path / "nowhere")]) == 1
