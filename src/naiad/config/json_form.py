@@ -23,9 +23,6 @@ from naiad.config.schema import (
 )
 from naiad.config.suggestion import nearest
 
-MAX_DEPTH = 32
-"""Deepest nesting that is written; the schema itself ends at 7."""
-
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -60,14 +57,10 @@ def _field_to_json(message: Message, field: Field) -> Any:
     value = getattr(message, field.name)
     if is_map(field):
         value_field = field.message_type.fields_by_name["value"]
-        return {_key(key): _value_to_json(value_field, value[key]) for key in sorted(value)}
+        return {str(key): _value_to_json(value_field, value[key]) for key in sorted(value)}
     if is_repeated(field):
         return [_value_to_json(field, element) for element in value]
     return _value_to_json(field, value)
-
-
-def _key(key: object) -> str:
-    return str(key)
 
 
 def _value_to_json(field: Field, value: Any) -> Any:
@@ -301,6 +294,6 @@ def _enum_from_json(enum: EnumSchema, value: Any) -> int:
         if known is None:
             raise _MisfitError(meant_enum(enum, value))
         return int(known.number)
-    if isinstance(value, bool) or value not in enum.values_by_number:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in enum.values_by_number:
         raise _MisfitError
     return int(value)

@@ -1,7 +1,8 @@
 """Read and write `config.pbtxt`: protobuf text format, with every mistake of a file reported at its place.
 
 The reader does not stop at a mistake: it reports it, finds the next place that makes sense, and goes on. A mistyped
-field name is read as the field that it was probably meant to be, so that what is inside is checked too.
+field name is read as the field that it was probably meant to be, so that what is inside is checked too. Nesting is
+bounded by the schema, which has no recursive message: blocks of unknown fields are passed over without recursion.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,6 @@ from naiad.config.suggestion import nearest
 
 MAX_CHARACTERS = 1 << 20
 """Longest file that is read; the largest configurations in use have a few hundred lines."""
-MAX_DEPTH = 32
-"""Deepest nesting; the schema itself ends at 7."""
 MAX_PROBLEMS = 100
 """Most problems reported of one file."""
 
@@ -348,9 +347,6 @@ class _Parser:
             self._skip_value()
             return
         opener = self._advance()
-        if len(self._openers) >= MAX_DEPTH:
-            self._problem("blocks are nested too deeply", opener, path=path, expected=f"at most {MAX_DEPTH} levels")
-            raise _TooManyProblemsError
         self._openers.append(opener)
         if is_map(field):
             self._map_entry(message, field, path, opener)

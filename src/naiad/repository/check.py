@@ -119,7 +119,9 @@ def _check_repository(root: Path, rules: _Rules) -> list[ModelReport]:
     if not names:
         report = ModelReport(root.name, root)
         report.add(
-            f"{root} has no model in it", root, expected="a directory for each model, as in model/1/model.onnx"
+            "there is no model in this directory",
+            root,
+            expected="a directory for each model, as in model/1/model.onnx",
         )
         return [report]
     reports = [_check_model(root / name, rules) for name in names]
@@ -190,7 +192,7 @@ def _read_config(report: ModelReport, path: Path) -> None:
     try:
         if path.stat().st_size > _MAX_CONFIG_BYTES:
             report.add(
-                f"{path} is larger than any configuration", path, expected=f"at most {_MAX_CONFIG_BYTES} bytes"
+                "the file is larger than any configuration", path, expected=f"at most {_MAX_CONFIG_BYTES} bytes"
             )
             return
         text = path.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.repository.check import check_path
+from naiad.repository.check import check_path, is_model_dir
 
 BACKENDS = ("identity", "onnxruntime", "python")
 GOOD = """backend: "python"
@@ -446,3 +446,34 @@ def test_empty_repository_and_missing_path_are_errors(tmp_path: Path):
     for path in (tmp_path, tmp_path / "nowhere"):
         (report,) = check_path(path, known_backends=BACKENDS)
         assert not report.is_ok
+
+
+def test_bare_model_file_has_nothing_to_check(tmp_path: Path):
+    build(tmp_path, {"mine.onnx": "", "mine.py": ""})
+    for name, backend in (("mine.onnx", "onnxruntime"), ("mine.py", "python")):
+        (report,) = check_path(tmp_path / name, known_backends=BACKENDS)
+        assert report.is_ok
+        assert (report.name, report.config.backend) == ("mine", backend)
+
+
+def test_huge_file_is_not_read(tmp_path: Path):
+    build(tmp_path, model("#" * (5 << 20)))
+    (report,) = check_path(tmp_path, known_backends=BACKENDS)
+    assert [problem.message for problem in report.problems] == ["the file is larger than any configuration"]
+
+
+def test_initial_state_file_is_looked_for(tmp_path: Path):
+    config = """sequence_batching { state { input_name: "a" output_name: "b" data_type: TYPE_FP32 dims: [ 1 ]
+initial_state { name: "i" data_type: TYPE_FP32 dims: [ 1 ] data_file: "%s" } } }"""
+    build(tmp_path, model(GOOD + config % "zero", **{"m/initial_state/zeros": ""}))
+    (report,) = check_path(tmp_path, known_backends=BACKENDS)
+    (problem,) = report.problems
+    assert (problem.line, problem.suggestion) == (6, "zeros")
+
+
+def test_model_directory_is_told_from_a_repository(tmp_path: Path):
+    build(tmp_path, {"m/1/weights.bin": "", "r/1/1/model.onnx": "", "s/README.txt": "", "s/a/1/model.onnx": ""})
+    assert is_model_dir(tmp_path / "m")
+    # A model may be called 1.
+    assert not is_model_dir(tmp_path / "r")
+    assert not is_model_dir(tmp_path / "s")

@@ -109,6 +109,7 @@ def test_override_accepts_float_names():
         ('{"input": [{"data_type": "FLOAT32"}]}', "input[0].data_type", 'invalid value "FLOAT32"', "TYPE_FP32"),
         ('{"input": [{"data_type": 99}]}', "input[0].data_type", "invalid value 99", ""),
         ('{"input": [{"data_type": true}]}', "input[0].data_type", "invalid value true", ""),
+        ('{"input": [{"data_type": []}]}', "input[0].data_type", "invalid value []", ""),
         ('{"max_batch_size": 1.5}', "max_batch_size", "(max_batch_size): invalid value 1.5", ""),
         ('{"max_batch_size": true}', "max_batch_size", "invalid value true", ""),
         ('{"max_batch_size": 2147483648}', "max_batch_size", "invalid value 2147483648", ""),
@@ -120,6 +121,10 @@ def test_override_accepts_float_names():
         ('{"dynamic_batching": []}', "dynamic_batching", "invalid value []", ""),
         ('{"parameters": []}', "parameters", "invalid value []", ""),
         ('{"parameters": {"a": "b"}}', 'parameters["a"]', 'invalid value "b"', ""),
+        (
+            '{"sequence_batching": {"direct": {"minimum_slot_utilization": "half"}}}',
+            "sequence_batching.direct.minimum_slot_utilization", 'invalid value "half"', "",
+        ),
         ('{"metric_tags": {"a": 1}}', 'metric_tags["a"]', "invalid value 1", ""),
         (
             '{"dynamic_batching": {"priority_queue_policy": {"x": {}}}}',
