@@ -8,7 +8,7 @@ bounded by the schema, which has no recursive message: blocks of unknown fields 
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf import message_factory, text_format
+from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
@@ -66,6 +66,9 @@ def parse_pbtxt(text: str, filename: str = "config.pbtxt") -> ParsedConfig:
 
 def format_config(config: ModelConfig) -> str:
     """Return `config` as text that `parse_pbtxt` reads back to an equal message."""
+    # Only for writing, and slow to import.
+    from google.protobuf import text_format
+
     return str(text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True))
 
 
@@ -378,9 +381,12 @@ class _Parser:
     def _adopt(self, scratch: str, path: str) -> None:
         """Give the positions noted below `scratch` their final path."""
         positions = self._parsed.positions
-        for known in [known for known in positions if known.startswith(scratch)]:
+        # They are the newest: looking at all would make a file of many entries quadratic.
+        noted: list[tuple[str, Position]] = []
+        while positions and next(reversed(positions)).startswith(scratch):
+            noted.append(positions.popitem())
+        for known, place in reversed(noted):
             rest = known.removeprefix(scratch)
-            place = positions.pop(known)
             positions.setdefault(path + rest.removeprefix(".value"), place)
             if rest == ".key":
                 positions.setdefault(path, place)
