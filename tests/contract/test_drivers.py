@@ -68,6 +68,10 @@ class Remote(RemoteInstance):
     def fileno(self) -> int:
         return self._readable
 
+    @property
+    def incarnation(self) -> int:
+        return 1
+
     def begin(self, batch: Batch) -> None:
         self.sizes.append(batch.size)
         self._batch = batch

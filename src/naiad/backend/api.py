@@ -90,8 +90,13 @@ class RemoteInstance(Instance):
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the answer has come or the other process has died.
 
-        It may change only while `health` is not empty. -1 while there is no other process.
+        The caller watches a duplicate, since the instance may close its own at any time. Valid after `begin`.
         """
+
+    @property
+    @abc.abstractmethod
+    def incarnation(self) -> int:
+        """A number that is another one for every process that takes over."""
 
     @abc.abstractmethod
     def begin(self, batch: Batch) -> None:

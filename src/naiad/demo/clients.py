@@ -1,5 +1,6 @@
 """Asks the demonstration's models with stock `tritonclient`, over HTTP or gRPC, and reads the answers."""
 
+import json
 import struct
 import time
 import zlib
@@ -77,7 +78,7 @@ def sample_files() -> dict[str, bytes]:
     return {
         "this demonstration's source": python,
         "a PNG image": _png(),
-        "a JSON document": b'{"name": "naiad", "orbits": "Neptune", "period_hours": 7.07, "moons": [1, 2, 3]}' * 4,
+        "a JSON document": json.dumps({"name": "naiad", "moons": list(range(40)), "of": "Neptune"}, indent=2).encode(),
         "a shell script": b'#!/bin/sh\nset -eu\nfor f in *.txt; do\n  echo "$f" && wc -l < "$f"\ndone\nexit 0\n' * 3,
     }
 

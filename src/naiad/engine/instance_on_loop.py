@@ -1,5 +1,6 @@
 """Drives an instance that executes in another process from the event loop, without a thread between them."""
 
+import os
 import threading
 import time
 
@@ -25,6 +26,7 @@ class InstanceOnLoop:
         self._loop = loop
         self._batch: Batch | None = None
         self._watched_fd = -1
+        self._watched_incarnation = -1
         self._timer: TimerHandle | None = None
         self._ended = threading.Event()
 
@@ -78,11 +80,8 @@ class InstanceOnLoop:
             self._loop.call_soon(self._pump)
             return
         self._batch = batch
-        fd = self._instance.fileno()
-        if fd != self._watched_fd:
-            self._unwatch()
-            self._watched_fd = fd
-            self._loop.add_reader(fd, self._on_readable)
+        if self._instance.incarnation != self._watched_incarnation:
+            self._watch()
 
     def _on_readable(self) -> None:
         batch = self._batch
@@ -121,10 +120,18 @@ class InstanceOnLoop:
         else:
             self._end()
 
+    def _watch(self) -> None:
+        self._unwatch()
+        # A duplicate: the instance closes its own when the process has died, and the number is soon another file's.
+        self._watched_fd = os.dup(self._instance.fileno())
+        self._watched_incarnation = self._instance.incarnation
+        self._loop.add_reader(self._watched_fd, self._on_readable)
+
     def _unwatch(self) -> None:
         if self._watched_fd >= 0:
             self._loop.remove_reader(self._watched_fd)
-            self._watched_fd = -1
+            os.close(self._watched_fd)
+            self._watched_fd = self._watched_incarnation = -1
 
     def _end(self) -> None:
         self._unwatch()
