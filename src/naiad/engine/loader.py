@@ -54,7 +54,7 @@ class ModelLoader:
                 f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
                 f"{', '.join(map(str, entry.version_dirs)) or 'none'}"
             )
-        files = _list_files(entry.version_dirs[versions[0]]) if self._auto_complete else ()
+        files = _list_files(entry.version_dirs[versions[0]])
         config = prepare_config(parsed, entry, files, self._backends.names())
         return ModelPlan(entry, config, versions, parsed)
 
