@@ -1,0 +1,256 @@
+"""The `python` backend: `model.py` files, executed by worker processes, one an instance."""
+
+import ast
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
+from naiad.backend.python_conversation import Conversation
+from naiad.backend.python_life import WorkerLife, begin, end
+from naiad.backend.python_process import WorkerProcess
+from naiad.backend.python_settings import WorkerSettings, read_settings
+from naiad.config.json_form import config_from_dict, config_to_json
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.problem import raise_problems
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable, unsupported
+from naiad.core.response import InferResponse
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_COMPLETES = "auto_complete_config"
+
+
+class PythonBackend(Backend):
+    """Runs models that are classes `TritonPythonModel` in a file `model.py`."""
+
+    name: ClassVar[str] = "python"
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Return the configuration that the model's `auto_complete_config` makes, in a process that ends with it.
+
+        Raises InferError when the function raises or returns something else.
+        """
+        model_file = find_model_file(context)
+        if not may_complete(model_file):
+            return context.config
+        extra = _ask_once(context, model_file)
+        if extra.get("config") is None:
+            return context.config
+        completed, problems = config_from_dict(extra["config"])
+        if problems:
+            raise_problems(problems)
+        return completed
+
+    def load(self, context: ModelContext) -> Model:
+        """Load one version. Raises InferError for a missing file and for what is not supported."""
+        model_file = find_model_file(context)
+        if context.config.model_transaction_policy.decoupled:
+            raise unsupported(
+                f"model '{context.name}': the decoupled transaction policy is not supported by this version of naiad"
+            )
+        return PythonModel(context, model_file, read_settings(context))
+
+
+class PythonModel(Model):
+    """One version of a Python model; what its instances share is only where they come from."""
+
+    def __init__(self, context: ModelContext, model_file: Path, settings: WorkerSettings) -> None:
+        self._context = context
+        self._model_file = model_file
+        self._settings = settings
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""
+        instance = PythonInstance(self._context, self._model_file, self._settings, spec)
+        instance.start()
+        return instance
+
+
+class PythonInstance(RemoteInstance):
+    """One worker process, replaced when it dies."""
+
+    def __init__(self, context: ModelContext, model_file: Path, settings: WorkerSettings, spec: InstanceSpec) -> None:
+        self.spec = spec
+        self.health_listener: HealthListener | None = None
+        """Called from the worker's watching thread when the health changes."""
+        args = _args(context, spec)
+        notes = {
+            "model_file": str(model_file),
+            "model_dir": str(context.model_dir),
+            "completes": False,
+            "args": args,
+            "outputs": [output.name for output in context.config.output],
+        }
+        environment = worker_environment(context)
+
+        def launch(is_cancelled: Any) -> WorkerProcess:
+            return WorkerProcess(
+                settings.executable,
+                environment,
+                model=context.name,
+                transport_bytes=settings.transport_bytes,
+                is_cancelled=is_cancelled,
+            )
+
+        def converse(process: WorkerProcess) -> Conversation:
+            return Conversation(process, spec.name, context.name, str(context.version), settings.transport_bytes)
+
+        self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._tell)
+        self._running: Conversation | None = None
+        self._told_of_blocks: Conversation | None = None
+
+    def start(self) -> None:
+        """Start the worker. Raises InferError."""
+        self._life.start()
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        """Execute a batch in the worker. Raises InstanceDiedError when the worker dies meanwhile."""
+        self.begin(batch)
+        return self.finish()
+
+    def begin(self, batch: Batch) -> None:
+        """Send a batch to the worker. Raises InstanceDiedError when it is dead."""
+        # hot: bench/micro_worker.py
+        life = self._life
+        # Held until `finish`, on whatever thread that is: the channel must not be closed or tidied in between.
+        life.lock.acquire()
+        try:
+            self._running = life.conversation
+            if self._running is None:
+                raise unavailable(life.health or f"instance '{self.spec.name}' has no worker")
+            self._running.begin(batch)
+        except BaseException:
+            self._running = None
+            life.lock.release()
+            raise
+
+    def finish(self) -> Sequence[InferResponse]:
+        """Wait for the answer of the worker. Raises InstanceDiedError when it dies."""
+        # hot: bench/micro_worker.py
+        conversation, self._running = self._running, None
+        if conversation is None:
+            raise internal(f"instance '{self.spec.name}' executes nothing")
+        try:
+            return conversation.finish()
+        finally:
+            if conversation is not self._told_of_blocks and conversation.has_blocks:
+                # From now on someone must look whether memory can be given up.
+                self._told_of_blocks = conversation
+                self._life.wake()
+            self._life.lock.release()
+
+    def fileno(self) -> int:
+        """Return the descriptor on which the worker answers."""
+        return -1 if self._running is None else self._running.fileno()
+
+    @property
+    def incarnation(self) -> int:
+        """Another number for every worker."""
+        return self._life.restart_count
+
+    @property
+    def health(self) -> str:
+        """Empty while the worker lives; otherwise how it died."""
+        return self._life.health
+
+    @property
+    def restart_count(self) -> int:
+        """How often the worker was started again."""
+        return self._life.restart_count
+
+    def close(self) -> None:
+        """Finalize the model and end the worker."""
+        self._life.close()
+
+    def _tell(self, health: str) -> None:
+        if self.health_listener is not None:
+            self.health_listener(self, health)
+
+
+# --- what a worker is told ------------------------------------------------------------------------------------------
+
+
+def find_model_file(context: ModelContext) -> Path:
+    """Return the path of the model's file. Raises InferError(NOT_FOUND) when there is none."""
+    filename = context.config.default_model_filename or "model.py"
+    if not filename.endswith(".py"):
+        raise invalid_argument(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    path = context.version_dir / filename
+    if not path.is_file():
+        raise not_found(f"Python model file not found in '{path}'")
+    return path
+
+
+def may_complete(model_file: Path) -> bool:
+    """Tell whether the model may have an `auto_complete_config`, without running it.
+
+    A class without bases and decorators has what stands in its body; everything else must be asked.
+    """
+    try:
+        tree = ast.parse(model_file.read_bytes(), str(model_file))
+    except (SyntaxError, ValueError, OSError):
+        return True
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel":
+            inherits = bool(node.bases or node.keywords or node.decorator_list)
+            return inherits or _COMPLETES in ast.unparse(node)
+    return True
+
+
+def _ask_once(context: ModelContext, model_file: Path) -> Mapping[str, Any]:
+    settings = read_settings(context)
+    notes = {
+        "model_file": str(model_file),
+        "model_dir": str(context.model_dir),
+        "completes": True,
+        "args": {"model_config": config_to_json(context.config).decode(), "model_name": context.name},
+    }
+    wake_read, wake_write = os.pipe()
+    try:
+        process = WorkerProcess(
+            settings.executable,
+            worker_environment(context),
+            model=context.name,
+            transport_bytes=0,
+            is_cancelled=lambda _batch, _position: False,
+        )
+    except OSError as error:
+        os.close(wake_read)
+        os.close(wake_write)
+        raise internal(f"the worker cannot be started with {settings.executable}: {error}") from None
+    try:
+        return begin(process, settings, notes, wake_read)
+    except InferError as error:
+        error.message = f"auto_complete_config of model '{context.name}': {error.message}"
+        raise
+    finally:
+        process.kill()
+        end(process, 0.0, wake_read)
+        process.close()
+        os.close(wake_read)
+        os.close(wake_write)
+
+
+def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
+    """Return what `initialize` gets: strings only, as Triton."""
+    return {
+        "model_config": config_to_json(context.config).decode(),
+        "model_instance_kind": spec.kind.removeprefix("KIND_"),
+        "model_instance_name": spec.name,
+        "model_instance_device_id": str(spec.device_id),
+        "model_repository": str(context.model_dir),
+        "model_version": str(context.version),
+        "model_name": context.name,
+    }
+
+
+def worker_environment(context: ModelContext) -> dict[str, str]:
+    """Return the environment of a worker: threads times workers do not exceed the cores, unless the user says so."""
+    environment = dict(os.environ)
+    if not any(name in environment for name in _THREAD_VARIABLES):
+        instance_count = sum(group.count * max(1, len(group.gpus)) for group in context.config.instance_group)
+        threads = max(1, context.usable_cores // max(1, instance_count))
+        environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    return environment

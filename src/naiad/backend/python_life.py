@@ -1,0 +1,257 @@
+"""The life of an instance's worker: start, watch, restart with back-off, give up, end."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from naiad.backend.python_conversation import Conversation
+from naiad.backend.python_process import Event, WorkerProcess
+from naiad.backend.python_settings import WorkerSettings
+from naiad.backend.worker import frame as frames
+from naiad.backend.worker.block import IDLE_S
+from naiad.backend.worker.channel import ChannelError
+from naiad.core.errors import ErrorCode, InferError, internal
+
+_log = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.1
+_LONGEST_DELAY_S = 30.0
+_TERMINATE_S = 2.0
+"""Between SIGTERM and SIGKILL."""
+
+
+class StartError(InferError):
+    """A worker did not come up."""
+
+
+def begin(process: WorkerProcess, settings: WorkerSettings, notes: Mapping[str, Any], wake_fd: int) -> dict[str, Any]:
+    """Bring a new worker up and return what it answers to `notes`. Raises StartError."""
+    _expect(process, settings.start_timeout_s, wake_fd, "start (--backend-config=python,stub-timeout-seconds)")
+    try:
+        process.channel.send(frames.INITIALIZE, extra=dict(notes))
+    except ChannelError:
+        pass
+    return _expect(process, settings.initialize_timeout_s, wake_fd, "initialize (parameter initialize_timeout_s)")
+
+
+def _expect(process: WorkerProcess, timeout_s: float, wake_fd: int, what: str) -> dict[str, Any]:
+    event = process.wait(timeout_s, wake_fd, for_reply=True)
+    if event is Event.EXIT:
+        raise StartError(ErrorCode.INTERNAL, f"the worker {process.exit_text} while it was to {what.split(' (')[0]}")
+    if event is Event.WAKE:
+        raise StartError(ErrorCode.UNAVAILABLE, "the model is being unloaded")
+    if event is Event.TIMEOUT:
+        raise StartError(ErrorCode.UNAVAILABLE, f"the worker took more than {timeout_s:g} s to {what}")
+    try:
+        frame = process.channel.receive()
+    except ChannelError as error:
+        event = process.wait(_TERMINATE_S, wake_fd)
+        said = process.exit_text if event is Event.EXIT else f"sent nonsense ({error})"
+        raise StartError(ErrorCode.INTERNAL, f"the worker {said} while it was to {what.split(' (')[0]}") from None
+    if frame.kind == frames.FAILED:
+        raise StartError(
+            ErrorCode.INTERNAL, str(frame.extra.get("message", "")), detail=str(frame.extra.get("detail", ""))
+        )
+    return frame.extra
+
+
+def end(process: WorkerProcess, grace_s: float, wake_fd: int) -> None:
+    """End a worker: by itself within `grace_s`, then by SIGTERM, then by SIGKILL."""
+    for wait_s, signal_number in ((grace_s, signal.SIGTERM), (_TERMINATE_S, signal.SIGKILL), (None, None)):
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
+        while not process.gone.is_set():
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            process.wait(left_s, wake_fd)
+        if process.gone.is_set():
+            return
+        if signal_number is not None:
+            process.kill(f"was killed by {signal_number.name} because it did not end by itself", signal_number)
+
+
+class WorkerLife:
+    """Keeps one worker alive in a thread of its own, which also forwards what the worker says."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: WorkerSettings,
+        launch: Callable[[Callable[[int, int], bool]], WorkerProcess],
+        notes: Mapping[str, Any],
+        converse: Callable[[WorkerProcess], Conversation],
+        on_health: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._launch = launch
+        self._notes = notes
+        self._converse = converse
+        self._on_health = on_health
+        self.lock = threading.Lock()
+        """Held while a batch executes; the channel is closed under it."""
+        self.conversation: Conversation | None = None
+        self.health = f"instance '{name}' is starting"
+        self.restart_count = 0
+        self._start_error: InferError | None = None
+        self._started = threading.Event()
+        self._closing = False
+        self._deaths: deque[float] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._thread = threading.Thread(target=self._run, name=f"worker:{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the first worker and wait until it is ready. Raises InferError when it does not come up."""
+        self._thread.start()
+        self._started.wait()
+        if self._start_error is not None:
+            self.close()
+            raise self._start_error
+
+    def close(self) -> None:
+        """Finalize the model and end the worker; returns when it has ended."""
+        self._closing = True
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._wake_read >= 0:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._wake_read = -1
+
+    def wake(self) -> None:
+        """Make the thread look again at what it waits for."""
+        try:
+            os.write(self._wake_write, b".")
+        except OSError:
+            return  # full: it is about to wake up anyway
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._live()
+                if not self._started.is_set() or self._closing:
+                    break
+                if not self._may_restart():
+                    break
+        finally:
+            self._started.set()
+
+    def _live(self) -> None:
+        """Start a worker and stay until it has ended."""
+        try:
+            process = self._launch(self._is_cancelled)
+        except OSError as error:
+            self._fail(internal(f"the worker cannot be started with {self._settings.executable}: {error}"))
+            return
+        try:
+            begin(process, self._settings, self._notes, self._wake_read)
+        except InferError as error:
+            process.kill()
+            end(process, 0.0, self._wake_read)
+            process.close()
+            self._fail(error)
+            return
+        self.conversation = self._converse(process)
+        self._set_health("")
+        self._started.set()
+        self._watch(process, self.conversation)
+        with self.lock:
+            self.conversation = None
+            process.close()
+
+    def _watch(self, process: WorkerProcess, conversation: Conversation) -> None:
+        """Forward what the worker says until it has ended."""
+        while not self._closing:
+            event = process.wait(self._patience_s(conversation), self._wake_read)
+            if event is Event.EXIT:
+                self._report_death(process.exit_text)
+                return
+            self._check_limit(process, conversation)
+            if event is Event.TIMEOUT and self.lock.acquire(blocking=False):
+                try:
+                    conversation.tidy()
+                finally:
+                    self.lock.release()
+        self._set_health(f"instance '{self._name}' is closed")
+        grace_s = 0.0
+        # A batch that still executes is not waited for: whoever closes has waited long enough.
+        if self.lock.acquire(timeout=0.1):
+            try:
+                grace_s = self._settings.finalize_timeout_s if conversation.finalize() else 0.0
+            finally:
+                self.lock.release()
+        end(process, grace_s, self._wake_read)
+
+    def _patience_s(self, conversation: Conversation) -> float | None:
+        limit_s = self._settings.execute_timeout_s
+        if limit_s:
+            return min(0.25, limit_s / 8)
+        return IDLE_S if conversation.has_blocks else None
+
+    def _check_limit(self, process: WorkerProcess, conversation: Conversation) -> None:
+        limit_s = self._settings.execute_timeout_s
+        since_ns = conversation.executing_since_ns
+        if limit_s and since_ns and time.monotonic_ns() - since_ns > limit_s * 1e9:
+            process.kill(f"was killed because a batch took longer than execute_timeout_s, {limit_s:g} s")
+
+    def _is_cancelled(self, batch: int, position: int) -> bool:
+        conversation = self.conversation
+        return conversation is not None and conversation.is_cancelled(batch, position)
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: InferError) -> None:
+        if not self._started.is_set():
+            error.message = (
+                f"instance '{self._name}': {error.message}" if isinstance(error, StartError) else error.message
+            )
+            self._start_error = error
+            return
+        _log.error("instance '%s' did not start again: %s", self._name, error.message)
+        self._report_death(error.message)
+
+    def _report_death(self, how: str) -> None:
+        self._deaths.append(time.monotonic())
+        text = how if how.startswith(("was ", "exited")) else f"failed to start: {how}"
+        self._set_health(f"the worker of instance '{self._name}' {text}; it is being restarted")
+
+    def _may_restart(self) -> bool:
+        """Wait as long as the deaths of late demand; False when there were too many or the model is closed."""
+        window_s = self._settings.restart_window_s
+        now_s = time.monotonic()
+        while self._deaths and now_s - self._deaths[0] > window_s:
+            self._deaths.popleft()
+        count = len(self._deaths)
+        if count >= max(1, self._settings.restart_limit):
+            last = self.health.removesuffix("; it is being restarted")
+            self._set_health(
+                f"{last}; that makes {count} deaths within {window_s:g} s, so it stays down until a reload"
+            )
+            return False
+        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (count - 1))
+        _log.warning("%s in %.1f s", self.health, delay_s)
+        self._sleep(delay_s)
+        self.restart_count += 1
+        return not self._closing
+
+    def _sleep(self, delay_s: float) -> None:
+        deadline_s = time.monotonic() + delay_s
+        while not self._closing and time.monotonic() < deadline_s:
+            time.sleep(min(0.05, delay_s))
+
+    def _set_health(self, health: str) -> None:
+        if health == self.health:
+            return
+        self.health = health
+        if health and not self._closing:
+            _log.error("%s", health)
+        self._on_health(health)

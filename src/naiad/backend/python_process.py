@@ -1,0 +1,214 @@
+"""A worker process: started, listened to, ended."""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+
+import naiad.backend.worker
+from naiad.backend.python_exit import count_oom_kills, describe_exit
+from naiad.backend.python_log import LineSplitter, log_line
+from naiad.backend.worker.channel import Channel
+
+_PACKAGE_DIR = Path(naiad.backend.worker.__file__).parent
+_POLL_S = 0.05
+"""How often to look for the end of a process where the system cannot tell of it."""
+_LONGEST_SIDE_LINE = 16 << 20
+
+
+class Event(Enum):
+    """Why `wait` returned."""
+
+    TIMEOUT = 0
+    REPLY = 1
+    """There is something to read from the channel."""
+    EXIT = 2
+    WAKE = 3
+
+
+class WorkerProcess:
+    """One process and the server's ends of its lines. `wait` is called by one thread, which also made it."""
+
+    def __init__(
+        self,
+        executable: str,
+        environment: Mapping[str, str],
+        *,
+        model: str,
+        transport_bytes: int,
+        is_cancelled: Callable[[int, int], bool],
+    ) -> None:
+        """Start the process. `is_cancelled` answers the worker's question about (batch, position).
+
+        Raises OSError. The thread that calls this must outlive the process: Linux sends PR_SET_PDEATHSIG when the
+        *thread* ends that made it.
+        """
+        self._model = model
+        self._is_cancelled = is_cancelled
+        self._lines = LineSplitter()
+        self._exit_fd = -1
+        self._side_begun = b""
+        self._oom_kills = count_oom_kills()
+        self.gone = threading.Event()
+        """Set when the process has ended and `exit_text` says how."""
+        self.exit_text = ""
+        self.kill_text = ""
+        """Why the server has killed it, if it has."""
+        their_read, write_fd = os.pipe()
+        read_fd, their_write = os.pipe()
+        self._output, their_output = os.pipe()
+        blocks, their_blocks = socket.socketpair()
+        self._side, their_side = socket.socketpair()
+        passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno())
+        self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, copy=bytes)
+        try:
+            self._process = subprocess.Popen(
+                [executable, str(_PACKAGE_DIR), *map(str, passed), str(os.getpid())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=their_output,
+                stderr=their_output,
+                pass_fds=passed,
+                process_group=0,
+            )
+        except OSError:
+            self.close()
+            raise
+        finally:
+            for descriptor in (their_read, their_write, their_output):
+                os.close(descriptor)
+            their_blocks.close()
+            their_side.close()
+        self.pid = self._process.pid
+        os.set_blocking(self._output, False)
+        self._side.setblocking(False)
+        self._exit_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self._poll = select.poll()
+        for descriptor in (self._output, self._side.fileno(), self._exit_fd):
+            if descriptor >= 0:
+                self._poll.register(descriptor, select.POLLIN)
+        self._read_fd = read_fd
+
+    def wait(self, timeout_s: float | None, wake_fd: int, *, for_reply: bool = False) -> Event:
+        """Forward what the process says until something happens. `timeout_s` None waits for ever."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._poll.register(wake_fd, select.POLLIN)
+        if for_reply:
+            self._poll.register(self._read_fd, select.POLLIN)
+        try:
+            while True:
+                event = self._look(deadline_s, wake_fd)
+                if event is not None:
+                    return event
+        finally:
+            self._poll.unregister(wake_fd)
+            if for_reply:
+                self._poll.unregister(self._read_fd)
+
+    def kill(self, why: str = "", signal_number: int = signal.SIGKILL) -> None:
+        """Send a signal to the process and all that it has started."""
+        self.kill_text = self.kill_text or why
+        if self.gone.is_set():
+            return
+        try:
+            os.killpg(self.pid, signal_number)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        """Release the lines of a process that has ended; nobody may be using its channel."""
+        self.channel.close()
+        self._release()
+
+    def _release(self) -> None:
+        os.close(self._output)
+        self._side.close()
+        if self._exit_fd >= 0:
+            os.close(self._exit_fd)
+
+    # --- listening --------------------------------------------------------------------------------------------------
+
+    def _look(self, deadline_s: float | None, wake_fd: int) -> Event | None:
+        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        slice_s = left_s if self._exit_fd >= 0 else min(_POLL_S, _POLL_S if left_s is None else left_s)
+        ready = {descriptor for descriptor, _ in self._poll.poll(None if slice_s is None else slice_s * 1000)}
+        if self._output in ready:
+            self._read_output()
+        if self._side.fileno() in ready:
+            self._read_side()
+        if self._exit_fd in ready or (self._exit_fd < 0 and self._process.poll() is not None):
+            self._finish()
+            return Event.EXIT
+        if wake_fd in ready:
+            os.read(wake_fd, 4096)
+            return Event.WAKE
+        if self._read_fd in ready:
+            return Event.REPLY
+        if left_s is not None and time.monotonic() >= (deadline_s or 0.0):
+            return Event.TIMEOUT
+        return None
+
+    def _finish(self) -> None:
+        # Before the process is reaped its number cannot belong to another.
+        self.kill()
+        returncode = self._process.wait()
+        while self._read_output():
+            pass
+        while self._read_side():
+            pass
+        for text in self._lines.rest():
+            log_line(self._model, logging.INFO, "worker", 0, text, "")
+        self.exit_text = self.kill_text or describe_exit(returncode, count_oom_kills() - self._oom_kills)
+        self.gone.set()
+
+    def _read_output(self) -> bool:
+        try:
+            data = os.read(self._output, 65536)
+        except BlockingIOError:
+            return False
+        if not data and not self.gone.is_set():
+            self._forget(self._output)
+        for text in self._lines.split(data):
+            log_line(self._model, logging.INFO, "worker", 0, text, "")
+        return bool(data)
+
+    def _read_side(self) -> bool:
+        try:
+            data = self._side.recv(65536)
+        except (BlockingIOError, ConnectionResetError):
+            return False
+        if not data:
+            self._forget(self._side.fileno())
+        *lines, self._side_begun = (self._side_begun + data).split(b"\n")
+        if len(self._side_begun) > _LONGEST_SIDE_LINE:
+            self._side_begun = b""
+        for line in lines:
+            self._take(line)
+        return bool(data)
+
+    def _forget(self, descriptor: int) -> None:
+        try:
+            self._poll.unregister(descriptor)
+        except KeyError:
+            return
+
+    def _take(self, line: bytes) -> None:
+        try:
+            kind, *values = json.loads(line)
+            if kind == "log":
+                level, file, number, text, request_ids = values
+                log_line(self._model, int(level), str(file), int(number), str(text), str(request_ids))
+            elif kind == "cancelled":
+                batch, position = values
+                answer = b"true\n" if self._is_cancelled(batch, position) else b"false\n"
+                self._side.send(answer)
+        except (ValueError, TypeError, OSError) as error:
+            logging.getLogger(__name__).warning("worker %d of model '%s': %r", self.pid, self._model, error)

@@ -1,0 +1,199 @@
+"""Batches to frames and frames to responses: the server's half of `worker.intake` and `worker.reply`."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from naiad.backend.worker.exchange import (
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+)
+from naiad.backend.worker.frame import ALIGNMENT, PADDING, ChannelError, Frame
+from naiad.core.datatype import BY_NAME, DataType
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import Buffer, TensorSpec
+
+MOST_HEADERS = 1024
+"""Request headers that are remembered; then both sides begin anew."""
+
+
+class _RequestShape:
+    __slots__ = ("has_sizes", "is_dense", "number", "payload_bytes")
+
+    def __init__(self, number: int, header: RequestHeader) -> None:
+        sizes = [spec.byte_size for spec in header.inputs]
+        self.number = number
+        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.inputs)
+        self.is_dense = not self.has_sizes and not any(size % ALIGNMENT for size in sizes)
+        """Whether the inputs can follow each other without padding."""
+        self.payload_bytes = sum(sizes)
+
+
+class BatchEncoder:
+    """Makes execute frames for one worker; headers travel once."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[RequestHeader, _RequestShape] = {}
+        self._restarts = False
+
+    def restart(self) -> None:
+        """Begin anew: a frame that was encoded will not be sent, and with it the headers that it tells of."""
+        self._shapes.clear()
+        self._restarts = True
+
+    def encode(self, requests: Sequence[InferRequest]) -> tuple[list[int], dict[str, Any] | None, list[Buffer], int]:
+        """Return table, JSON, payload parts and payload bytes of a batch."""
+        # hot: bench/micro_worker.py
+        extra: dict[str, Any] | None = None
+        if self._restarts or len(self._shapes) > MOST_HEADERS:
+            self._shapes.clear()
+            self._restarts = False
+            extra = {"reset": True, "headers": []}
+        shapes = self._shapes
+        words: list[int] = []
+        parts: list[Buffer] = []
+        payload_bytes = 0
+        for request in requests:
+            shape = shapes.get(request.header)
+            if shape is None:
+                if extra is None:
+                    extra = {"headers": []}
+                shape = self._define(request.header, extra["headers"])
+            words.append(shape.number)
+            if shape.is_dense:
+                parts += request.data
+                payload_bytes += shape.payload_bytes
+            else:
+                payload_bytes += _append_padded(request, shape, words, parts)
+        return words, extra, parts, payload_bytes
+
+    def _define(self, header: RequestHeader, notes: list[Any]) -> _RequestShape:
+        shape = self._shapes[header] = _RequestShape(len(self._shapes) + 1, header)
+        notes.append((shape.number, describe_header(header)))
+        return shape
+
+
+def _append_padded(request: InferRequest, shape: _RequestShape, words: list[int], parts: list[Buffer]) -> int:
+    payload_bytes = 0
+    for data in request.data:
+        size = len(data)
+        if shape.has_sizes:
+            words.append(size)
+        parts.append(data)
+        padding = -size % ALIGNMENT
+        if padding:
+            parts.append(PADDING[padding])
+        payload_bytes += size + padding
+    return payload_bytes
+
+
+def join_ids(requests: Sequence[InferRequest]) -> str:
+    """Return the ids of a batch with NUL between them."""
+    text = "\0".join([request.id for request in requests])
+    if text.count("\0") != len(requests) - 1:  # JSON can spell a NUL in an id
+        text = "\0".join([request.id.replace("\0", "\ufffd") for request in requests])
+    return text
+
+
+def describe_header(header: RequestHeader) -> dict[str, Any]:
+    """Return what a worker is told of a header, as JSON values."""
+    flags = TRITONSERVER_REQUEST_FLAG_SEQUENCE_START if header.sequence_start else 0
+    flags |= TRITONSERVER_REQUEST_FLAG_SEQUENCE_END if header.sequence_end else 0
+    notes: dict[str, Any] = {
+        "inputs": [(spec.name, spec.datatype.value, spec.shape) for spec in header.inputs],
+        "outputs": [output.name for output in header.outputs],
+        "sequence": header.sequence_id,
+        "flags": flags,
+        "timeout_us": header.timeout_us,
+    }
+    if header.parameters:
+        # Triton: compact.
+        notes["parameters"] = json.dumps(dict(header.parameters), separators=(",", ":"))
+    return notes
+
+
+class _ResponseShape:
+    __slots__ = ("has_sizes", "header", "payload_bytes", "spans")
+
+    def __init__(self, header: ResponseHeader) -> None:
+        self.header = header
+        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.outputs)
+        self.spans: list[tuple[int, int]] = []
+        """Begin and end of each output behind the first, when no output has strings."""
+        self.payload_bytes = 0
+        for spec in header.outputs:
+            size = spec.byte_size
+            self.spans.append((self.payload_bytes, self.payload_bytes + size))
+            self.payload_bytes += size + -size % ALIGNMENT
+
+
+class ReplyDecoder:
+    """Makes responses of the executed frames of one worker."""
+
+    def __init__(self, model: str, version: str) -> None:
+        self._model = model
+        self._version = version
+        self._shapes: dict[int, _ResponseShape] = {}
+        self._failed = InferResponse(ResponseHeader(model, version, ()))
+
+    def decode(self, frame: Frame, count: int) -> list[InferResponse]:
+        """Return the `count` responses of a frame; their data are views on its payload. Raises ChannelError."""
+        # hot: bench/micro_worker.py
+        extra = frame.extra
+        if extra:
+            self._learn(extra)
+        view = memoryview(frame.payload)
+        shapes = self._shapes
+        responses: list[InferResponse] = []
+        position = 0
+        words = iter(frame.words)
+        try:
+            for number in words:
+                if not number:
+                    responses.append(self._failed)
+                    continue
+                shape = shapes[number]
+                data: list[Buffer]
+                if shape.has_sizes:
+                    data = []
+                    for _ in shape.spans:
+                        size = next(words)
+                        data.append(view[position : position + size])
+                        position += size + -size % ALIGNMENT
+                else:
+                    data = [view[position + begin : position + end] for begin, end in shape.spans]
+                    position += shape.payload_bytes
+                responses.append(InferResponse(shape.header, data))
+        except (KeyError, StopIteration) as error:
+            raise ChannelError(f"unreadable table: {error!r}") from None
+        if len(responses) != count or position != len(view):
+            raise ChannelError(f"{len(responses)} responses in {position} bytes, not {count} in {len(view)}")
+        if extra:
+            self._amend(responses, extra)
+        return responses
+
+    def _learn(self, extra: dict[str, Any]) -> None:
+        try:
+            if extra.get("reset"):
+                self._shapes.clear()
+            for number, tensors in extra.get("headers", ()):
+                specs = [
+                    TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors
+                ]
+                self._shapes[number] = _ResponseShape(ResponseHeader(self._model, self._version, specs))
+        except (LookupError, TypeError, ValueError) as error:
+            raise ChannelError(f"unreadable headers: {error!r}") from None
+
+    def _amend(self, responses: list[InferResponse], extra: dict[str, Any]) -> None:
+        try:
+            for index, code, message in extra.get("errors", ()):
+                error = InferError(ErrorCode(code), str(message))
+                responses[index] = InferResponse(self._failed.header, error=error)
+            for index, parameters in extra.get("parameters", ()):
+                responses[index].parameters = parameters
+        except (LookupError, TypeError, ValueError) as error:
+            raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
+        if any(response is self._failed for response in responses):
+            raise ChannelError("a failed response without its error")

@@ -1,0 +1,315 @@
+"""Requests and responses as model code sees them."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from naiad.backend.worker.failure import TritonError, TritonModelException
+from naiad.backend.worker.tensor import Tensor
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+
+
+class MemoryType(enum.IntEnum):
+    """Where a tensor may lie."""
+
+    TRITONSERVER_MEMORY_CPU = 0
+    TRITONSERVER_MEMORY_GPU = 2
+
+
+class PreferredMemory:
+    """Where a model would like the outputs of another model to be."""
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        self.memory_type = MemoryType(preferred_memory_type)
+        self.device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace of a request; empty when it is not traced."""
+
+    def __init__(self, context: str | None = None) -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """Return the context for further spans as JSON, or None."""
+        return self._context
+
+
+class RequestPlan:
+    """What requests with the same header have in common."""
+
+    __slots__ = ("correlation_id", "flags", "output_names", "parameters", "timeout_us")
+
+    def __init__(
+        self,
+        *,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+        timeout_us: int = 0,
+        parameters: str = "",
+        output_names: frozenset[str] = frozenset(),
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.flags = flags
+        self.timeout_us = timeout_us
+        self.parameters = parameters
+        """A JSON object, or "" for none."""
+        self.output_names = output_names
+
+
+def _parameters_json(parameters: Mapping[str, Any] | None) -> str:
+    if parameters is None:
+        return ""
+    if not isinstance(parameters, dict):
+        raise TypeError(f"parameters: expected a dict, found {type(parameters).__name__}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+        if not isinstance(value, (str, int, float, bool)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/float/str, found type {type(value)}"
+            )
+    return json.dumps(parameters)
+
+
+class InferenceResponse:
+    """The answer to one request: output tensors or an error."""
+
+    __slots__ = ("_error", "_parameters", "_tensors")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        # hot: bench/micro_worker.py
+        for tensor in output_tensors:
+            if not isinstance(tensor, Tensor):
+                raise _not_a_tensor(tensor)
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"InferenceResponse: expected error to be a TritonError, found {type(error).__name__}")
+        self._tensors = output_tensors
+        self._error = error
+        self._parameters = "" if parameters is None else _parameters_json(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        """Return the output tensors."""
+        return list(self._tensors)
+
+    def has_error(self) -> bool:
+        """Tell whether this is an error."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Return the error, or None."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return the parameters as a JSON object, or ""."""
+        return self._parameters
+
+
+def _not_a_tensor(value: object) -> Exception:
+    if value is None:
+        return TritonModelException("Output tensor for inference response should not be empty.")
+    return TypeError(f"InferenceResponse: expected output tensors to be Tensor objects, found {type(value).__name__}")
+
+
+Cancellation = Callable[[int], bool]
+"""Tells whether the client has given up the request with that position in its batch."""
+
+
+class InferenceResponseSender:
+    """Sends the response of one request; a model that is not decoupled sends exactly one."""
+
+    __slots__ = ("_cancellation", "_is_closed", "_position", "response")
+
+    # It does not refer to its request: a cycle would keep the inputs in memory until the garbage collector runs.
+    def __init__(self, cancellation: Cancellation, position: int) -> None:
+        self._cancellation = cancellation
+        self._position = position
+        self._is_closed = False
+        self.response: InferenceResponse | None = None
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response; `flags` 0 or TRITONSERVER_RESPONSE_COMPLETE_FINAL. Raises TritonModelException."""
+        if self._is_closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None:
+            self._accept(response)
+        elif self.response is None:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+        self._is_closed = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+    def is_cancelled(self) -> bool:
+        """Tell whether the client has given the request up."""
+        return self._cancellation(self._position)
+
+    def _accept(self, response: InferenceResponse) -> None:
+        if self.response is not None:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if not isinstance(response, InferenceResponse):
+            raise TypeError(f"send: expected an InferenceResponse, found {type(response).__name__}")
+        self.response = response
+
+
+def _never_cancelled(position: int) -> bool:
+    return False
+
+
+class InferenceRequest:
+    """A request: one that a model executes, or one that it makes for another model."""
+
+    __slots__ = (
+        "_cancellation",
+        "_flags",
+        "_id",
+        "_inputs",
+        "_plan",
+        "_position",
+        "_sender",
+        "model_name",
+        "model_version",
+        "preferred_memory",
+    )
+
+    def __init__(  # noqa: PLR0913 - Triton's signature
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        for tensor in inputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(
+                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
+                )
+        plan = RequestPlan(
+            correlation_id=correlation_id,
+            timeout_us=timeout,
+            parameters=_parameters_json(parameters),
+            output_names=frozenset(requested_output_names),
+        )
+        self._adopt(plan, request_id, list(inputs), _never_cancelled, 0)
+        self._flags = flags
+        self.model_name = model_name
+        self.model_version = model_version
+        self.preferred_memory = preferred_memory
+
+    def _adopt(
+        self, plan: RequestPlan, request_id: str, inputs: list[Tensor], cancellation: Cancellation, position: int
+    ) -> None:
+        # hot: bench/micro_worker.py
+        self._plan = plan
+        self._id = request_id
+        self._inputs = inputs
+        self._flags = plan.flags
+        self._cancellation = cancellation
+        self._position = position
+        self._sender: InferenceResponseSender | None = None
+
+    def inputs(self) -> list[Tensor]:
+        """Return the input tensors; optional inputs that the client left out are missing."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the id of the request."""
+        return self._id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of the sequence, 0 for none."""
+        return self._plan.correlation_id
+
+    def flags(self) -> int:
+        """Return the sequence flags."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the sequence flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Return the timeout in microseconds, 0 for none."""
+        return self._plan.timeout_us
+
+    def parameters(self) -> str:
+        """Return the parameters as a JSON object, "" for none."""
+        return self._plan.parameters
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace of the request."""
+        return InferenceTrace()
+
+    def requested_output_names(self) -> set[str]:
+        """Return the names of the outputs that are wanted."""
+        return set(self._plan.output_names)
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Return the sender of this request's response, which may be used instead of a returned response."""
+        if self._sender is None:
+            self._sender = InferenceResponseSender(self._cancellation, self._position)
+        return self._sender
+
+    def is_cancelled(self) -> bool:
+        """Tell whether the client has given the request up; asks the server, so it costs a tenth of a millisecond."""
+        return self._cancellation(self._position)
+
+    def set_release_flags(self, flags: int) -> None:
+        """Set what happens to the request after `execute`. Raises TritonModelException for rescheduling."""
+        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
+            raise TritonModelException(
+                "request release flags: only TRITONSERVER_REQUEST_RELEASE_ALL is supported; rescheduling needs an "
+                "iterative sequence scheduler"
+            )
+
+    def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> InferenceResponse:
+        """Execute the request by another model. Raises TritonModelException: not supported yet."""
+        raise _no_other_models(self.model_name)
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Execute the request by another model without waiting. Raises TritonModelException: not supported yet."""
+        raise _no_other_models(self.model_name)
+
+
+class ReceivedRequest(InferenceRequest):
+    """A request that has come to be executed."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, plan: RequestPlan, request_id: str, inputs: list[Tensor], cancellation: Cancellation, position: int
+    ) -> None:
+        self._adopt(plan, request_id, inputs, cancellation, position)
+
+
+def _no_other_models(model_name: str) -> TritonModelException:
+    return TritonModelException(
+        f"requests to other models (here '{model_name}') are not supported by this version of naiad"
+    )

@@ -1,0 +1,74 @@
+"""`TritonError` and `TritonModelException`, and how an exception of a model is told to the server."""
+
+from __future__ import annotations
+
+import enum
+import os
+import traceback
+
+PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__))
+
+
+class ErrorCode(enum.IntEnum):
+    """Triton's error codes."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonError:
+    """An error that a response carries instead of outputs."""
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError: expected message to be a str, found {type(message).__name__}")
+        self._message = message
+        self._code = ErrorCode(code)
+
+    def code(self) -> ErrorCode:
+        """Return the error code."""
+        return self._code
+
+    def message(self) -> str:
+        """Return the text."""
+        return self._message
+
+
+class TritonModelException(Exception):  # noqa: N818 - Triton's name
+    """Raised by `pb_utils` for misuse; a model may raise it to fail its whole batch."""
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as Triton words it: type, text, and the model's frames from the innermost outwards."""
+    frames = [
+        f"  {frame.filename}({frame.lineno}): {frame.name}\n"
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+        if not _is_own(frame.filename)
+    ]
+    return f"{type(error).__name__}: {error}" + ("\n\nAt:\n" + "".join(frames) if frames else "")
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback without the frames of the worker itself."""
+    lines = traceback.TracebackException.from_exception(error)
+    lines.stack = traceback.StackSummary.from_list([f for f in lines.stack if not _is_own(f.filename)])
+    return "".join(lines.format())
+
+
+def _is_own(filename: str) -> bool:
+    return filename.startswith(PACKAGE_DIR) or filename.startswith("<frozen importlib")

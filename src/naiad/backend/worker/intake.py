@@ -1,0 +1,82 @@
+"""Intake: from an execute frame to the requests that a model sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from naiad.backend.worker.exchange import Cancellation, ReceivedRequest, RequestPlan
+from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
+from naiad.backend.worker.tensor import ReceivedTensor, TensorPlan
+
+
+class _Header:
+    """What a number in the table stands for."""
+
+    __slots__ = ("has_sizes", "payload_bytes", "plan", "tensors")
+
+    def __init__(self, notes: dict[str, Any], all_outputs: frozenset[str]) -> None:
+        outputs = notes.get("outputs")
+        self.plan = RequestPlan(
+            correlation_id=notes.get("sequence", 0),
+            flags=notes.get("flags", 0),
+            timeout_us=notes.get("timeout_us", 0),
+            parameters=notes.get("parameters", ""),
+            output_names=frozenset(outputs) if outputs else all_outputs,
+        )
+        self.tensors = [TensorPlan(name, datatype, shape) for name, datatype, shape in notes["inputs"]]
+        self.has_sizes = any(tensor.is_text for tensor in self.tensors)
+        """Whether the table tells the size of every tensor, because one has strings."""
+        self.payload_bytes = 0
+        for tensor in self.tensors:
+            tensor.offset = self.payload_bytes
+            self.payload_bytes += aligned(tensor.size_bytes)
+
+
+def aligned(size_bytes: int) -> int:
+    """Return the space that a tensor takes in a payload."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+class Intake:
+    """Remembers headers by their numbers."""
+
+    def __init__(self, all_outputs: frozenset[str]) -> None:
+        self._all_outputs = all_outputs
+        self._headers: dict[int, _Header] = {}
+
+    def requests(self, frame: Frame, cancellation: Cancellation) -> list[ReceivedRequest]:
+        """Return the requests of a batch; their inputs are views on the payload. Raises ChannelError."""
+        # hot: bench/micro_worker.py
+        if frame.extra:
+            self._learn(frame.extra)
+        payload = frame.payload
+        headers = self._headers
+        requests: list[ReceivedRequest] = []
+        ids = frame.text.split("\0")
+        words = iter(frame.words)
+        position = 0
+        for number in words:
+            header = headers[number]
+            if header.has_sizes:
+                inputs = []
+                for tensor in header.tensors:
+                    size = next(words)
+                    inputs.append(ReceivedTensor(tensor, payload, position, size))
+                    position += aligned(size)
+            else:
+                inputs = [
+                    ReceivedTensor(tensor, payload, position + tensor.offset, tensor.size_bytes)
+                    for tensor in header.tensors
+                ]
+                position += header.payload_bytes
+            index = len(requests)
+            requests.append(ReceivedRequest(header.plan, ids[index], inputs, cancellation, index))
+        if position != frame.payload_bytes:
+            raise ChannelError(f"a payload of {frame.payload_bytes} bytes where {position} were announced")
+        return requests
+
+    def _learn(self, extra: dict[str, Any]) -> None:
+        if extra.get("reset"):
+            self._headers.clear()
+        for number, notes in extra.get("headers", ()):
+            self._headers[number] = _Header(notes, self._all_outputs)

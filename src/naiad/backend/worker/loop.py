@@ -1,0 +1,220 @@
+"""The loop of a worker: load the model, execute batches, finalize."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import select
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from naiad.backend.worker import frame as frames
+from naiad.backend.worker import pb_utils
+from naiad.backend.worker.block import IDLE_S, TransportFullError
+from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse
+from naiad.backend.worker.failure import ErrorCode, describe, format_traceback
+from naiad.backend.worker.frame import ChannelClosedError, Frame
+from naiad.backend.worker.intake import Intake
+from naiad.backend.worker.loading import LoadError, load_model_class
+from naiad.backend.worker.reply import ReplyEncoder
+from naiad.backend.worker.side import SideLine
+
+
+class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model broke its contract
+    """What `execute` returned is not what it must return."""
+
+
+class Worker:
+    """One model in one process."""
+
+    def __init__(self, channel: Channel, side: SideLine, read_fd: int) -> None:
+        self._channel = channel
+        self._side = side
+        self._poll = select.poll()
+        self._poll.register(read_fd, select.POLLIN)
+        self._model: Any = None
+        self._instance_name = ""
+        self._intake = Intake(frozenset())
+        self._replies = ReplyEncoder()
+        self._batch_number = 0
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> None:
+        """Serve frames until the server says finalize or goes away."""
+        try:
+            self._channel.send(frames.DONE)
+            while self._serve(self._next_frame()):
+                pass
+        except ChannelClosedError:
+            return
+
+    def _next_frame(self) -> Frame:
+        channel = self._channel
+        # Only who has shared memory wakes up now and then to give some back.
+        while channel.lender.total_bytes and not self._poll.poll(IDLE_S * 1000):
+            channel.lender.trim()
+        return channel.receive()
+
+    def _serve(self, frame: Frame) -> bool:
+        if frame.kind == frames.EXECUTE:
+            self._execute(frame)
+        elif frame.kind == frames.INITIALIZE:
+            self._answer(self._initialize, frame.extra)
+        elif frame.kind == frames.FINALIZE:
+            self._answer(self._finalize, frame.extra)
+            return False
+        return True
+
+    # --- executing --------------------------------------------------------------------------------------------------
+
+    def _execute(self, frame: Frame) -> None:
+        # hot: bench/micro_worker.py
+        channel = self._channel
+        lender = channel.lender
+        lender.limit_bytes = frame.allowance_bytes
+        side = self._side
+        self._batch_number += 1
+        requests = self._intake.requests(frame, _Cancellation(side, self._batch_number))
+        frame.payload = b""
+        side.request_ids = frame.text
+        try:
+            try:
+                responses = checked(requests, self._call(requests))
+                reply = self._replies.encode(requests, responses)
+                payload, block = channel.stage(reply.parts, reply.payload_bytes)
+            finally:
+                side.request_ids = ""
+        except TransportFullError as error:
+            self._replies.restart()
+            self._refuse(error)
+            return
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
+            self._replies.restart()
+            self._fail(error)
+            return
+        words, extra, payload_bytes = reply.words, reply.extra(), reply.payload_bytes
+        # Whatever the model did not keep is free now, and the reply says so.
+        del reply, requests, responses
+        channel.send(frames.EXECUTED, words, "", extra, payload=payload, block=block, payload_bytes=payload_bytes)
+
+    def _call(self, requests: Sequence[InferenceRequest]) -> Any:
+        returned = self._model.execute(requests)
+        if inspect.iscoroutine(returned):
+            if self._event_loop is None:
+                self._event_loop = asyncio.new_event_loop()
+            returned = self._event_loop.run_until_complete(returned)
+        return returned
+
+    def _fail(self, error: BaseException) -> None:
+        said = str(error) if isinstance(error, ExecutionFault) else describe(error)
+        message = f"Failed to process the request(s) for model '{self._instance_name}', message: {said}"
+        detail = "" if isinstance(error, ExecutionFault) else format_traceback(error)
+        self._channel.send(frames.FAILED, extra={"message": message, "detail": detail})
+
+    def _refuse(self, error: TransportFullError) -> None:
+        notes = {"code": int(ErrorCode.UNAVAILABLE), "full": [error.needed_bytes, error.limit_bytes]}
+        self._channel.send(frames.FAILED, extra=notes)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def _answer(self, action: Callable[[dict[str, Any]], dict[str, Any]], notes: dict[str, Any]) -> None:
+        try:
+            result = action(notes)
+        except BaseException as error:
+            message = str(error) if isinstance(error, LoadError) else describe(error)
+            self._channel.send(frames.FAILED, extra={"message": message, "detail": format_traceback(error)})
+        else:
+            self._channel.send(frames.DONE, extra=result)
+
+    def _initialize(self, notes: dict[str, Any]) -> dict[str, Any]:
+        model_file = notes["model_file"]
+        pb_utils.set_model_dir(os.path.dirname(model_file))
+        model_class = load_model_class(model_file, notes["model_dir"])
+        if notes["completes"]:
+            return {"config": completed_config(model_class, notes["args"])}
+        if not callable(getattr(model_class, "execute", None)):
+            raise LoadError(f"{model_file}: class TritonPythonModel has no method execute(self, requests)")
+        self._instance_name = notes["args"]["model_instance_name"]
+        self._intake = Intake(frozenset(notes["outputs"]))
+        model = model_class()
+        if hasattr(model, "initialize"):
+            model.initialize(notes["args"])
+        self._model = model
+        # What loading has made stays; the garbage collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        return {}
+
+    def _finalize(self, _: dict[str, Any]) -> dict[str, Any]:
+        if hasattr(self._model, "finalize"):
+            self._model.finalize()
+        return {}
+
+
+class _Cancellation:
+    """Asks for the requests of one batch."""
+
+    __slots__ = ("_batch", "_side")
+
+    def __init__(self, side: SideLine, batch: int) -> None:
+        self._side = side
+        self._batch = batch
+
+    def __call__(self, position: int) -> bool:
+        return self._side.is_cancelled(self._batch, position)
+
+
+def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] | None:
+    """Return the configuration that the model's `auto_complete_config` makes, None when it has none.
+
+    Raises LoadError when the function returns something else, and whatever it raises.
+    """
+    complete = getattr(model_class, "auto_complete_config", None)
+    if complete is None:
+        return None
+    completed = complete(pb_utils.ModelConfig(args["model_config"]))
+    if not isinstance(completed, pb_utils.ModelConfig):
+        raise LoadError(
+            f"auto_complete_config function in model '{args['model_name']}' must return a valid pb.ModelConfig object."
+        )
+    return completed.as_dict()
+
+
+def checked(requests: Sequence[InferenceRequest], returned: Any) -> list[InferenceResponse]:
+    """Return one response per request from what `execute` returned and response senders sent.
+
+    Raises ExecutionFault with Triton's words when they do not fit together.
+    """
+    if returned is None and any(request._sender is not None for request in requests):
+        returned = [None] * len(requests)
+    if not isinstance(returned, list):
+        raise ExecutionFault(f"Expected a list in the execute return, found type '{type(returned)}'.")
+    if len(returned) != len(requests):
+        raise ExecutionFault(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}"
+        )
+    for index, (request, response) in enumerate(zip(requests, returned)):
+        if type(response) is not InferenceResponse or request._sender is not None:
+            returned[index] = _checked_one(request, response)
+    return returned
+
+
+def _checked_one(request: InferenceRequest, response: Any) -> InferenceResponse:
+    sent = request._sender.response if request._sender is not None else None
+    if response is None and sent is not None:
+        return sent
+    if response is None and request._sender is not None:
+        raise ExecutionFault("execute returned, and the response sender of a request has sent no response")
+    if not isinstance(response, InferenceResponse):
+        raise ExecutionFault(
+            "Expected an 'InferenceResponse' object in the execute function return list, found type "
+            f"'{type(response)}'."
+        )
+    if sent is not None:
+        raise ExecutionFault("Unable to send response. Non-decoupled model cannot send more than one response.")
+    return response

@@ -1,0 +1,54 @@
+"""The worker as a process: signals, streams, log, modules; then its loop."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+
+from naiad.backend.worker import pb_utils
+from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.logger import LineStream, SinkHandler, set_sink
+from naiad.backend.worker.loop import Worker
+from naiad.backend.worker.side import SideLine
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run(arguments: list[str]) -> None:
+    """Serve: the arguments are descriptors (reading, writing, passing blocks, side line) and the server's pid."""
+    read_fd, write_fd, blocks_fd, side_fd, server_pid = (int(argument) for argument in arguments)
+    _follow(server_pid)
+    # The server drains when someone presses Ctrl-C; its workers must go on meanwhile.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(2)
+    for descriptor in (read_fd, write_fd, blocks_fd, side_fd):
+        os.set_inheritable(descriptor, False)
+    side = SideLine(socket.socket(fileno=side_fd))
+    _redirect(side)
+    for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+        sys.modules[name] = pb_utils
+    channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, copy=bytearray)
+    Worker(channel, side, read_fd).run()
+
+
+def _follow(server_pid: int) -> None:
+    """End with the server, even while the model executes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != server_pid:
+        os._exit(1)
+
+
+def _redirect(side: SideLine) -> None:
+    """Send prints, `logging` and `pb_utils.Logger` to the server's log."""
+    set_sink(side.log)
+    sys.stdout = LineStream(side.log, 1)
+    sys.stderr = LineStream(side.log, 2)
+    root = logging.getLogger()
+    root.addHandler(SinkHandler(side.log))
+    root.setLevel(logging.INFO)

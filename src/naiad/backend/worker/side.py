@@ -1,0 +1,40 @@
+"""The side line: a socket on which a worker tells the server log lines and asks whether requests were cancelled.
+
+Each message is a JSON array on a line of its own. It works while the model executes, from any of its threads.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+_LONGEST_TEXT = 1 << 20
+
+
+class SideLine:
+    """The worker's end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._replies = connection.makefile("r", encoding="ascii")
+        self.request_ids = ""
+        """Ids of the requests that are being executed, with NUL between them."""
+
+    def log(self, level: int, file: str, line: int, text: str) -> None:
+        """Send a line for the server's log."""
+        self._send(["log", level, file, line, text[:_LONGEST_TEXT], self.request_ids])
+
+    def is_cancelled(self, batch: int, position: int) -> bool:
+        """Ask whether a request of the running batch was cancelled."""
+        with self._asking:
+            self._send(["cancelled", batch, position])
+            reply = self._replies.readline()
+        return bool(reply) and bool(json.loads(reply))
+
+    def _send(self, message: object) -> None:
+        data = json.dumps(message).encode("ascii") + b"\n"
+        with self._lock:
+            self._connection.sendall(data)
