@@ -1,0 +1,1 @@
+"""Benchmarks: the same models served by naiad and by its peers, loaded by the same tools. `python -m bench --help`."""
