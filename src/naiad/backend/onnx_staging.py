@@ -30,7 +30,7 @@ class OnnxStagedRun:
 
     def __init__(self, session: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         arrays = [np.zeros(spec.shape, spec.datatype.numpy) for spec in inputs]
-        self.inputs: Sequence[memoryview] = [memoryview(array.view(np.uint8).reshape(-1).data) for array in arrays]
+        self.inputs: Sequence[memoryview] = [memoryview(array.reshape(-1).view(np.uint8).data) for array in arrays]
         self.outputs: Sequence[Array] = [np.zeros(spec.shape, spec.datatype.numpy) for spec in outputs]
         binding = session.io_binding()
         for spec, array in zip(inputs, arrays, strict=True):
