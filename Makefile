@@ -12,7 +12,7 @@ help: ## list what can be done
 setup: $(STAMP) ## make the virtual environment in .venv
 
 $(STAMP): pyproject.toml
-	.ci/venv $(VENV) test lint docs
+	EXTRAS=onnx,demo .ci/venv $(VENV) test lint docs
 	@touch $@
 
 fmt: $(STAMP) ## format the code
@@ -46,7 +46,7 @@ demo-keep: $(VENV)/.demo ## the same, and leave the server running
 	$(BIN)/naiad demo --keep-running
 
 $(VENV)/.demo: pyproject.toml
-	EXTRAS=demo .ci/venv $(VENV) test
+	EXTRAS=onnx,demo .ci/venv $(VENV) test
 	@touch $@
 
 check: test ## another word for test
