@@ -96,6 +96,8 @@ class InstanceThread:
                 return
             self._model.execute(self._instance, batch)
             self._judge(batch)
+            # The requests, 64 MiB perhaps, must not live on while this thread waits for the next ones.
+            del batch
 
     def _next(self) -> Batch | None:
         """Return the next batch; blocks until there is one. None when the model has stopped."""
