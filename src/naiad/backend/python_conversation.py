@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from naiad.backend.api import InstanceDiedError
 from naiad.backend.python_process import WorkerProcess
@@ -11,8 +12,10 @@ from naiad.backend.worker.block import TransportFullError
 from naiad.backend.worker.frame import ChannelClosedError, ChannelError, Frame
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
-from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+
+if TYPE_CHECKING:
+    from naiad.core.request import InferRequest
 
 _now_ns = time.monotonic_ns
 _DEATH_S = 1.0

@@ -1,5 +1,6 @@
 """The life of an instance's worker: start, watch, restart with back-off, give up, end."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from naiad.backend.python_process import Event, WorkerProcess
 from naiad.backend.python_settings import WorkerSettings
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import IDLE_S
-from naiad.backend.worker.channel import ChannelError
+from naiad.backend.worker.frame import ChannelError
 from naiad.core.errors import ErrorCode, InferError, internal
 
 _log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 30.0
 _TERMINATE_S = 2.0
 """Between SIGTERM and SIGKILL."""
+_RELEASE_S = 5.0
+"""How long to wait until nobody uses the lines of a worker that has ended."""
 
 
 class StartError(InferError):
@@ -32,10 +35,8 @@ class StartError(InferError):
 def begin(process: WorkerProcess, settings: WorkerSettings, notes: Mapping[str, Any], wake_fd: int) -> dict[str, Any]:
     """Bring a new worker up and return what it answers to `notes`. Raises StartError."""
     _expect(process, settings.start_timeout_s, wake_fd, "start (--backend-config=python,stub-timeout-seconds)")
-    try:
+    with contextlib.suppress(ChannelError):  # then it has died, and `_expect` says how
         process.channel.send(frames.INITIALIZE, extra=dict(notes))
-    except ChannelError:
-        pass
     return _expect(process, settings.initialize_timeout_s, wake_fd, "initialize (parameter initialize_timeout_s)")
 
 
@@ -164,9 +165,12 @@ class WorkerLife:
         self._set_health("")
         self._started.set()
         self._watch(process, self.conversation)
-        with self.lock:
-            self.conversation = None
-            process.close()
+        # Whoever executes hears of the end at once and lets go; a loop that was stopped meanwhile never does.
+        is_free = self.lock.acquire(timeout=_RELEASE_S)
+        self.conversation = None
+        process.close()
+        if is_free:
+            self.lock.release()
 
     def _watch(self, process: WorkerProcess, conversation: Conversation) -> None:
         """Forward what the worker says until it has ended."""

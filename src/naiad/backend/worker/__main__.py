@@ -3,12 +3,12 @@
 import os
 import sys
 import types
-from collections.abc import Callable
+from typing import Callable, List
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _import_worker() -> "Callable[[list[str]], None]":
+def _import_worker() -> "Callable[[List[str]], None]":
     """Import this package under its own name without importing naiad, which this interpreter may not have."""
     if sys.path and os.path.abspath(sys.path[0]) == _HERE:
         del sys.path[0]

@@ -1,12 +1,13 @@
 """Blocks: shared memory for large payloads, made by the sender, lent to the receiver, and used again.
 
-A block is an anonymous file (memfd, or an unlinked temporary file where there is none) that both sides map; /dev/shm
-plays no part. The receiver hands out views and needs no copy: it gives a block back when nothing refers to its mapping
-any more, which the mapping's reference count tells. So arrays that a model keeps stay valid.
+A block is an anonymous file (memfd, or an unlinked temporary file where there is none) that both sides map;
+/dev/shm plays no part. The receiver hands out views and needs no copy: it gives a block back when nothing refers to
+its mapping any more, which the mapping's reference count tells. So arrays that a model keeps stay valid.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -133,10 +134,8 @@ class Lender:
         self.dropped.append(block.number)
         # Frees the pages at once, although the receiver keeps its mapping until it hears of this.
         if hasattr(mmap, "MADV_REMOVE"):
-            try:
+            with contextlib.suppress(OSError):  # where it cannot be done the pages go with the last mapping
                 block.map.madvise(mmap.MADV_REMOVE)
-            except OSError:
-                pass
         block.map.close()
 
 
@@ -209,7 +208,5 @@ class Borrower:
 
 
 def _unmap(mapping: mmap.mmap) -> None:
-    try:
+    with contextlib.suppress(BufferError):  # a view is still in use; the mapping goes with the last of them
         mapping.close()
-    except BufferError:
-        pass

@@ -80,6 +80,27 @@ def import_array(source: Any) -> tuple[str, Any]:
 
     Raises DLPackError for what is not on the CPU, not contiguous, or no DLPack at all.
     """
+    capsule, header = _capsule_of(source)
+    datatype = ""
+    if header.dtype.code == _BFLOAT:
+        if header.dtype.bits != 16:
+            raise DLPackError(f"Expected BF16 tensor to have 16 bits, but had: {header.dtype.bits}")
+        datatype, header.dtype.code = "BF16", _UINT
+    elif header.dtype.code == _BOOL:
+        datatype, header.dtype.code = "BOOL", _UINT
+    try:
+        array = np.from_dlpack(_Producer(capsule))
+    except (AttributeError, RuntimeError, BufferError, TypeError) as error:
+        raise DLPackError(f"numpy {np.__version__} cannot import this DLPack tensor: {error}") from None
+    if not array.flags.c_contiguous:
+        raise DLPackError(
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
+            "supported."
+        )
+    return datatype, array.view(np.bool_) if datatype == "BOOL" else array
+
+
+def _capsule_of(source: Any) -> tuple[Any, _Tensor]:
     if hasattr(source, "__dlpack__"):
         device = source.__dlpack_device__()
         if device[0] != CPU_DEVICE[0]:
@@ -96,22 +117,7 @@ def import_array(source: Any) -> tuple[str, Any]:
         raise DLPackError(f"DLPack capsule cannot be used: {error}") from None
     if header.device.kind != CPU_DEVICE[0]:
         raise DLPackError(f"DLPack tensor is on a device of kind {header.device.kind}; only CPU is supported.")
-    datatype = ""
-    if header.dtype.code == _BFLOAT:
-        if header.dtype.bits != 16:
-            raise DLPackError(f"Expected BF16 tensor to have 16 bits, but had: {header.dtype.bits}")
-        datatype, header.dtype.code = "BF16", _UINT
-    elif header.dtype.code == _BOOL:
-        datatype, header.dtype.code = "BOOL", _UINT
-    try:
-        array = np.from_dlpack(_Producer(source))
-    except (AttributeError, RuntimeError, BufferError, TypeError) as error:
-        raise DLPackError(f"numpy {np.__version__} cannot import this DLPack tensor: {error}") from None
-    if not array.flags.c_contiguous:
-        raise DLPackError(
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
-        )
-    return datatype, array.view(np.bool_) if datatype == "BOOL" else array
+    return source, header
 
 
 def _header(capsule: Any) -> _Tensor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Callable, Mapping, Sequence
 
 from naiad.backend.worker.failure import TritonError, TritonModelException
 from naiad.backend.worker.tensor import Tensor
@@ -192,7 +191,7 @@ class InferenceRequest:
         "preferred_memory",
     )
 
-    def __init__(  # noqa: PLR0913 - Triton's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - Triton's signature
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
@@ -209,7 +208,8 @@ class InferenceRequest:
         for tensor in inputs:
             if not isinstance(tensor, Tensor):
                 raise TritonModelException(
-                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
+                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be "
+                    "empty."
                 )
         plan = RequestPlan(
             correlation_id=correlation_id,

@@ -71,4 +71,4 @@ def format_traceback(error: BaseException) -> str:
 
 
 def _is_own(filename: str) -> bool:
-    return filename.startswith(PACKAGE_DIR) or filename.startswith("<frozen importlib")
+    return filename.startswith((PACKAGE_DIR, "<frozen importlib"))

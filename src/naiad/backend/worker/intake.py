@@ -6,7 +6,7 @@ from typing import Any
 
 from naiad.backend.worker.exchange import Cancellation, ReceivedRequest, RequestPlan
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
-from naiad.backend.worker.tensor import ReceivedTensor, TensorPlan
+from naiad.backend.worker.tensor import ReceivedTensor, Tensor, TensorPlan
 
 
 class _Header:
@@ -58,7 +58,7 @@ class Intake:
         for number in words:
             header = headers[number]
             if header.has_sizes:
-                inputs = []
+                inputs: list[Tensor] = []
                 for tensor in header.tensors:
                     size = next(words)
                     inputs.append(ReceivedTensor(tensor, payload, position, size))

@@ -6,7 +6,7 @@ import enum
 import io
 import logging
 import sys
-from collections.abc import Callable
+from typing import Callable
 
 
 class LogLevel(enum.IntEnum):
@@ -53,7 +53,7 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+    def log(message: str, level: int = LogLevel.INFO) -> None:
         """Log `message` with `level`."""
         _log(message, LogLevel(level))
 

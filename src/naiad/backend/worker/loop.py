@@ -179,7 +179,8 @@ def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] |
     completed = complete(pb_utils.ModelConfig(args["model_config"]))
     if not isinstance(completed, pb_utils.ModelConfig):
         raise LoadError(
-            f"auto_complete_config function in model '{args['model_name']}' must return a valid pb.ModelConfig object."
+            f"auto_complete_config function in model '{args['model_name']}' must return a valid pb.ModelConfig "
+            "object."
         )
     return completed.as_dict()
 

@@ -53,7 +53,8 @@ class Tensor:
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
             )
-        return self._elements()
+        array: np.ndarray[Any, Any] = self._elements()
+        return array
 
     def triton_dtype(self) -> int:
         """Return the number of the datatype; `triton_to_numpy_type` understands it."""

@@ -1,0 +1,211 @@
+"""CPU cost of a request to a Python model, over both processes, and the choices of the transport.
+
+    PYTHONPATH=src python bench/micro_worker.py
+
+First a real worker with an add/sub model: CPU microseconds per request in the server's process and in the worker, and
+what of the latter is the model itself (the same calls without a server). Then payloads of growing size through the
+pipe and through a block, and bare round trips through pipes and socketpairs.
+"""
+
+import os
+import resource
+import socket
+import statistics
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.python import PythonBackend, PythonInstance
+from naiad.backend.worker import channel, pb_utils
+from naiad.backend.worker.tensor import ReceivedTensor, TensorPlan
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.datatype import DataType
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.tensor import TensorSpec
+
+ROUNDS = 5
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            a = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            b = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
+            responses.append(
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)])
+            )
+        return responses
+"""
+
+
+def load(model: str, width: int) -> PythonInstance:
+    directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
+    (directory / "1").mkdir()
+    (directory / "1" / "model.py").write_text(textwrap.dedent(model))
+    config = ModelConfig(name="m", backend="python", max_batch_size=64)
+    for number in range(2):
+        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[width])
+        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[width])
+    context = ModelContext("m", 1, config, directory, directory / "1", 1)
+    instance = PythonBackend().load(context).create_instance(InstanceSpec("m_0", 0, "KIND_CPU"))
+    assert isinstance(instance, PythonInstance)
+    return instance
+
+
+def batch_of(count: int, width: int) -> Batch:
+    spec = [TensorSpec(f"INPUT{number}", DataType.FP32, (1, width)) for number in range(2)]
+    header = RequestHeader(model_name="m", inputs=spec)
+    data = np.arange(width, dtype=np.float32).tobytes()
+    requests = [
+        InferRequest(header, [data, data], lambda request, response: None, id=f"request-{number}")
+        for number in range(count)
+    ]
+    return Batch(requests, count)
+
+
+def cpu_us(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return 1e6 * (times.user + times.system)
+
+
+def measure(instance: PythonInstance, count: int, width: int, seconds: float = 1.0) -> tuple[float, float, float]:
+    """Return wall, server CPU and worker CPU in us per request."""
+    server = psutil.Process()
+    worker = server.children()[0]
+    batch = batch_of(count, width)
+    for _ in range(50):
+        instance.execute(batch)
+    executed = 0
+    before, start = (cpu_us(server), cpu_us(worker)), time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for _ in range(20):
+            instance.execute(batch)
+        executed += 20 * count
+    wall = 1e6 * (time.perf_counter() - start)
+    return (
+        wall / executed,
+        (cpu_us(server) - before[0]) / executed,
+        (cpu_us(worker) - before[1]) / executed,
+    )
+
+
+def model_alone_us(count: int, width: int) -> float:
+    """Return what the model itself costs per request: its numpy calls and the pb_utils calls that it makes."""
+    data = bytearray(np.arange(width, dtype=np.float32).tobytes())
+    plans = [TensorPlan(f"INPUT{number}", "FP32", (1, width)) for number in range(2)]
+
+    def work() -> None:
+        for _ in range(count):
+            request = pb_utils.InferenceRequest(
+                inputs=[ReceivedTensor(plan, data, 0, plan.size_bytes) for plan in plans]
+            )
+            a = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            b = pb_utils.get_input_tensor_by_name(request, "INPUT1")
+            assert a is not None and b is not None
+            x, y = a.as_numpy(), b.as_numpy()
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", x + y), pb_utils.Tensor("OUTPUT1", x - y)])
+
+    return repeated_us(work, 2000 // count + 1) / count
+
+
+def repeated_us(work: Callable[[], None], times: int) -> float:
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.process_time_ns()
+        for _ in range(times):
+            work()
+        rounds.append((time.process_time_ns() - start) / times / 1000)
+    return statistics.median(rounds)
+
+
+def requests_to_a_model() -> None:
+    print("add/sub, 16 floats: us per request")
+    print(f"{'batch':>6} {'wall':>8} {'server':>8} {'worker':>8} {'model':>8} {'overhead':>9}")
+    instance = load(MODEL, 16)
+    for count in (1, 2, 8, 32):
+        rounds = [measure(instance, count, 16) for _ in range(ROUNDS)]
+        wall, server, worker = (statistics.median(column) for column in zip(*rounds, strict=True))
+        model = model_alone_us(count, 16)
+        print(f"{count:6} {wall:8.1f} {server:8.1f} {worker:8.1f} {model:8.1f} {server + worker - model:9.1f}")
+    instance.close()
+
+
+def inline_or_block() -> None:
+    print("\nadd/sub, batch of one: CPU us per request of both processes, by size of each tensor")
+    print(f"{'bytes':>10} {'pipe':>10} {'block':>10}")
+    for size in (4096, 8192, 16384, 32768, 65536):
+        row = []
+        for limit in (1 << 20, 0):
+            channel.INLINE_BYTES = limit
+            os.environ["NAIAD_BENCH_INLINE_BYTES"] = str(limit)
+            prelude = "import os\nfrom naiad.backend.worker import channel\n"
+            prelude += "channel.INLINE_BYTES = int(os.environ['NAIAD_BENCH_INLINE_BYTES'])\n"
+            instance = load(prelude + MODEL, size // 4)
+            rounds = [sum(measure(instance, 1, size // 4, 0.5)[1:]) for _ in range(3)]
+            row.append(statistics.median(rounds))
+            instance.close()
+        print(f"{size:10} {row[0]:10.1f} {row[1]:10.1f}")
+
+
+def round_trips() -> None:
+    print("\nround trips of 300 bytes between two processes: CPU us a side and message")
+    for name, make in (("pipes", _pipes), ("socketpair", _socketpair)):
+        rounds = [_round_trip_us(make) for _ in range(ROUNDS)]
+        print(f"{name:>12} {statistics.median(rounds):6.1f}")
+
+
+def _pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    (a, b), (c, d) = os.pipe(), os.pipe()
+    return (c, b), (a, d)
+
+
+def _socketpair() -> tuple[tuple[int, int], tuple[int, int]]:
+    a, b = (end.detach() for end in socket.socketpair())
+    return (a, a), (b, b)
+
+
+def _round_trip_us(make: Callable[[], tuple[tuple[int, int], tuple[int, int]]], count: int = 10_000) -> float:
+    ours, theirs = make()
+    data = bytes(300)
+    child = os.fork()
+    if child == 0:
+        for _ in range(count):
+            os.read(theirs[0], 1024)
+            os.write(theirs[1], data)
+        os._exit(0)
+    before = time.process_time_ns()
+    for _ in range(count):
+        os.write(ours[1], data)
+        os.read(ours[0], 1024)
+    own_us = (time.process_time_ns() - before) / 1000
+    _, _, usage = os.wait4(child, 0)
+    for descriptor in {*ours, *theirs}:
+        os.close(descriptor)
+    return (own_us + 1e6 * (usage.ru_utime + usage.ru_stime)) / count / 2
+
+
+def main() -> None:
+    what = sys.argv[1:] or ["requests", "inline", "trips"]
+    if "requests" in what:
+        requests_to_a_model()
+    if "inline" in what:
+        inline_or_block()
+    if "trips" in what:
+        round_trips()
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"\npeak memory of the server's process: {peak_kib >> 10} MiB")
+
+
+if __name__ == "__main__":
+    main()
