@@ -130,6 +130,7 @@ def mischief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
         write_mischief(root, f"one_{kind}", execute_timeout_s="1" if kind == "loops" else "")
     write_mischief(root, "two", instances=2)
     write_identity(root, "bystander")
+    write_identity(root, "slow", parameters={"execute_delay_ms": "500"})
     write_identity(root, "queued", parameters={"execute_delay_ms": "500"}, extra=QUEUE)
     running = start_over(root, tmp_path_factory.mktemp("log") / "log")
     try:
@@ -399,18 +400,23 @@ class TestLogOfRefusals:
         assert_logged_once(mischief, caller, "q-expires", "queued", "UNAVAILABLE: Request timeout expired")
         assert_logged_once(mischief, caller, "q-full", "queued", "UNAVAILABLE: .*Exceeds maximum queue size")
 
-    def test_client_that_goes_away(self, mischief: ServerProcess) -> None:
+    def test_client_that_goes_away_while_its_request_waits_or_executes(self, mischief: ServerProcess) -> None:
         tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}
-        connection = http.client.HTTPConnection(mischief.http_url, timeout=10)
-        body = json.dumps({"id": "gone-http", "inputs": [tensor]}).encode()
-        connection.request("POST", "/v2/models/queued/infer", body)
-        time.sleep(0.1)
-        connection.close()
-        request = ModelInferRequest(model_name="queued", id="gone-grpc")
+        connections = []
+        for request_id in ("gone-executes-http", "gone-waits-http"):
+            connections.append(http.client.HTTPConnection(mischief.http_url, timeout=10))
+            body = json.dumps({"id": request_id, "inputs": [tensor]}).encode()
+            connections[-1].request("POST", "/v2/models/slow/infer", body)
+        request = ModelInferRequest(model_name="slow", id="gone-waits-grpc")
         request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
-        time.sleep(0.6)
         with grpc.insecure_channel(mischief.grpc_url) as channel, pytest.raises(grpc.RpcError):
             channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=0.1)
-        time.sleep(0.6)
-        for request_id in ("gone-http", "gone-grpc"):
-            assert len(lines_about(mischief, request_id)) <= 1
+        for connection in connections:
+            connection.close()
+        for request_id in ("gone-executes-http", "gone-waits-http", "gone-waits-grpc"):
+            mischief.wait_log(re.escape(request_id))
+            (line,) = lines_about(mischief, request_id)
+            protocol = "gRPC" if request_id.endswith("grpc") else "HTTP"
+            assert f" {protocol} request for model 'slow' version 1 failed: CANCELLED: " in line
+        (row,) = mischief.get("/v2/models/slow/stats").json["model_stats"]
+        assert row["execution_count"] == 1
