@@ -820,13 +820,14 @@ def test_what_a_model_says_is_in_the_log_with_its_request_ids(models, caplog):
         logging.getLogger("mine").warning("logged %d", 5)
         pb_utils.Logger.log_error("by pb_utils")
         os.write(1, b"by native code\\n")
+        sys.stdout.buffer.write(b"bytes\\n")
         return [answer(OUT=value(request)) for request in requests]
         """
     )
     requests = [make_request({"IN": FLOATS}) for _ in range(2)]
     requests[0].id, requests[1].id = "a-1", "b-2"
     execute(instance, requests)
-    wait_until(lambda: len([record for record in caplog.records if record.name == "naiad.model"]) == 5)
+    wait_until(lambda: len([record for record in caplog.records if record.name == "naiad.model"]) == 6)
     lines = {(r.levelname, r.getMessage()) for r in caplog.records if r.name == "naiad.model"}
     ids = "[request id: a-1, b-2] model 'm': "
     assert lines == {
@@ -835,6 +836,7 @@ def test_what_a_model_says_is_in_the_log_with_its_request_ids(models, caplog):
         ("WARNING", f"{ids}logged 5"),
         ("ERROR", f"{ids}by pb_utils"),
         ("INFO", "model 'm': by native code"),
+        ("INFO", "model 'm': bytes"),
     }
     (record,) = [r for r in caplog.records if "by pb_utils" in r.getMessage()]
     assert record.filename == "model.py"
