@@ -7,8 +7,10 @@ what of the latter is the model itself (the same calls without a server). Then p
 pipe and through a block, and bare round trips through pipes and socketpairs.
 """
 
+import atexit
 import os
 import resource
+import shutil
 import socket
 import statistics
 import sys
@@ -51,6 +53,7 @@ class TritonPythonModel:
 
 def load(model: str, width: int) -> PythonInstance:
     directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "1").mkdir()
     (directory / "1" / "model.py").write_text(textwrap.dedent(model))
     config = ModelConfig(name="m", backend="python", max_batch_size=64)
