@@ -141,9 +141,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
 
 
 def workers() -> list[psutil.Process]:
-    return [
-        child for child in psutil.Process().children(recursive=True) if "backend/worker" in " ".join(child.cmdline())
-    ]
+    return [child for child in psutil.Process().children() if "backend/worker" in " ".join(child.cmdline())]
 
 
 # --- answers ------------------------------------------------------------------------------------------------------
