@@ -146,6 +146,38 @@ _REPOSITORY = (
     Flag("enable-peer-access", _BOOLEAN, "Peer access between GPUs.", no_effect=True),
 )
 
+
+def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
+    """Return the TLS flags of an endpoint; those for gRPC are Triton's."""
+    return (
+        Flag(f"{prefix}-use-ssl", _BOOLEAN, f"{mark}TLS for {protocol}.", target=f"{prefix}_tls.use_ssl"),
+        Flag(
+            f"{prefix}-use-ssl-mutual",
+            _BOOLEAN,
+            f"{mark}TLS for {protocol}, only for clients with a certificate that --{prefix}-root-cert signed.",
+            target=f"{prefix}_tls.use_ssl_mutual",
+        ),
+        Flag(
+            f"{prefix}-server-cert",
+            _STRING,
+            f"{mark}PEM file of the server's certificate chain for {protocol}.",
+            target=f"{prefix}_tls.server_cert",
+        ),
+        Flag(
+            f"{prefix}-server-key",
+            _STRING,
+            f"{mark}PEM file of the certificate's key.",
+            target=f"{prefix}_tls.server_key",
+        ),
+        Flag(
+            f"{prefix}-root-cert",
+            _STRING,
+            f"{mark}PEM file of the certificates that sign those of clients; for --{prefix}-use-ssl-mutual.",
+            target=f"{prefix}_tls.root_cert",
+        ),
+    )
+
+
 _HTTP = (
     Flag("allow-http", _BOOLEAN, "Serve HTTP.", target="http.allow"),
     Flag("http-address", _STRING, "Address to listen on for HTTP.", target="http.address"),
@@ -193,6 +225,7 @@ _HTTP = (
         target="http.idle_timeout_s",
         minimum=0.1,
     ),
+    *_tls_flags("http", "HTTP", "naiad: "),
     Flag("http-header-forward-pattern", _STRING, "Forward HTTP fields as request parameters.", only=("",)),
     Flag("http-restricted-api", _STRING, "Restrict groups of HTTP routes.", only=(), repeat=True),
     Flag("http-thread-count", _INTEGER, "Threads for HTTP; naiad has one event loop.", no_effect=True, minimum=1),
@@ -227,11 +260,7 @@ _GRPC = (
     ),
     Flag("grpc-header-forward-pattern", _STRING, "Forward gRPC metadata as request parameters.", only=("",)),
     Flag("grpc-restricted-protocol", _STRING, "Restrict groups of gRPC calls.", only=(), repeat=True),
-    Flag("grpc-use-ssl", _BOOLEAN, "TLS for gRPC.", only=_OFF),
-    Flag("grpc-use-ssl-mutual", _BOOLEAN, "Mutual TLS for gRPC.", only=_OFF),
-    Flag("grpc-server-cert", _STRING, "Certificate for TLS.", no_effect=True),
-    Flag("grpc-server-key", _STRING, "Key for TLS.", no_effect=True),
-    Flag("grpc-root-cert", _STRING, "Root certificate for TLS.", no_effect=True),
+    *_tls_flags("grpc", "gRPC"),
     Flag("grpc-infer-response-compression-level", _STRING, "Compression of gRPC responses.", only=("none",)),
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
     Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),

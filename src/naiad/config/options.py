@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.security import TlsOptions
 
 
 class OptionError(Exception):
@@ -100,6 +101,8 @@ class ServerOptions:
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    http_tls: TlsOptions = field(default_factory=TlsOptions)
+    grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
     no_effect: Sequence[str] = ()
@@ -112,6 +115,8 @@ _SECTIONS: Mapping[str, type] = {
     "http": HttpOptions,
     "grpc": GrpcOptions,
     "metrics": MetricsOptions,
+    "http_tls": TlsOptions,
+    "grpc_tls": TlsOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -168,7 +173,8 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
             values[section][name] = (not value) if flag.negate else value
     values["repository"]["paths"] = tuple(collected["repository.paths"])
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
-    sections = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
     return ServerOptions(
         **values[""],
         **sections,
@@ -279,6 +285,9 @@ def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _check(options: ServerOptions) -> None:
+    for problem in (options.http_tls.problem("http"), options.grpc_tls.problem("grpc")):
+        if problem:
+            raise OptionError(problem)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")

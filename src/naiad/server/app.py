@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from naiad.server.endpoint import Address, Endpoint, bind
 from naiad.server.publication import Publication
 from naiad.server.report import log_backends, log_models
 from naiad.server.signals import StopSignal
+from naiad.server.tls import server_context
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
 from naiad.wire.limits import Http2Limits
@@ -104,11 +106,13 @@ class Server:
                 _http2_limits(options.grpc),
                 max_connections=options.grpc.max_connections,
             )
-            self._services.append(_endpoint(_grpc_address(options.grpc), grpc))
+            tls = server_context(options.grpc_tls, "grpc", ("h2",))
+            self._services.append(_endpoint(_grpc_address(options.grpc), grpc, tls))
         if options.http.allow:
             rest = RestApi(self._engine, max_input_bytes=options.http.max_input_bytes)
             http = Http1Server(rest.router().handle, loop, _http1_limits(options.http))
-            self._services.append(_endpoint(_http_address(options.http), http))
+            tls = server_context(options.http_tls, "http", ("http/1.1",))
+            self._services.append(_endpoint(_http_address(options.http), http, tls))
         if options.metrics.allow:
             metrics = Http1Server(MetricsRoute(self._engine.metrics_text).handle, loop)
             self._metrics = _endpoint(_metrics_address(options.metrics, options.http), metrics)
@@ -196,9 +200,11 @@ def _end_process(status: int) -> None:
     os._exit(status)
 
 
-def _endpoint(address: Address, connections: "Http1Server | Http2Server") -> Endpoint:
+def _endpoint(
+    address: Address, connections: "Http1Server | Http2Server", tls: ssl.SSLContext | None = None
+) -> Endpoint:
     protocol: Callable[[], asyncio.BaseProtocol] = connections.protocol
-    return Endpoint(address, bind(address), connections, protocol)
+    return Endpoint(address, bind(address), connections, protocol, tls)
 
 
 def _grpc_address(options: GrpcOptions) -> Address:

@@ -1,0 +1,58 @@
+"""Flags that decide who may talk to the server, and how."""
+
+import pytest
+
+from naiad.config.options import OptionError, ServerOptions, parse_options
+
+
+def parse(*arguments: str) -> ServerOptions:
+    return parse_options(["--model-repository=/m", *arguments])
+
+
+def test_tls_is_off_by_default() -> None:
+    options = parse()
+    assert not options.http_tls.is_on
+    assert not options.grpc_tls.is_on
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tls_flags_are_of_one_protocol(protocol: str) -> None:
+    options = parse(f"--{protocol}-use-ssl=true", f"--{protocol}-server-cert=/c", f"--{protocol}-server-key=/k")
+    tls, other = (options.http_tls, options.grpc_tls) if protocol == "http" else (options.grpc_tls, options.http_tls)
+    assert (tls.is_on, tls.use_ssl_mutual, tls.server_cert, tls.server_key) == (True, False, "/c", "/k")
+    assert not other.is_on
+
+
+def test_mutual_asks_for_tls() -> None:
+    options = parse(
+        "--grpc-use-ssl-mutual=true", "--grpc-server-cert=/c", "--grpc-server-key=/k", "--grpc-root-cert=/r"
+    )
+    assert options.grpc_tls.is_on
+    assert options.grpc_tls.root_cert == "/r"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--grpc-use-ssl=true"], "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key"),
+        (["--http-use-ssl=true", "--http-server-cert=/c"], "--http-use-ssl needs --http-server-key"),
+        (
+            ["--grpc-use-ssl-mutual=1", "--grpc-server-cert=/c", "--grpc-server-key=/k"],
+            "--grpc-use-ssl-mutual needs --grpc-root-cert",
+        ),
+    ],
+)
+def test_tls_without_its_files_is_refused(arguments: list[str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse(*arguments)
+
+
+def test_tls_files_without_tls_are_ignored_with_a_word() -> None:
+    options = parse("--grpc-server-cert=/c", "--grpc-root-cert=/r", "--http-server-key=/k")
+    assert not options.grpc_tls.is_on
+    assert set(options.no_effect) == {"--grpc-server-cert", "--grpc-root-cert", "--http-server-key"}
+
+
+def test_root_without_mutual_is_ignored_with_a_word() -> None:
+    options = parse("--grpc-use-ssl=true", "--grpc-server-cert=/c", "--grpc-server-key=/k", "--grpc-root-cert=/r")
+    assert options.no_effect == ("--grpc-root-cert",)
