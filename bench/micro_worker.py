@@ -107,12 +107,11 @@ def model_alone_us(count: int, width: int) -> float:
 
     def work() -> None:
         for _ in range(count):
-            request = pb_utils.InferenceRequest(
-                inputs=[ReceivedTensor(plan, data, 0, plan.size_bytes) for plan in plans]
-            )
+            request = pb_utils.InferenceRequest(inputs=[ReceivedTensor(plan, data, 0) for plan in plans])
             a = pb_utils.get_input_tensor_by_name(request, "INPUT0")
             b = pb_utils.get_input_tensor_by_name(request, "INPUT1")
-            assert a is not None and b is not None
+            assert a is not None
+            assert b is not None
             x, y = a.as_numpy(), b.as_numpy()
             pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", x + y), pb_utils.Tensor("OUTPUT1", x - y)])
 

@@ -1,20 +1,21 @@
 """Builds the benchmark's model repository.
 
-    python bench/models.py DIRECTORY
+    python -m bench.models DIRECTORY
 
 | model | what it is |
 |---|---|
 | add_sub | ONNX, two FP32[16] in, sum and difference out, max_batch_size 32, dynamic batching |
-| python_add_sub | the same as a `model.py` |
+| add_sub_py | the same as a `model.py` |
 | resnet50 | ONNX, a ResNet-50 with random weights: 25.5 M parameters, 3x224x224 to 1000 classes |
-| identity_large | ONNX, one FP32 tensor of any length in and out |
+| identity_64m | ONNX, one FP32 tensor of any length in and out |
 
 The peers' own formats are made from the same functions, so that every server computes the same thing.
 """
 
+import functools
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ ADD_SUB_ELEMENTS = 16
 RESNET50_STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
 """Blocks, inner channels and stride of each stage."""
 
-PYTHON_ADD_SUB = """
+ADD_SUB_PY = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -65,13 +66,14 @@ RESNET50_CONFIG = """
 name: "resnet50"
 backend: "onnxruntime"
 max_batch_size: 8
-input [ { name: "image" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]
-output [ { name: "logits" data_type: TYPE_FP32 dims: [ 1000 ] } ]
-instance_group [ { count: 1 kind: KIND_CPU } ]
+input [ {{ name: "image" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] }} ]
+output [ {{ name: "logits" data_type: TYPE_FP32 dims: [ 1000 ] }} ]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "intra_op_thread_count" value {{ string_value: "{threads}" }} }}
 """
 
-IDENTITY_LARGE_CONFIG = """
-name: "identity_large"
+IDENTITY_64M_CONFIG = """
+name: "identity_64m"
 backend: "onnxruntime"
 max_batch_size: 0
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -105,7 +107,7 @@ def add_sub() -> onnx.ModelProto:
     )
 
 
-def identity_large() -> onnx.ModelProto:
+def identity_64m() -> onnx.ModelProto:
     """Return a model that copies a vector of any length."""
     node = helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])
     return _model(
@@ -200,27 +202,32 @@ def write_add_sub(repository: Path) -> None:
     _write(repository, "add_sub", config, "model.onnx", add_sub().SerializeToString())
 
 
-def write_python_add_sub(repository: Path) -> None:
+def write_add_sub_py(repository: Path) -> None:
     """Write the add/sub Python model."""
-    config = ADD_SUB_CONFIG.format(name="python_add_sub", backend="python")
-    _write(repository, "python_add_sub", config, "model.py", PYTHON_ADD_SUB.lstrip().encode())
+    config = ADD_SUB_CONFIG.format(name="add_sub_py", backend="python")
+    _write(repository, "add_sub_py", config, "model.py", ADD_SUB_PY.lstrip().encode())
 
 
-def write_resnet50(repository: Path) -> None:
-    """Write the ResNet-50."""
-    _write(repository, "resnet50", RESNET50_CONFIG, "model.onnx", resnet50().SerializeToString())
+def write_resnet50(repository: Path, threads: int = 0) -> None:
+    """Write the ResNet-50, to be run with so many threads; 0 lets the server decide."""
+    _write(repository, "resnet50", RESNET50_CONFIG.format(threads=threads), "model.onnx", _resnet50_bytes())
 
 
-def write_identity_large(repository: Path) -> None:
+@functools.cache
+def _resnet50_bytes() -> bytes:
+    return resnet50().SerializeToString()
+
+
+def write_identity_64m(repository: Path) -> None:
     """Write the model for large tensors."""
-    _write(repository, "identity_large", IDENTITY_LARGE_CONFIG, "model.onnx", identity_large().SerializeToString())
+    _write(repository, "identity_64m", IDENTITY_64M_CONFIG, "model.onnx", identity_64m().SerializeToString())
 
 
-WRITERS = {
+WRITERS: dict[str, Callable[[Path], None]] = {
     "add_sub": write_add_sub,
-    "python_add_sub": write_python_add_sub,
+    "add_sub_py": write_add_sub_py,
     "resnet50": write_resnet50,
-    "identity_large": write_identity_large,
+    "identity_64m": write_identity_64m,
 }
 
 

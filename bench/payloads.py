@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
-import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 HTTP_BINARY = "HTTP binary"
 HTTP_JSON = "HTTP JSON"
@@ -117,9 +117,10 @@ def check(payload: Payload, http_port: int, grpc_port: int) -> Payload:
 
 
 def _ask_grpc(workload: Workload, port: int) -> tuple[Arrays, int]:
-    options = triton_grpc.KeepAliveOptions()
-    with triton_grpc.InferenceServerClient(f"127.0.0.1:{port}", keepalive_options=options) as client:
-        response = client._client_stub.ModelInfer(grpc_request(workload), timeout=60)
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=unlimited) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        response = stub.ModelInfer(grpc_request(workload), timeout=60)
     outputs = {}
     for index, tensor in enumerate(response.outputs):
         if response.raw_output_contents:

@@ -4,20 +4,28 @@ Every peer serves the same add/sub model (two FP32[16] inputs, sum and differenc
 server with its process, so that the load scripts can charge CPU time to the whole process tree.
 """
 
+import contextlib
+import http.client
+import json
 import os
+import runpy
 import shutil
 import socket
 import subprocess
 import sys
 import textwrap
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
+from bench.process_tree import processes
+
 HERE = Path(__file__).resolve().parent
 PEERS_DIR = HERE / ".peers"
+_START_TIMEOUT_S = 120
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,6 +40,18 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def make_venv(directory: Path) -> None:
+    """Make an empty virtual environment with pip in it."""
+    command = [sys.executable, "-m", "venv", "--clear"]
+    done = subprocess.run([*command, str(directory)], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    # Debian ships venv without ensurepip: there this environment's pip installs pip.
+    subprocess.run([*command, "--without-pip", str(directory)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python"), "install", "-q", "pip"]
+    subprocess.run(pip, check=True)
+
+
 @dataclass
 class Running:
     """A started server."""
@@ -41,19 +61,22 @@ class Running:
     http_port: int
     grpc_port: int
     startup_s: float
-    models: Sequence[str]
-    http_path: str = "/v2/models/{model}/infer"
-    binary: bool = True
     log: Path = field(default_factory=Path)
 
     def stop(self) -> None:
-        """End the server that `start` started, politely first."""
+        """End the server that `start` started, politely first, and whatever it leaves behind."""
+        if self.process.poll() is not None:
+            return
+        children = processes(self.process.pid)[1:]
         self.process.terminate()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 class Peer:
@@ -77,7 +100,7 @@ class Peer:
         marker = self.venv / ".installed"
         if marker.exists() and marker.read_text() == repr(list(self.requirements)):
             return
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.venv)], check=True)
+        make_venv(self.venv)
         subprocess.run([str(self.python), "-m", "pip", "install", "-q", *self.requirements], check=True)
         self.prepare()
         marker.write_text(repr(list(self.requirements)))
@@ -89,9 +112,18 @@ class Peer:
         """Return the command line and extra environment; `ports` are HTTP, gRPC and metrics."""
         raise NotImplementedError
 
-    def start(
-        self, repository: Path, work: Path, models: Sequence[str], ready_path: str = "/v2/health/ready"
-    ) -> Running:
+    def version(self) -> str:
+        """Return the installed version of the peer's main package."""
+        code = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+        command = [str(self.python), "-c", code, self.package]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    @property
+    def package(self) -> str:
+        """The package whose version names this peer."""
+        return self.requirements[0]
+
+    def start(self, repository: Path, work: Path) -> Running:
         """Start the server on free loopback ports and wait until it is ready."""
         work.mkdir(parents=True, exist_ok=True)
         ports = free_ports(3)
@@ -99,21 +131,36 @@ class Peer:
         log = work / f"{self.name}.log"
         began = time.monotonic()
         with log.open("wb") as sink:
-            process = subprocess.Popen(command, env={**os.environ, **extra}, stdout=sink, stderr=subprocess.STDOUT)
-        url = f"http://127.0.0.1:{ports[0]}{ready_path}"
-        while True:
-            if process.poll() is not None:
-                raise RuntimeError(f"{self.name} exited with {process.returncode}:\n{log.read_text()[-2000:]}")
-            if time.monotonic() - began > 120:
-                process.kill()
-                raise RuntimeError(f"{self.name} was not ready within 120 s:\n{log.read_text()[-2000:]}")
-            try:
-                with urllib.request.urlopen(url, timeout=1) as answer:
-                    if answer.status == 200:
-                        break
-            except OSError:
+            # The peers have packages of their own, so no path of this process may reach them.
+            environment = {**os.environ, "PYTHONPATH": "", **extra}
+            process = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
+        running = Running(self.name, process, ports[0], ports[1], 0.0, log)
+        try:
+            while not _is_ready(ports[0]):
+                if process.poll() is not None:
+                    raise RuntimeError(f"{self.name} exited with {process.returncode}:\n{log.read_text()[-2000:]}")
+                if time.monotonic() - began > _START_TIMEOUT_S:
+                    raise RuntimeError(
+                        f"{self.name} is not ready after {_START_TIMEOUT_S} s:\n{log.read_text()[-2000:]}"
+                    )
                 time.sleep(0.01)
-        return Running(self.name, process, ports[0], ports[1], time.monotonic() - began, models, log=log)
+            running.startup_s = time.monotonic() - began
+        except BaseException:
+            running.stop()
+            raise
+        return running
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 class Naiad(Peer):
@@ -124,12 +171,16 @@ class Naiad(Peer):
     def install(self) -> None:
         """Use the running environment."""
 
+    def version(self) -> str:
+        """Return the version of this checkout."""
+        return str(runpy.run_path(str(HERE.parent / "src" / "naiad" / "__init__.py"))["__version__"])
+
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Start `naiad serve`."""
-        http, grpc, metrics = map(str, ports)
+        http_port, grpc_port, metrics_port = map(str, ports)
         command = [sys.executable, "-m", "naiad", "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
-        command += ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
+        command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
         return command, {"PYTHONPATH": str(HERE.parent / "src")}
 
 
@@ -157,11 +208,11 @@ class Triton(Peer):
 
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Start `tritonserver`."""
-        http, grpc, metrics = map(str, ports)
+        http_port, grpc_port, metrics_port = map(str, ports)
         command = [str(self.home / "bin" / "tritonserver"), f"--model-repository={repository}"]
         command += [f"--backend-directory={self.home / 'backends'}"]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
-        command += ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
+        command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
         packages = self.home.parent.parent
         environment = {
             "PATH": f"{self.venv / 'bin'}:{os.environ['PATH']}",
@@ -206,11 +257,12 @@ class MLServer(Peer):
                 """
             )
         )
-        (home / "model-settings.json").write_text('{"name": "add_sub", "implementation": "runtime.AddSub"}')
-        (home / "settings.json").write_text(
-            f'{{"host": "127.0.0.1", "http_port": {ports[0]}, "grpc_port": {ports[1]}, "metrics_port": {ports[2]}, '
-            '"parallel_workers": 0, "debug": false}'
-        )
+        for model in ("add_sub", "add_sub_py"):
+            (home / model).mkdir(exist_ok=True)
+            settings = {"name": model, "implementation": "runtime.AddSub"}
+            (home / model / "model-settings.json").write_text(json.dumps(settings))
+        settings = {"host": "127.0.0.1", "http_port": ports[0], "grpc_port": ports[1], "metrics_port": ports[2]}
+        (home / "settings.json").write_text(json.dumps({**settings, "parallel_workers": 0, "debug": False}))
         return [str(self.venv / "bin" / "mlserver"), "start", str(home)], {"PYTHONPATH": str(home)}
 
 
@@ -220,45 +272,53 @@ class FastApi(Peer):
     name = "fastapi"
     requirements = ("fastapi", "uvicorn[standard]", "onnxruntime", "numpy")
 
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
-        """Write an application that speaks the same JSON and start uvicorn."""
+        """Write an application that speaks the same JSON for the repository's ONNX models and start uvicorn."""
         (work / "fastapi_app.py").write_text(
             textwrap.dedent(
-                f"""
+                """
+                import os
+                from pathlib import Path
+
                 import numpy as np
                 import onnxruntime
                 from fastapi import FastAPI, Request
 
                 app = FastAPI()
                 options = onnxruntime.SessionOptions()
-                options.intra_op_num_threads = 1
-                session = onnxruntime.InferenceSession({str(repository / "add_sub" / "1" / "model.onnx")!r}, options)
+                options.intra_op_num_threads = int(os.environ["INTRA_OP_THREADS"])
+                sessions = {
+                    path.parent.parent.name: onnxruntime.InferenceSession(path, options)
+                    for path in Path(os.environ["REPOSITORY"]).glob("*/1/model.onnx")
+                }
 
                 @app.get("/v2/health/ready")
                 def ready() -> dict:
-                    return {{}}
+                    return {}
 
-                @app.post("/v2/models/add_sub/infer")
-                async def infer(request: Request) -> dict:
+                @app.post("/v2/models/{model}/infer")
+                async def infer(model: str, request: Request) -> dict:
                     body = await request.json()
-                    feed = {{
-                        t["name"]: np.array(t["data"], np.float32).reshape(t["shape"]) for t in body["inputs"]
-                    }}
+                    feed = {t["name"]: np.array(t["data"], np.float32).reshape(t["shape"]) for t in body["inputs"]}
+                    session = sessions[model]
                     names = [o.name for o in session.get_outputs()]
                     values = session.run(names, feed)
-                    return {{
-                        "model_name": "add_sub",
+                    return {
+                        "model_name": model,
                         "outputs": [
-                            {{"name": n, "datatype": "FP32", "shape": list(v.shape), "data": v.ravel().tolist()}}
+                            {"name": n, "datatype": "FP32", "shape": list(v.shape), "data": v.ravel().tolist()}
                             for n, v in zip(names, values)
                         ],
-                    }}
+                    }
                 """
             )
         )
         command = [str(self.venv / "bin" / "uvicorn"), "fastapi_app:app", "--host", "127.0.0.1"]
         command += ["--port", str(ports[0]), "--log-level", "warning", "--app-dir", str(work)]
-        return command, {}
+        return command, {"REPOSITORY": str(repository), "INTRA_OP_THREADS": str(self.threads)}
 
 
 ALL: dict[str, type[Peer]] = {peer.name: peer for peer in (Naiad, Triton, MLServer, FastApi)}

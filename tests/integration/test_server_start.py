@@ -125,6 +125,7 @@ def test_python_model_that_raises_in_initialize_names_the_exception(
 ) -> None:
     source = (
         "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no weights here')\n"
+        "    def execute(self, requests):\n        return []\n"
     )
     model_dir = write_python_add_sub(tmp_path / "models")
     (model_dir / "1" / "model.py").write_text(source)

@@ -27,3 +27,7 @@ class ProcessResources:
     def resident_bytes(self) -> int:
         """Return the memory that the process has in RAM."""
         return int(self._process.memory_info().rss)
+
+    def child_count(self) -> int:
+        """Return how many processes it has started that are still there."""
+        return len(self._process.children())

@@ -109,7 +109,7 @@ class RemoteInstance(Instance):
         Stamps the times of the batch. Raises as `execute` does.
         """
 
-    def abandon(self) -> None:  # noqa: B027
+    def abandon(self) -> None:
         """Called when the batch begun has exceeded its time; `finish` must raise soon."""
 
 

@@ -1,4 +1,4 @@
-"""Run a session with every tensor bound by address: also works for BF16, which ONNX Runtime has no arrays for."""
+"""Run a session with tensors bound by address: BF16, which ONNX Runtime has no arrays for, and large outputs."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,33 @@ import numpy as np
 from naiad.backend.onnx_signature import OnnxTensor
 from naiad.backend.onnx_staging import ELEMENT_TYPES
 from naiad.core.datatype import DataType, from_numpy
-from naiad.core.tensor import Array
+from naiad.core.tensor import Array, TensorSpec
 
 
 def run_bound(session: Any, inputs: Mapping[str, Array], outputs: Sequence[OnnxTensor]) -> list[Array]:
     """Return the outputs as arrays of their own. Raises what ONNX Runtime raises."""
+    binding = _bind_inputs(session, inputs)
+    for tensor in outputs:
+        binding.bind_output(tensor.name, "cpu")
+    session.run_with_iobinding(binding)
+    return [_to_array(value) for value in binding.get_outputs()]
+
+
+def run_into(session: Any, inputs: Mapping[str, Array], outputs: Sequence[TensorSpec]) -> list[Array]:
+    """Return the outputs in arrays made here, which the system gets back when they are gone.
+
+    What ONNX Runtime allocates itself stays in its arena. Raises what ONNX Runtime raises, also when a shape in
+    `outputs` turns out to be wrong.
+    """
+    binding = _bind_inputs(session, inputs)
+    arrays: list[Array] = [np.empty(spec.shape, spec.datatype.numpy) for spec in outputs]
+    for spec, array in zip(outputs, arrays, strict=True):
+        binding.bind_output(spec.name, "cpu", 0, ELEMENT_TYPES[spec.datatype], spec.shape, array.ctypes.data)
+    session.run_with_iobinding(binding)
+    return arrays
+
+
+def _bind_inputs(session: Any, inputs: Mapping[str, Array]) -> Any:
     binding = session.io_binding()
     for name, array in inputs.items():
         datatype = from_numpy(array.dtype)
@@ -21,10 +43,7 @@ def run_bound(session: Any, inputs: Mapping[str, Array], outputs: Sequence[OnnxT
             binding.bind_cpu_input(name, array)
         else:
             binding.bind_input(name, "cpu", 0, ELEMENT_TYPES[datatype], array.shape, array.ctypes.data)
-    for tensor in outputs:
-        binding.bind_output(tensor.name, "cpu")
-    session.run_with_iobinding(binding)
-    return [_to_array(value) for value in binding.get_outputs()]
+    return binding
 
 
 def _to_array(value: Any) -> Array:

@@ -52,13 +52,20 @@ class OnnxStagedRun:
         self._run()
 
 
+def are_small(specs: Sequence[TensorSpec]) -> bool:
+    """Whether tensors are small enough, together, to be copied in and out of buffers."""
+    byte_sizes = [spec.byte_size for spec in specs]
+    # Buffers of nothing have no address to bind.
+    return all(byte_sizes) and sum(byte_sizes) <= LIMIT_BYTES
+
+
 def plan_outputs(
     signature: OnnxSignature, inputs: Sequence[TensorSpec], output_names: Sequence[str], *, is_batching: bool
 ) -> list[TensorSpec] | None:
-    """Return the outputs' full shapes, None when they cannot be told from the inputs' or are too large to copy.
+    """Return the outputs' full shapes, None when they cannot be told from the inputs' or are strings.
 
-    A named free dimension has one value in the whole graph. What a graph declares may be wrong; the run then fails,
-    and is repeated without buffers.
+    A named free dimension has one value in the whole graph. What a graph declares may be wrong; a run with outputs
+    bound to memory then fails, and is repeated without.
     """
     sizes = _dimension_sizes(signature, inputs)
     outputs: list[TensorSpec] = []
@@ -69,9 +76,7 @@ def plan_outputs(
         if datatype is None or datatype is DataType.BYTES or shape is None:
             return None
         outputs.append(TensorSpec(name, datatype, shape))
-    byte_sizes = [spec.byte_size for spec in (*inputs, *outputs)]
-    # Buffers of nothing have no address to bind.
-    return outputs if all(byte_sizes) and sum(byte_sizes) <= LIMIT_BYTES else None
+    return outputs
 
 
 def _dimension_sizes(signature: OnnxSignature, inputs: Sequence[TensorSpec]) -> dict[str, int]:

@@ -12,7 +12,7 @@ import onnxruntime
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.onnx_autocomplete import DEFAULT_MAX_BATCH_SIZE, complete, is_complete
-from naiad.backend.onnx_binding import run_bound
+from naiad.backend.onnx_binding import run_bound, run_into
 from naiad.backend.onnx_options import (
     SessionPlan,
     inspection_options,
@@ -21,11 +21,11 @@ from naiad.backend.onnx_options import (
     read_parameters,
 )
 from naiad.backend.onnx_signature import OnnxSignature, SignatureCheck, read_signature
-from naiad.backend.onnx_staging import OnnxStagedRun, plan_outputs
+from naiad.backend.onnx_staging import OnnxStagedRun, are_small, plan_outputs
 from naiad.backend.onnx_threads import ThreadPlan, plan_threads, thread_count
 from naiad.backend.tensor_instance import StagedRun, TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.datatype import DataType
+from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, TensorSpec
 
@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 MAX_STAGED_RUNS = 64
 """Buffer sets that an instance keeps, one per shape of batch."""
+
+LARGE_BYTES = 1 << 20
+"""With an input of this size, memory for the outputs is worth giving back."""
 
 _ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _global_threads_lock = threading.Lock()
@@ -153,17 +156,40 @@ class OnnxInstance(TensorInstance):
         self._string_inputs = [
             tensor.name for tensor in session.signature.inputs.values() if tensor.datatype is DataType.BYTES
         ]
+        self._may_preallocate = session.run_options is None
         self._staged: dict[object, OnnxStagedRun] = {}
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the session; see `TensorInstance.run`."""
         if self._string_inputs:
             self._decode_strings(inputs)
+        is_large = self._may_preallocate and any(array.nbytes >= LARGE_BYTES for array in inputs.values())
+        if is_large and (arrays := self._run_large(inputs, output_names)) is not None:
+            return arrays
         try:
             outputs: Sequence[Array] = self._run(output_names, inputs, self._run_options)
         except Exception as error:  # ONNX Runtime raises a different class for each status
             raise internal(ort_message(error)) from error
+        if is_large:
+            # It works, only not with outputs of the shapes that were expected.
+            self._may_preallocate = False
         return outputs
+
+    def _run_large(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array] | None:
+        """Run with outputs in memory that does not stay in ONNX Runtime's arena; None when that cannot be done."""
+        specs = [
+            TensorSpec(name, datatype, array.shape)
+            for name, array in inputs.items()
+            if (datatype := from_numpy(array.dtype)) is not None
+        ]
+        outputs = plan_outputs(self._session.signature, specs, output_names, is_batching=self._is_batching)
+        if outputs is None or not all(spec.byte_size for spec in outputs):
+            self._may_preallocate = False
+            return None
+        try:
+            return run_into(self._session.ort, inputs, outputs)
+        except Exception:  # the same inputs are run in the plain way at once, which tells the reason
+            return None
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Bind small inputs and outputs of known shapes to buffers; see `TensorInstance.stage`."""
@@ -173,7 +199,7 @@ class OnnxInstance(TensorInstance):
         staged = self._staged.get(key)
         if staged is None:
             outputs = plan_outputs(self._session.signature, inputs, output_names, is_batching=self._is_batching)
-            if outputs is None:
+            if outputs is None or not are_small([*inputs, *outputs]):
                 return None
             if len(self._staged) >= MAX_STAGED_RUNS:
                 self._staged.clear()
@@ -202,6 +228,10 @@ class GpuOnnxInstance(OnnxInstance):
     """Runs on a GPU: inputs are copied there and outputs back by ONNX Runtime."""
 
     runs_on_any_thread: ClassVar[bool] = False
+
+    def __init__(self, context: ModelContext, session: _Session) -> None:
+        super().__init__(context, session)
+        self._may_preallocate = False
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Return None: what is bound lies in the host's memory."""

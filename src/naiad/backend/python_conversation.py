@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from naiad.backend.api import InstanceDiedError
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
+from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import TransportFullError
 from naiad.backend.worker.frame import ChannelClosedError, ChannelError, Frame
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
 
 if TYPE_CHECKING:
     from naiad.core.request import InferRequest
@@ -52,14 +54,12 @@ class Conversation:
         # hot: bench/micro_worker.py
         requests = batch.requests
         channel = self._channel
-        lender, borrower = channel.lender, channel.borrower
+        lender = channel.lender
         words, extra, parts, payload_bytes = self._encoder.encode(requests)
-        lender.limit_bytes = self._transport_bytes - borrower.total_bytes
-        try:
-            payload, block = channel.stage(parts, payload_bytes)
-        except TransportFullError as error:
-            self._encoder.restart()
-            raise self._full(error.needed_bytes) from None
+        block = 0
+        if payload_bytes > channel_module.INLINE_BYTES:
+            block = self._lend(parts, payload_bytes)
+            parts = []
         self._batch = batch
         self._requests = requests
         self._batch_number += 1
@@ -70,10 +70,10 @@ class Conversation:
                 words,
                 join_ids(requests),
                 extra,
-                payload=payload,
-                block=block,
-                payload_bytes=payload_bytes,
-                allowance_bytes=self._transport_bytes - lender.total_bytes,
+                parts,
+                payload_bytes,
+                block,
+                self._transport_bytes - lender.total_bytes,
             )
         except ChannelError as error:
             self._ended()
@@ -94,6 +94,15 @@ class Conversation:
             raise self._died(error) from None
         finally:
             self._ended()
+
+    def _lend(self, parts: Sequence[Buffer], payload_bytes: int) -> int:
+        lender = self._channel.lender
+        lender.limit_bytes = self._transport_bytes - self._channel.borrower.total_bytes
+        try:
+            return lender.lend(parts, payload_bytes)
+        except TransportFullError as error:
+            self._encoder.restart()
+            raise self._full(error.needed_bytes) from None
 
     def _ended(self) -> None:
         self.executing_since_ns = 0

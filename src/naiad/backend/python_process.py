@@ -68,7 +68,7 @@ class WorkerProcess:
         blocks, their_blocks = socket.socketpair()
         self._side, their_side = socket.socketpair()
         passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno())
-        self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, copy=bytes)
+        self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, own=memoryview)
         try:
             self._process = subprocess.Popen(
                 [executable, str(_PACKAGE_DIR), *map(str, passed), str(os.getpid())],

@@ -4,6 +4,7 @@ A framework's adapter implements `run` and, if the framework can work on fixed b
 """
 
 import abc
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -29,6 +30,8 @@ MAX_PLANS = 512
 """Combinations of request header and batch size that an instance remembers."""
 COPY_LIMIT_BYTES = 16384
 """An output of a batch up to this size is copied into `bytes`: cheaper than views, and it lets go of the array."""
+LARGE_INPUT_BYTES = 1 << 20
+"""An input of a single request above this size is worth letting go of once it has been copied."""
 
 _now_ns = time.monotonic_ns
 _join = b"".join
@@ -51,7 +54,18 @@ class StagedRun(Protocol):
 class _Plan:
     """What to do for a batch of some number of requests that share one header."""
 
-    __slots__ = ("columns", "dtypes", "header", "inputs", "layout", "output_names", "shapes", "staged", "targets")
+    __slots__ = (
+        "columns",
+        "dtypes",
+        "header",
+        "inputs",
+        "is_large",
+        "layout",
+        "output_names",
+        "shapes",
+        "staged",
+        "targets",
+    )
 
     def __init__(self, layout: HeaderLayout, count: int, is_batching: bool) -> None:
         rows = (layout.rows * count,) if is_batching else ()
@@ -59,6 +73,10 @@ class _Plan:
         self.inputs: list[tuple[str, int, Dtype | None, Shape]] = [
             (slot.name, slot.position, slot.dtype, rows + slot.tail) for slot in layout.inputs
         ]
+        self.is_large = any(
+            dtype is not None and math.prod(shape) * dtype.itemsize >= LARGE_INPUT_BYTES
+            for _, _, dtype, shape in self.inputs
+        )
         self.output_names = [output.name for output in layout.outputs]
         self.staged: StagedRun | None = None
         self.targets: list[tuple[memoryview, int]] = []
@@ -127,6 +145,10 @@ class TensorInstance(Instance):
         for name, position, dtype, shape in plan.inputs:
             data = requests[0].data[position] if count == 1 else _join([r.data[position] for r in requests])
             inputs[name] = _as_input(name, dtype, shape, data)
+        if plan.is_large and count == 1 and all(array.flags.owndata for array in inputs.values()):
+            # All of it was copied: the received message need not stay in memory while the model runs.
+            data = b""
+            requests[0].data = ()
         batch.compute_start_ns = _now_ns()
         try:
             arrays = self.run(inputs, plan.output_names)

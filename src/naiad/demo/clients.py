@@ -78,7 +78,7 @@ def sample_files() -> dict[str, bytes]:
     return {
         "this demonstration's source": python,
         "a PNG image": _png(),
-        "a JSON document": json.dumps({"name": "naiad", "moons": list(range(40)), "of": "Neptune"}, indent=2).encode(),
+        "a JSON document": json.dumps({"name": "naiad", "of": "Neptune", "days": list(range(40))}, indent=2).encode(),
         "a shell script": b'#!/bin/sh\nset -eu\nfor f in *.txt; do\n  echo "$f" && wc -l < "$f"\ndone\nexit 0\n' * 3,
     }
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
@@ -117,13 +117,16 @@ class InferRoute:
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
         exchange: HttpExchange = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
-        if response.error is not None:
-            self._fail(exchange, request.id, header.model_name, response.header.model_version, response.error)
+        error = response.error
+        if error is None and request.cancelled:
+            error = InferError(ErrorCode.CANCELLED, "", detail="the client went away while the request was executed")
+        if error is not None:
+            self._fail(exchange, request.id, header.model_name, response.header.model_version, error)
             return
         try:
             parts, json_length = encode(request.id, header, response)
-        except InferError as error:
-            self._fail(exchange, request.id, header.model_name, response.header.model_version, error)
+        except InferError as unfit:
+            self._fail(exchange, request.id, header.model_name, response.header.model_version, unfit)
             return
         if json_length is None:
             exchange.respond(200, JSON_HEADERS, parts)

@@ -545,3 +545,48 @@ def test_instances_can_be_created_for_every_spec(tmp_path):
     for index in range(2):
         instance = model.create_instance(InstanceSpec(f"m_0_{index}", index, "KIND_MODEL"))
         assert "OUTPUT0" in infer(instance, pair())
+
+
+# --- large tensors --------------------------------------------------------------------------------------------------
+
+
+def large(rows: int = 1):
+    return np.arange(rows * 2**18, dtype=np.float32).reshape(rows, 2**18)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_large_outputs_are_in_memory_that_is_given_back(tmp_path, count):
+    model, _ = load_onnx(tmp_path, onnx_models.identity(dims=["N", "W"]))
+    instance = new_instance(model)
+    arrays = [large() + np.float32(number) for number in range(count)]
+    header = make_header({"INPUT0": arrays[0]})
+    responses = execute(instance, [make_request({"INPUT0": a}, header=header) for a in arrays])
+    for response, array in zip(responses, arrays, strict=True):
+        np.testing.assert_array_equal(output_arrays(response)["OUTPUT0"], array)
+    assert instance._may_preallocate
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(onnx_models.reshape([0, 2, -1], ["N", "W"], ["N", 2, "W"]), id="declared wrongly"),
+        pytest.param(onnx_models.reshape([0, 2, -1], ["N", "W"], ["N", 2, "V"]), id="not to be told"),
+    ],
+)
+def test_large_outputs_of_shapes_that_were_not_expected(tmp_path, content):
+    io = {"input": [tensor("INPUT0", [-1])], "output": [tensor("OUTPUT0", [2, -1])]}
+    model, _ = load_onnx(tmp_path, content, max_batch_size=4, **io)
+    instance = new_instance(model)
+    for _ in range(2):
+        returned = infer(instance, {"INPUT0": large()})["OUTPUT0"]
+        np.testing.assert_array_equal(returned, large().reshape(1, 2, -1))
+    assert not instance._may_preallocate
+
+
+def test_a_large_request_that_fails_fails_with_the_reason(tmp_path):
+    io = {"input": [tensor("INPUT0", [-1])], "output": [tensor("OUTPUT0", [-1])]}
+    model, _ = load_onnx(tmp_path, onnx_models.identity(dims=["N", 4]), max_batch_size=4, **io)
+    instance = new_instance(model)
+    with pytest.raises(InferError, match="Got invalid dimensions for input: INPUT0"):
+        infer(instance, {"INPUT0": large()})
+    assert instance._may_preallocate

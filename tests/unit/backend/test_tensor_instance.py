@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from naiad.backend.tensor_instance import COPY_LIMIT_BYTES, MAX_PLANS, TensorInstance
+from naiad.backend.tensor_instance import COPY_LIMIT_BYTES, LARGE_INPUT_BYTES, MAX_PLANS, TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
@@ -449,3 +449,15 @@ def test_a_batch_that_fails_both_ways_says_nothing_about_the_buffers():
     assert failure(instance, [request]).message == "bad index"
     check(output_arrays(execute(instance, [request])[0]), pair(5))
     assert len(instance.calls) == 1
+
+
+@pytest.mark.parametrize(("offset", "is_released"), [(0, False), (1, True)])
+def test_a_large_message_that_was_copied_is_released(offset, is_released):
+    instance = FunctionInstance(one_to_one(dims=[-1]), echo)
+    array = np.ones((1, LARGE_INPUT_BYTES // 4), np.float32)
+    request = make_request({"X": array})
+    block = np.zeros(array.nbytes + 1, np.uint8)
+    block[offset : offset + array.nbytes] = array.view(np.uint8).reshape(-1)
+    request.data = (memoryview(block.data)[offset : offset + array.nbytes],)
+    np.testing.assert_array_equal(output_arrays(execute(instance, [request])[0])["Y"], array)
+    assert (len(request.data) == 0) == is_released

@@ -290,6 +290,14 @@ def test_failed_response_is_logged_and_answered(server, logged):
     assert [line["level"] for line in logged] == [logging.ERROR]
 
 
+def test_request_whose_client_went_away_is_logged_as_cancelled(server, logged):
+    server.call("POST", "/v2/models/m/infer", infer_body())
+    server.engine.submitted[0].cancelled = True
+    server.engine.answer()
+    (line,) = logged
+    assert (line["error"].code, line["version"], line["level"]) == (ErrorCode.CANCELLED, "1", logging.INFO)
+
+
 def test_response_that_json_cannot_carry_is_a_failure(server, logged):
     text = BINARY.replace(b"FP32", b"FP16").replace(b'"binary_data_size":4', b'"binary_data_size":2')
     text = text.replace(b"true", b"false")

@@ -161,7 +161,8 @@ class Borrower:
         self._maps: dict[int, mmap.mmap] = {}
         self._unused: dict[int, int] = {}
         """What `_references` says of a block that nobody uses."""
-        self._held: set[int] = set()
+        self.held: set[int] = set()
+        """Numbers of blocks that were in use when last looked at."""
 
     def open(self, number: int, size_bytes: int, descriptor: int) -> None:
         """Map a new block and close the descriptor."""
@@ -177,15 +178,13 @@ class Borrower:
         mapping = self._maps[number]
         if size_bytes > len(mapping):
             raise ValueError(f"{size_bytes} bytes in a block of {len(mapping)}")
-        self._held.add(number)
+        self.held.add(number)
         return memoryview(mapping)[:size_bytes]
 
     def released(self) -> list[int]:
         """Return the numbers of blocks that were in use and are not any more."""
-        if not self._held:
-            return []
-        free = [number for number in self._held if self._references(number) <= self._unused[number]]
-        self._held.difference_update(free)
+        free = [number for number in self.held if self._references(number) <= self._unused[number]]
+        self.held.difference_update(free)
         return free
 
     def drop(self, numbers: Iterable[int]) -> None:
@@ -194,13 +193,13 @@ class Borrower:
             mapping = self._maps.pop(number)
             del self._unused[number]
             self.total_bytes -= len(mapping)
-            self._held.discard(number)
+            self.held.discard(number)
             _unmap(mapping)
 
     def close(self) -> None:
         """Forget all blocks; views that are still in use keep theirs mapped."""
         self._maps.clear()
-        self._held.clear()
+        self.held.clear()
 
     def _references(self, number: int) -> int:
         # Every array and memoryview on a mapping refers to it, directly or through others.

@@ -8,8 +8,7 @@ from __future__ import annotations
 import array
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Callable, Sequence
 
 from naiad.backend.worker.block import Borrower, Lender
 from naiad.backend.worker.frame import (
@@ -17,14 +16,15 @@ from naiad.backend.worker.frame import (
     ChannelClosedError,
     ChannelError,
     Frame,
-    decode_head,
-    encode_head,
+    decode_frame,
+    encode_frame,
     frame_bytes,
 )
 
 INLINE_BYTES = 32768
 """Payloads up to this size go through the pipe: copying them twice costs less than minding a block."""
-_BUFFER_BYTES = 2 * INLINE_BYTES
+_READ_BYTES = 65536
+"""What a pipe holds."""
 
 
 class Channel:
@@ -37,15 +37,15 @@ class Channel:
         descriptors: socket.socket,
         *,
         limit_bytes: int,
-        copy: Callable[[memoryview], Any],
+        own: Callable[[memoryview], Any],
     ) -> None:
-        """`copy` makes an inline payload the receiver's own: `bytes`, or `bytearray` where it must be writable."""
+        """`own` makes an inline payload the receiver's: `bytearray` where it must be writable, else `memoryview`."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._descriptors = descriptors
-        self._copy = copy
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._filled = 0
+        self._own = own
+        self._rest = b""
+        """What has been read of the next frame."""
         self.lender = Lender(limit_bytes)
         self.borrower = Borrower()
 
@@ -53,58 +53,44 @@ class Channel:
         """Return the descriptor that frames arrive on."""
         return self._read_fd
 
-    def stage(self, parts: Sequence[Any], payload_bytes: int) -> tuple[bytes, int]:
-        """Copy a payload out of `parts`: return it for `send`, as bytes or as the number of a block.
-
-        Raises TransportFullError.
-        """
-        if payload_bytes <= INLINE_BYTES:
-            return b"".join(parts), 0
-        return b"", self.lender.lend(parts, payload_bytes)
-
     def send(
         self,
         kind: int,
         words: Sequence[int] = (),
         text: str = "",
         extra: dict[str, Any] | None = None,
-        *,
-        payload: bytes = b"",
-        block: int = 0,
+        parts: Sequence[Any] = (),
         payload_bytes: int = 0,
+        block: int = 0,
         allowance_bytes: int = 0,
     ) -> None:
-        """Send a frame. Raises ChannelClosedError when the peer is gone."""
-        notices = self._notices()
-        if notices:
-            extra = dict(extra or {}, blocks=notices)
-        head = encode_head(
-            kind,
-            words,
-            text,
-            extra,
-            inline_bytes=len(payload),
-            block=block,
-            payload_bytes=payload_bytes,
-            allowance_bytes=allowance_bytes,
-        )
+        """Send a frame: the payload is `parts`, or lies in a block of the lender's.
+
+        Raises ChannelClosedError when the peer is gone.
+        """
+        # hot: bench/micro_worker.py
+        lender = self.lender
+        if self.borrower.held or lender.opened or lender.dropped:
+            notices = self._notices()
+            if notices:
+                extra = dict(extra or {}, blocks=notices)
+        data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
         try:
-            written = os.writev(self._write_fd, (head, payload)) if payload else os.write(self._write_fd, head)
-            if written < len(head) + len(payload):
-                self._write_rest(memoryview(head + payload)[written:])
+            written = os.write(self._write_fd, data)
+            if written < len(data):
+                self._write_rest(memoryview(data)[written:])
         except OSError as error:
             raise ChannelClosedError(str(error)) from None
 
     def receive(self) -> Frame:
         """Wait for a frame. Raises ChannelClosedError when the peer is gone, ChannelError for nonsense."""
-        size = self._fill()
-        with memoryview(self._buffer) as whole, whole[:size] as view:
-            frame, payload_at = decode_head(view)
-            if not frame.block and frame.payload_bytes:
-                frame.payload = self._copy(view[payload_at:])
-        self._filled -= size
-        if self._filled:
-            self._buffer[: self._filled] = self._buffer[size : size + self._filled]
+        # hot: bench/micro_worker.py
+        data = self._rest or self._read()
+        if len(data) < PREFIX.size or frame_bytes(data) != len(data):
+            data = self._complete(data)
+        elif self._rest:
+            self._rest = b""
+        frame = decode_frame(data, self._own)
         if frame.extra:
             self._take_notices(frame.extra.pop("blocks", None))
         if frame.block:
@@ -122,27 +108,28 @@ class Channel:
         self.lender.close()
         self.borrower.close()
 
-    def _fill(self) -> int:
-        """Read until the buffer begins with a whole frame; return the frame's length."""
-        if self._filled < PREFIX.size:
-            self._read(PREFIX.size)
-        size = frame_bytes(self._buffer)
-        if size > len(self._buffer):
-            self._buffer.extend(bytes(size - len(self._buffer)))
-        if self._filled < size:
-            self._read(size)
-        return size
+    def _complete(self, data: bytes) -> bytes:
+        """Return the frame that begins with `data`, which are too few bytes or too many; keep what follows it."""
+        while len(data) < PREFIX.size:
+            data += self._read()
+        size = frame_bytes(data)
+        pieces, left = [data], size - len(data)
+        while left > 0:
+            piece = self._read()
+            pieces.append(piece)
+            left -= len(piece)
+        data = b"".join(pieces)
+        self._rest = data[size:]
+        return data[:size]
 
-    def _read(self, needed: int) -> None:
-        while self._filled < needed:
-            with memoryview(self._buffer) as whole, whole[self._filled :] as room:
-                try:
-                    count = os.readv(self._read_fd, [room])
-                except OSError as error:
-                    raise ChannelClosedError(str(error)) from None
-            if not count:
-                raise ChannelClosedError("end of file")
-            self._filled += count
+    def _read(self) -> bytes:
+        try:
+            data = os.read(self._read_fd, _READ_BYTES)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+        if not data:
+            raise ChannelClosedError("end of file")
+        return data
 
     def _write_rest(self, rest: memoryview) -> None:
         while rest:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable, Sequence
 
 PREFIX = struct.Struct("<6I2Q")
 """Frame bytes, kind, words, text bytes, JSON bytes, block (0: payload inline), payload bytes, allowance."""
@@ -44,37 +43,53 @@ class Frame:
 
     __slots__ = ("allowance_bytes", "block", "extra", "kind", "payload", "payload_bytes", "text", "words")
 
-    def __init__(self, kind: int, words: list[int], text: str, extra: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kind: int,
+        words: tuple[int, ...],
+        text: str,
+        extra: dict[str, Any],
+        payload: Any,
+        payload_bytes: int,
+        block: int,
+        allowance_bytes: int,
+    ) -> None:
         self.kind = kind
         self.words = words
         self.text = text
         self.extra = extra
-        self.block = 0
-        self.payload_bytes = 0
-        self.allowance_bytes = 0
+        self.payload = payload
+        """A buffer of unsigned bytes."""
+        self.payload_bytes = payload_bytes
+        self.block = block
+        self.allowance_bytes = allowance_bytes
         """Bytes of blocks that the receiver may have."""
-        self.payload: Any = b""
-        """What `Channel.receive` makes of the payload: a buffer of unsigned bytes."""
 
 
-def encode_head(
+_FEW = 65
+_HEADS = [struct.Struct("<6I2Q%dQ" % count) for count in range(_FEW)]
+_WORDS = [struct.Struct("<%dQ" % count) for count in range(_FEW)]
+
+
+def encode_frame(
     kind: int,
     words: Sequence[int],
     text: str,
     extra: dict[str, Any] | None,
-    *,
-    inline_bytes: int,
-    block: int,
+    parts: Sequence[Any],
     payload_bytes: int,
+    block: int,
     allowance_bytes: int,
 ) -> bytes:
-    """Return a frame without its inline payload, which has `inline_bytes`."""
+    """Return a frame. `parts` are the inline payload, C-contiguous buffers; empty when the payload is in a block."""
     # hot: bench/micro_worker.py
     text_part = text.encode("utf-8", "surrogatepass")
     extra_part = json.dumps(extra).encode("ascii") if extra else b""
     count = len(words)
-    prefix = PREFIX.pack(
-        PREFIX.size + 8 * count + len(text_part) + len(extra_part) + inline_bytes,
+    head = _HEADS[count] if count < _FEW else struct.Struct("<6I2Q%dQ" % count)
+    size = head.size + len(text_part) + len(extra_part)
+    packed = head.pack(
+        size if block else size + payload_bytes,
         kind,
         count,
         len(text_part),
@@ -82,37 +97,36 @@ def encode_head(
         block,
         payload_bytes,
         allowance_bytes,
+        *words,
     )
-    return b"".join((prefix, struct.pack("<%dQ" % count, *words), text_part, extra_part))
+    return b"".join([packed, text_part, extra_part, *parts])
 
 
-def frame_bytes(buffer: bytearray) -> int:
-    """Return the length of the frame whose prefix lies in `buffer`. Raises ChannelError when it is absurd."""
-    (size,) = struct.unpack_from("<I", buffer)
+def frame_bytes(data: bytes) -> int:
+    """Return the length of the frame that begins with `data`. Raises ChannelError when it is absurd."""
+    (size,) = struct.unpack_from("<I", data)
     if not PREFIX.size <= size <= MAX_FRAME_BYTES:
         raise ChannelError(f"a frame of {size} bytes")
     return int(size)
 
 
-def decode_head(view: memoryview) -> tuple[Frame, int]:
-    """Return the frame that fills `view`, and where its inline payload begins. Raises ChannelError."""
+def decode_frame(data: bytes, own: Callable[[memoryview], Any]) -> Frame:
+    """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError."""
     # hot: bench/micro_worker.py
-    _, kind, count, text_bytes, extra_bytes, block, payload_bytes, allowance_bytes = PREFIX.unpack_from(view)
+    _, kind, count, text_bytes, extra_bytes, block, payload_bytes, allowance_bytes = PREFIX.unpack_from(data)
     text_at = PREFIX.size + 8 * count
     extra_at = text_at + text_bytes
     payload_at = extra_at + extra_bytes
-    if payload_at + (0 if block else payload_bytes) != len(view):
-        raise ChannelError(f"the parts of a frame do not add up to its {len(view)} bytes")
+    if payload_at + (0 if block else payload_bytes) != len(data):
+        raise ChannelError(f"the parts of a frame do not add up to its {len(data)} bytes")
+    table = _WORDS[count] if count < _FEW else struct.Struct("<%dQ" % count)
     try:
-        words = list(struct.unpack_from("<%dQ" % count, view, PREFIX.size))
-        text = str(view[text_at:extra_at], "utf-8", "surrogatepass")
-        extra = json.loads(bytes(view[extra_at:payload_at])) if extra_bytes else {}
+        text = data[text_at:extra_at].decode("utf-8", "surrogatepass")
+        extra = json.loads(data[extra_at:payload_at]) if extra_bytes else {}
     except ValueError as error:
         raise ChannelError(f"unreadable frame: {error}") from None
     if not isinstance(extra, dict):
         raise ChannelError("unreadable frame: its notes are no object")
-    frame = Frame(kind, words, text, extra)
-    frame.block = block
-    frame.payload_bytes = payload_bytes
-    frame.allowance_bytes = allowance_bytes
-    return frame, payload_at
+    words = table.unpack_from(data, PREFIX.size)
+    payload = b"" if block else own(memoryview(data)[payload_at:])
+    return Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)

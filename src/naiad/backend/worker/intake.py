@@ -6,7 +6,7 @@ from typing import Any
 
 from naiad.backend.worker.exchange import Cancellation, ReceivedRequest, RequestPlan
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
-from naiad.backend.worker.tensor import ReceivedTensor, Tensor, TensorPlan
+from naiad.backend.worker.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
 
 
 class _Header:
@@ -61,13 +61,14 @@ class Intake:
                 inputs: list[Tensor] = []
                 for tensor in header.tensors:
                     size = next(words)
-                    inputs.append(ReceivedTensor(tensor, payload, position, size))
+                    inputs.append(
+                        ReceivedStrings(tensor, payload, position, size)
+                        if tensor.is_text
+                        else ReceivedTensor(tensor, payload, position)
+                    )
                     position += aligned(size)
             else:
-                inputs = [
-                    ReceivedTensor(tensor, payload, position + tensor.offset, tensor.size_bytes)
-                    for tensor in header.tensors
-                ]
+                inputs = [ReceivedTensor(tensor, payload, position + tensor.offset) for tensor in header.tensors]
                 position += header.payload_bytes
             index = len(requests)
             requests.append(ReceivedRequest(header.plan, ids[index], inputs, cancellation, index))

@@ -10,6 +10,7 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker import pb_utils
 from naiad.backend.worker.block import IDLE_S, TransportFullError
@@ -73,8 +74,7 @@ class Worker:
     def _execute(self, frame: Frame) -> None:
         # hot: bench/micro_worker.py
         channel = self._channel
-        lender = channel.lender
-        lender.limit_bytes = frame.allowance_bytes
+        channel.lender.limit_bytes = frame.allowance_bytes
         side = self._side
         self._batch_number += 1
         requests = self._intake.requests(frame, _Cancellation(side, self._batch_number))
@@ -84,7 +84,10 @@ class Worker:
             try:
                 responses = checked(requests, self._call(requests))
                 reply = self._replies.encode(requests, responses)
-                payload, block = channel.stage(reply.parts, reply.payload_bytes)
+                parts, payload_bytes, block = reply.parts, reply.payload_bytes, 0
+                if payload_bytes > channel_module.INLINE_BYTES:
+                    block = channel.lender.lend(parts, payload_bytes)
+                    parts = []
             finally:
                 side.request_ids = ""
         except TransportFullError as error:
@@ -96,14 +99,14 @@ class Worker:
             self._replies.restart()
             self._fail(error)
             return
-        words, extra, payload_bytes = reply.words, reply.extra(), reply.payload_bytes
-        # Whatever the model did not keep is free now, and the reply says so.
+        words, extra = reply.words, reply.extra()
+        # What the model did not keep is free now, and the reply says so.
         del reply, requests, responses
-        channel.send(frames.EXECUTED, words, "", extra, payload=payload, block=block, payload_bytes=payload_bytes)
+        channel.send(frames.EXECUTED, words, "", extra, parts, payload_bytes, block)
 
     def _call(self, requests: Sequence[InferenceRequest]) -> Any:
         returned = self._model.execute(requests)
-        if inspect.iscoroutine(returned):
+        if type(returned) is not list and inspect.iscoroutine(returned):
             if self._event_loop is None:
                 self._event_loop = asyncio.new_event_loop()
             returned = self._event_loop.run_until_complete(returned)

@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> None:
     _redirect(side)
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = pb_utils
-    channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, copy=bytearray)
+    channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, own=bytearray)
     Worker(channel, side, read_fd).run()
 
 

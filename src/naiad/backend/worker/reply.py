@@ -15,12 +15,13 @@ MOST_HEADERS = 1024
 
 
 class _Header:
-    __slots__ = ("has_sizes", "is_dense", "number", "payload_bytes")
+    __slots__ = ("are_text", "has_sizes", "is_dense", "number", "payload_bytes")
 
-    def __init__(self, number: int, tensors: Sequence[Any]) -> None:
+    def __init__(self, number: int, outputs: Sequence[tuple[str, str, Sequence[int]]], arrays: Sequence[Any]) -> None:
         self.number = number
-        self.has_sizes = any(tensor._datatype == "BYTES" for tensor in tensors)
-        sizes = [0 if self.has_sizes else tensor._elements().nbytes for tensor in tensors]
+        self.are_text = [datatype == "BYTES" for _, datatype, _ in outputs]
+        self.has_sizes = any(self.are_text)
+        sizes = [0 if self.has_sizes else array.nbytes for array in arrays]
         self.is_dense = not self.has_sizes and not any(size % ALIGNMENT for size in sizes)
         """Whether the tensors can follow each other without padding."""
         self.payload_bytes = sum(sizes)
@@ -73,42 +74,47 @@ class ReplyEncoder:
             self._restarts = False
             reply.reset = True
         headers = self._headers
+        parts, words = reply.parts, reply.words
         for request, response in zip(requests, responses):
             if response._error is not None:
                 error = response._error
-                reply.errors.append((len(reply.words), int(error.code()), error.message()))
-                reply.words.append(0)
+                reply.errors.append((len(words), int(error.code()), error.message()))
+                words.append(0)
                 continue
             wanted = request._plan.output_names
-            tensors = [tensor for tensor in response._tensors if tensor._name in wanted]
-            key = tuple([(tensor._name, tensor._datatype, tensor._elements().shape) for tensor in tensors])
-            header = headers.get(key)
+            key: list[Any] = []
+            begin = len(parts)
+            for tensor in response._tensors:
+                if tensor._name in wanted:
+                    array = tensor._array
+                    parts.append(array)
+                    key += (tensor._name, tensor._datatype, array.shape)
+            header = headers.get(tuple(key))
             if header is None:
-                header = self._define(key, tensors, reply)
+                header = self._define(tuple(key), parts[begin:], reply)
             if response._parameters:
-                reply.parameters.append((len(reply.words), json.loads(response._parameters)))
-            reply.words.append(header.number)
+                reply.parameters.append((len(words), json.loads(response._parameters)))
+            words.append(header.number)
             if header.is_dense:
-                reply.parts += [tensor._array for tensor in tensors]
                 reply.payload_bytes += header.payload_bytes
             else:
-                _append_padded(reply, header, tensors)
+                _pad(reply, header, begin)
         return reply
 
-    def _define(self, key: Any, tensors: Sequence[Any], reply: Reply) -> _Header:
-        header = self._headers[key] = _Header(len(self._headers) + 1, tensors)
-        reply.headers.append((header.number, list(key)))
+    def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: Reply) -> _Header:
+        outputs = [(key[at], key[at + 1], key[at + 2]) for at in range(0, len(key), 3)]
+        header = self._headers[key] = _Header(len(self._headers) + 1, outputs, arrays)
+        reply.headers.append((header.number, outputs))
         return header
 
 
-def _append_padded(reply: Reply, header: _Header, tensors: Sequence[Any]) -> None:
-    for tensor in tensors:
-        part = tensor._elements()
-        if tensor._datatype == "BYTES":
-            part = encode_strings(part)
-            size = len(part)
-        else:
-            size = part.nbytes
+def _pad(reply: Reply, header: _Header, begin: int) -> None:
+    """Encode the strings among the parts from `begin` on, and put padding between all."""
+    arrays = reply.parts[begin:]
+    del reply.parts[begin:]
+    for array, is_text in zip(arrays, header.are_text):
+        part: Any = encode_strings(array) if is_text else array
+        size = len(part) if is_text else part.nbytes
         if header.has_sizes:
             reply.words.append(size)
         padding = -size % ALIGNMENT

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -53,8 +52,7 @@ class Tensor:
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
             )
-        array: np.ndarray[Any, Any] = self._elements()
-        return array
+        return self._array
 
     def triton_dtype(self) -> int:
         """Return the number of the datatype; `triton_to_numpy_type` understands it."""
@@ -62,7 +60,7 @@ class Tensor:
 
     def shape(self) -> list[int]:
         """Return the dimensions."""
-        return list(self._elements().shape)
+        return list(self._array.shape)
 
     def is_cpu(self) -> bool:
         """Tell whether the tensor lies in CPU memory; all do."""
@@ -71,7 +69,7 @@ class Tensor:
     def to_dlpack(self) -> Any:
         """Return a DLPack capsule on the tensor's memory. Raises TritonModelException for strings."""
         try:
-            return dlpack.export_array(self._elements(), self._datatype)
+            return dlpack.export_array(self._array, self._datatype)
         except dlpack.DLPackError as error:
             raise TritonModelException(str(error)) from None
 
@@ -96,9 +94,6 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU_DEVICE
 
-    def _elements(self) -> Any:
-        return self._array
-
 
 class TensorPlan:
     """Where and what a received tensor is; made once for all requests with the same header."""
@@ -117,44 +112,42 @@ class TensorPlan:
 
 
 class ReceivedTensor(Tensor):
-    """An input: a view on the payload of a batch that becomes an array when it is asked for."""
+    """An input: a view on the payload of a batch."""
 
-    __slots__ = ("_offset", "_payload", "_plan", "_size_bytes")
+    __slots__ = ()
 
-    def __init__(self, plan: TensorPlan, payload: Any, offset: int, size_bytes: int) -> None:
+    def __init__(self, plan: TensorPlan, payload: Any, offset: int) -> None:
         # hot: bench/micro_worker.py
-        self._plan = plan
         self._name = plan.name
         self._datatype = plan.datatype
-        self._payload = payload
-        self._offset = offset
-        self._size_bytes = size_bytes
-        self._array: Any = None
-
-    def shape(self) -> list[int]:
-        """Return the dimensions."""
-        return list(self._plan.shape)
-
-    def _elements(self) -> Any:
-        array = self._array
-        if array is None:
-            plan = self._plan
-            if plan.is_text:
-                view = memoryview(self._payload)[self._offset : self._offset + self._size_bytes]
-                array = decode_strings(view, plan.shape)
-            else:
-                array = np.ndarray(plan.shape, plan.dtype, self._payload, self._offset)
-            self._array = array
-            self._payload = None
-        return array
+        self._array = np.ndarray(plan.shape, plan.dtype, payload, offset)
 
 
-def decode_strings(view: memoryview, shape: Sequence[int]) -> Any:
+class ReceivedStrings(Tensor):
+    """An input of strings, which are taken out of the payload when they are asked for."""
+
+    __slots__ = ("_data", "_elements", "_plan")
+
+    def __init__(self, plan: TensorPlan, payload: Any, offset: int, size_bytes: int) -> None:
+        self._name = plan.name
+        self._datatype = plan.datatype
+        self._plan = plan
+        self._data: bytes | None = bytes(memoryview(payload)[offset : offset + size_bytes])
+        self._elements: Any = None
+
+    @property
+    def _array(self) -> Any:  # type: ignore[override]
+        if self._data is not None:
+            self._elements = decode_strings(self._data, self._plan.shape)
+            self._data = None
+        return self._elements
+
+
+def decode_strings(data: bytes, shape: Sequence[int]) -> Any:
     """Return length-prefixed elements as an array of `bytes`. Raises TritonModelException for a wrong count."""
     unpack = _LENGTH.unpack_from
     elements = []
-    position, end = 0, len(view)
-    data = bytes(view)
+    position, end = 0, len(data)
     while position < end:
         (length,) = unpack(data, position)
         position += 4

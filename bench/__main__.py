@@ -1,0 +1,108 @@
+"""The benchmark's command line.
+
+python -m bench                         everything, about half an hour
+python -m bench --quick                 everything once and briefly, to see that it works
+python -m bench --cases onnx,python     some cases, the others as the last run left them
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import report
+from bench.cases import CASES
+from bench.load import missing_tools
+from bench.peers import ALL, HERE
+from bench.session import Options, Session, facts, save
+
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+_ROUNDS, _SECONDS = 3, 5.0
+
+
+def _names(known: Sequence[str]) -> "type[str]":
+    def read(text: str) -> list[str]:
+        names = [name.strip() for name in text.split(",")]
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"'{name}' is unknown, expected some of {', '.join(known)}")
+        return names
+
+    return read  # type: ignore[return-value]
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure naiad beside its peers.")
+    parser.add_argument("--cases", type=_names(list(CASES)), help=f"some of {','.join(CASES)}; the rest is kept")
+    parser.add_argument("--servers", type=_names(list(ALL)), default=list(ALL), help=f"some of {','.join(ALL)}")
+    parser.add_argument("--rounds", type=int, help=f"default {_ROUNDS}; the tables show medians")
+    parser.add_argument("--seconds", type=float, help=f"length of a measurement, default {_SECONDS:g}")
+    parser.add_argument("--concurrency", default="1,8,32", help="requests in flight, default 1,8,32")
+    parser.add_argument("--quick", action="store_true", help="one round of one second, into another directory")
+    parser.add_argument("--out", type=Path, help="where results.json and results.md go, default bench/results")
+    parser.add_argument("--docs", action="store_true", help="write the tables into docs/benchmarks.md as well")
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing, write the tables of the last run again"
+    )
+    return parser.parse_args(argv)
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    quick = arguments.quick
+    return Options(
+        servers=arguments.servers,
+        rounds=arguments.rounds or (1 if quick else _ROUNDS),
+        seconds=arguments.seconds or (1.0 if quick else _SECONDS),
+        warm_up_s=0.3 if quick else 1.0,
+        idle_s=2.0 if quick else 10.0,
+        concurrencies=[int(text) for text in arguments.concurrency.split(",")],
+    )
+
+
+def _run(arguments: argparse.Namespace, path: Path) -> int:
+    """Measure, writing down what there is after every case; return the exit status."""
+    options = _options(arguments)
+    status = 0
+    (HERE / ".work").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=HERE / ".work", prefix="run-") as work:
+        session = Session(options, Path(work))
+        if arguments.cases and path.exists():
+            session.rows = json.loads(path.read_text())["rows"]
+        machine = facts(options.servers)
+        for name in arguments.cases or CASES:
+            session.drop(name)
+            session.look_for_others(name)
+            try:
+                CASES[name](session)
+            except (RuntimeError, OSError, AssertionError) as error:
+                # One case that fails must not cost the others' results.
+                session.note(f"case {name} failed: {type(error).__name__}: {error}")
+                status = 1
+            save(session, path, machine)
+    return status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and write the tables."""
+    arguments = _arguments(argv)
+    out = arguments.out or (HERE / ".work" / "quick" if arguments.quick else RESULTS)
+    path, status = out / "results.json", 0
+    if not arguments.render:
+        missing = missing_tools()
+        if missing:
+            print(f"{' and '.join(missing)} not found: apt-get install wrk nghttp2-client", file=sys.stderr)
+            return 2
+        status = _run(arguments, path)
+    text = report.markdown(json.loads(path.read_text()))
+    path.with_suffix(".md").write_text(f"# Benchmark results\n\n{text}")
+    print(f"\n{text}\nwritten to {path} and {path.with_suffix('.md')}")
+    if arguments.docs:
+        report.refresh(PAGE, text)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

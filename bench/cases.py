@@ -1,0 +1,268 @@
+"""The cases of the benchmark. Servers that are compared take turns within every round, so that drift hits all."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from bench import analyzer, payloads, transfer
+from bench.bare import BareSession
+from bench.load import Shape, measure
+from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
+from bench.peers import ALL, FastApi, Naiad, Running
+from bench.process_tree import MIB, CpuMeter, memory, peak_rss, reset_peak
+from bench.session import Session
+from naiad.backend.cores import usable_cores
+
+GRPC_SHAPES = (Shape(1), Shape(2, 4), Shape(8, 4), Shape(32))
+LARGE_ELEMENTS = 16 * MIB
+"""Of four bytes each: 64 MiB."""
+_SETTLE_S = 1.0
+
+
+def shapes(session: Session, transport: str) -> list[Shape]:
+    """Return the loads of the concurrencies that were asked for; over gRPC 32 comes as 8 x 4 and as 32 x 1."""
+    wanted = session.options.concurrencies
+    if transport == GRPC:
+        return [shape for shape in GRPC_SHAPES if shape.concurrency in wanted]
+    return [Shape(connections) for connections in wanted]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A server under load with what it is sent."""
+
+    server: Running
+    payload: Payload
+
+
+def checked(session: Session, server: Running, workload: Workload, transport: str) -> Entry:
+    """Return the server with a request whose answer has been compared. Raises what `payloads.check` raises."""
+    payload = payloads.make(workload, transport, session.work / "payloads")
+    return Entry(server, payloads.check(payload, server.http_port, server.grpc_port))
+
+
+def take_turns(session: Session, case: str, entries: Sequence[Entry], each: Sequence[Shape]) -> None:
+    """Measure every load on every server, `rounds` times, the servers in turn."""
+    options = session.options
+    for shape in each:
+        for _ in range(options.rounds):
+            for entry in entries:
+                found = measure(entry.server, entry.payload, shape, options.seconds, options.warm_up_s)
+                session.add(case, _describe(entry, shape), found.as_dict())
+
+
+def _describe(entry: Entry, shape: Shape) -> dict[str, Any]:
+    return {
+        "server": entry.server.name,
+        "model": entry.payload.workload.model,
+        "transport": entry.payload.transport,
+        "load": str(shape) if entry.payload.transport == GRPC else str(shape.connections),
+        "concurrency": shape.concurrency,
+    }
+
+
+@contextlib.contextmanager
+def serving(session: Session, repositories: Mapping[str, Path]) -> Iterator[dict[str, Running]]:
+    """Start the servers that can be had, each with its repository."""
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for name in session.installed(*repositories):
+            try:
+                running[name] = stack.enter_context(session.serve(ALL[name](), repositories[name]))
+            except RuntimeError as error:
+                session.note(f"{name} did not start: {error}")
+        yield running
+
+
+def start(session: Session) -> None:
+    """Time to ready with one small model, memory after that, CPU while nothing happens."""
+    onnx, python = session.repository("add_sub"), session.repository("add_sub_py")
+    plan = [("naiad", "add_sub", onnx), ("naiad", "add_sub_py", python), ("triton", "add_sub_py", python)]
+    plan += [("fastapi", "add_sub", onnx), ("mlserver", "add_sub", onnx)]
+    plan = [item for item in plan if session.installed(item[0])]
+    for number in range(session.options.rounds + 1):
+        for name, model, repository in plan:
+            with session.serve(ALL[name](), repository) as server:
+                if number == 0:  # so that every round finds the files in the page cache
+                    continue
+                time.sleep(_SETTLE_S)
+                held = memory(server.process.pid)
+                meter = CpuMeter(server.process.pid)
+                time.sleep(session.options.idle_s)
+                metrics = {
+                    "startup_s": server.startup_s,
+                    "rss_mib": held.rss / MIB,
+                    "pss_mib": held.pss / MIB,
+                    "idle_cpu_percent": meter.seconds() / session.options.idle_s * 100,
+                }
+                session.add("start", {"server": name, "model": model}, metrics)
+
+
+def onnx(session: Session) -> None:
+    """ONNX add/sub over both protocols."""
+    with serving(session, {"naiad": session.repository("add_sub")}) as running:
+        for transport in (HTTP_BINARY, GRPC):
+            entries = [
+                checked(session, server, payloads.add_sub("add_sub"), transport) for server in running.values()
+            ]
+            take_turns(session, "onnx", entries, shapes(session, transport))
+
+
+def python(session: Session) -> None:
+    """Add/sub as a Python model: naiad, real Triton, and MLServer where it speaks the protocol."""
+    repository = session.repository("add_sub_py")
+    with serving(session, {"naiad": repository, "triton": repository, "mlserver": repository}) as running:
+        for transport, names in ((HTTP_BINARY, ("naiad", "triton")), (GRPC, ("naiad", "triton", "mlserver"))):
+            entries = [
+                checked(session, running[name], payloads.add_sub("add_sub_py"), transport)
+                for name in names
+                if name in running
+            ]
+            take_turns(session, "python", entries, shapes(session, transport))
+
+
+def json_body(session: Session) -> None:
+    """Add/sub with JSON bodies, the only ones that FastAPI and MLServer take over HTTP."""
+    repository = session.repository("add_sub")
+    with serving(session, {"naiad": repository, "fastapi": repository, "mlserver": repository}) as running:
+        workload = payloads.add_sub("add_sub")
+        entries = [checked(session, server, workload, HTTP_JSON) for server in running.values()]
+        take_turns(session, "json", entries, shapes(session, HTTP_JSON))
+
+
+def image(session: Session) -> None:
+    """ResNet-50 beside a bare loop around `session.run`: on one thread and on as many as there are cores."""
+    for threads in sorted({1, usable_cores()}):
+        repository = session.resnet_repository(threads)
+        model = repository / "resnet50" / "1" / "model.onnx"
+        workload = _image_workload(model)
+        bare = BareSession(model, threads)
+        try:
+            _image_rounds(session, workload, repository, bare, threads)
+        finally:
+            bare.close()
+
+
+def _image_rounds(session: Session, workload: Workload, repository: Path, bare: BareSession, threads: int) -> None:
+    options = session.options
+    with contextlib.ExitStack() as stack:
+        naiad = stack.enter_context(session.serve(Naiad(), repository))
+        # Two in flight: while one computes the next is received, as under any real load.
+        plan = [(checked(session, naiad, workload, HTTP_BINARY), Shape(2))]
+        plan += [(checked(session, naiad, workload, GRPC), Shape(2))]
+        plan += [(checked(session, naiad, workload, HTTP_JSON), Shape(1))]
+        if session.installed("fastapi"):
+            fastapi = stack.enter_context(session.serve(FastApi(threads), repository))
+            plan += [(checked(session, fastapi, workload, HTTP_JSON), Shape(1))]
+        for _ in range(options.rounds):
+            row = {"server": "bare", "model": "resnet50", "transport": "none", "load": "loop", "concurrency": 1}
+            session.add("image", {**row, "threads": threads}, bare.measure(options.seconds))
+            for entry, shape in plan:
+                found = measure(entry.server, entry.payload, shape, options.seconds, options.warm_up_s)
+                session.add("image", {**_describe(entry, shape), "threads": threads}, found.as_dict())
+
+
+def _image_workload(model: Path) -> Workload:
+    values = np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"image": values})
+    # Threads add in another order, so the last digits differ.
+    return Workload("resnet50", {"image": values}, {"logits": logits}, tolerance=1e-3 * float(abs(logits).max()))
+
+
+def large(session: Session) -> None:
+    """64 MiB through an ONNX identity, one request at a time; each round in a fresh server, for the memory's sake."""
+    repository = session.repository("identity_64m")
+    values = np.arange(LARGE_ELEMENTS, dtype=np.float32)
+    workload = Workload("identity_64m", {"INPUT0": values}, {"OUTPUT0": values})
+    for _ in range(session.options.rounds):
+        for transport, run in ((HTTP_BINARY, _large_http), (GRPC, _large_grpc)):
+            with session.serve(Naiad(), repository) as server:
+                pid = server.process.pid
+                before = memory(pid).rss
+                reset_peak(pid)
+                metrics = run(session, checked(session, server, workload, transport), values.nbytes)
+                held = peak_rss(pid) - before
+                row = {"server": "naiad", "model": "identity_64m", "transport": transport}
+                session.add("large", row, {**metrics, "peak_tensors": held / values.nbytes, "peak_mib": held / MIB})
+
+
+def _large_http(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
+    body, times = entry.payload.body.read_bytes(), []
+    with socket.create_connection(("127.0.0.1", entry.server.http_port), timeout=60) as connection:
+
+        def once() -> transfer.Transfer:
+            return transfer.round_trip(connection, entry.payload.path, entry.payload.headers, body)
+
+        once()
+        meter, began = CpuMeter(entry.server.process.pid), time.monotonic()
+        while time.monotonic() - began < session.options.seconds:
+            times.append(once())
+        cpu_s = meter.seconds()
+    megabytes = len(times) * tensor_bytes / 1e6
+    return {
+        "requests": len(times),
+        "megabytes_per_s": megabytes / sum(each.total_s for each in times),
+        "up_megabytes_per_s": megabytes / sum(each.up_s for each in times),
+        "down_megabytes_per_s": megabytes / sum(each.down_s for each in times),
+        "cpu_us": cpu_s / len(times) * 1e6,
+    }
+
+
+def _large_grpc(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
+    options = session.options
+    found = measure(entry.server, entry.payload, Shape(1), options.seconds, options.warm_up_s)
+    rate = found.throughput * tensor_bytes / 1e6
+    return {"requests": found.requests, "megabytes_per_s": rate, "cpu_us": found.cpu_us}
+
+
+def perf_analyzer(session: Session) -> None:
+    """The real perf_analyzer over both protocols: the ONNX model on naiad, the Python model on naiad and Triton."""
+    reason = analyzer.unavailable()
+    if reason is not None:
+        session.note(reason)
+        return
+    python_only = session.repository("add_sub_py")
+    repositories = {"naiad": session.repository("add_sub", "add_sub_py"), "triton": python_only}
+    with serving(session, repositories) as running:
+        plan = [(running[name], model) for name, model in _ANALYZED if name in running]
+        for transport in (HTTP_BINARY, GRPC):
+            for server, model in plan:
+                checked(session, server, payloads.add_sub(model), transport)
+            for concurrency in session.options.concurrencies:
+                for _ in range(session.options.rounds):
+                    for server, model in plan:
+                        _analyze(session, server, model, transport, concurrency)
+
+
+_ANALYZED = (("naiad", "add_sub"), ("naiad", "add_sub_py"), ("triton", "add_sub_py"))
+
+
+def _analyze(session: Session, server: Running, model: str, transport: str, concurrency: int) -> None:
+    row = {"server": server.name, "model": model, "transport": transport, "concurrency": concurrency}
+    # Three windows that together take as long as a run of the other tools.
+    window_s = max(0.5, session.options.seconds / 3)
+    try:
+        found = analyzer.measure(server, model, transport, concurrency, window_s, session.work)
+    except RuntimeError as error:
+        session.note(f"{server.name}, {model}, {transport}, {concurrency}: {error}")
+        return
+    session.add("perf_analyzer", row, found)
+
+
+CASES: dict[str, Callable[[Session], None]] = {
+    "start": start,
+    "onnx": onnx,
+    "python": python,
+    "json": json_body,
+    "image": image,
+    "large": large,
+    "perf_analyzer": perf_analyzer,
+}

@@ -1,0 +1,105 @@
+"""The figures that naiad promises, and whether a run of the benchmark reached them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One promise and what was measured."""
+
+    name: str
+    limit: str
+    measured: str
+    is_met: bool
+
+
+def middle(row: Row, metric: str) -> float:
+    """Return the median of a metric over the rounds."""
+    return median(each[metric] for each in row["rounds"])
+
+
+def _rows(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    """Return the promises that the measured cases say something about."""
+    return [figure for judge in _JUDGES for figure in judge(rows)]
+
+
+def _at_most(name: str, measured: float, limit: float, unit: str) -> Figure:
+    return Figure(name, f"at most {limit:g} {unit}", f"{measured:.3g} {unit}", measured <= limit)
+
+
+_ONNX_CPU_US = {
+    (GRPC, "2 x 4"): 55,
+    (GRPC, "8 x 4"): 40,
+    (GRPC, "32 x 1"): 60,
+    (HTTP_BINARY, "8"): 65,
+    (HTTP_BINARY, "32"): 60,
+}
+
+
+def _onnx(rows: Sequence[Row]) -> Iterator[Figure]:
+    for (transport, load), limit in _ONNX_CPU_US.items():
+        for row in _rows(rows, case="onnx", server="naiad", transport=transport, load=load):
+            name = f"ONNX add/sub, {transport}, {load} connections{' x streams' if transport == GRPC else ''}"
+            yield _at_most(name, middle(row, "cpu_us"), limit, "CPU µs a request")
+
+
+def _python(rows: Sequence[Row]) -> Iterator[Figure]:
+    for ours in _rows(rows, case="python", server="naiad"):
+        same = {key: ours[key] for key in ("case", "transport", "load")}
+        for theirs in _rows(rows, server="triton", **same):
+            name = f"Python add/sub, {ours['transport']}, {ours['load']}"
+            ratio = median(_ratios(ours, theirs, "throughput"))
+            yield Figure(f"{name}: throughput", "at least 1.5 x Triton", f"{ratio:.2f} x", ratio >= 1.5)
+            p99, limit = middle(ours, "p99_us"), middle(theirs, "p99_us")
+            measured = f"{p99 / 1000:.2f} ms beside {limit / 1000:.2f} ms"
+            yield Figure(f"{name}: p99", "below Triton's", measured, p99 < limit)
+
+
+def _ratios(ours: Row, theirs: Row, metric: str) -> list[float]:
+    """Return the ratios of runs that followed each other, which leaves out what drifts more slowly."""
+    return [a[metric] / b[metric] for a, b in zip(ours["rounds"], theirs["rounds"], strict=False)]
+
+
+def _image(rows: Sequence[Row]) -> Iterator[Figure]:
+    for bare in _rows(rows, case="image", server="bare"):
+        threads = bare["threads"]
+        name = f"ResNet-50, {threads} thread{'s' if threads > 1 else ''}"
+        for ours in _rows(rows, case="image", server="naiad", threads=threads):
+            if ours["transport"] == HTTP_JSON:
+                pairs = zip(ours["rounds"], bare["rounds"], strict=False)
+                extra = median(a["cpu_us"] - b["cpu_us"] for a, b in pairs) / 1000
+                yield _at_most(f"{name}: JSON tensor, over the bare session", extra, 6, "ms CPU")
+            else:
+                percent = 100 * median(_ratios(ours, bare, "throughput"))
+                promise = "at least 97 % of the bare loop"
+                yield Figure(f"{name}: throughput, {ours['transport']}", promise, f"{percent:.1f} %", percent >= 97)
+
+
+def _large(rows: Sequence[Row]) -> Iterator[Figure]:
+    for row in _rows(rows, case="large", server="naiad"):
+        name = f"64 MiB identity, {row['transport']}"
+        rate = middle(row, "megabytes_per_s")
+        yield Figure(f"{name}: each way", "at least 600 MB/s", f"{rate:.0f} MB/s", rate >= 600)
+        yield _at_most(f"{name}: peak memory", middle(row, "peak_tensors"), 3, "x the tensor")
+
+
+def _start(rows: Sequence[Row]) -> Iterator[Figure]:
+    for row in _rows(rows, case="start", server="naiad", model="add_sub"):
+        name = "One small ONNX model"
+        yield _at_most(f"{name}: start to ready", middle(row, "startup_s"), 1.0, "s")
+        yield _at_most(f"{name}: resident memory", middle(row, "rss_mib") * 2**20 / 1e6, 130, "MB")
+        yield _at_most(f"{name}: idle", middle(row, "idle_cpu_percent"), 0.5, "% CPU")
+
+
+_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (_onnx, _python, _image, _large, _start)

@@ -1,0 +1,174 @@
+"""Turns the results of a run into Markdown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Row, figures, middle
+
+BEGIN = "<!-- results: begin (written by python -m bench --docs) -->"
+END = "<!-- results: end -->"
+
+Column = tuple[str, Callable[[Row], str]]
+
+_SERVERS = {
+    "naiad": "naiad",
+    "triton": "Triton",
+    "mlserver": "MLServer",
+    "fastapi": "FastAPI + uvicorn",
+    "bare": "bare `session.run` loop",
+}
+
+
+def _text(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.get(name, ""))
+
+
+def _number(metric: str, scale: float = 1.0, digits: int = 0) -> Callable[[Row], str]:
+    def show(row: Row) -> str:
+        if metric not in row["rounds"][0]:
+            return ""
+        return f"{middle(row, metric) * scale:,.{digits}f}".replace(",", " ")
+
+    return show
+
+
+def _server(row: Row) -> str:
+    return _SERVERS[row["server"]]
+
+
+_LOADED: Sequence[Column] = (
+    ("requests/s", _number("throughput")),
+    ("p50 ms", _number("p50_us", 1e-3, 2)),
+    ("p99 ms", _number("p99_us", 1e-3, 2)),
+    ("CPU µs / request", _number("cpu_us", digits=1)),
+)
+_MEMORY: Sequence[Column] = (("RSS MiB", _number("rss_mib")), ("PSS MiB", _number("pss_mib")))
+_CLIENT: Sequence[Column] = (("client cores", _number("client_cores", digits=2)),)
+_WHAT: Sequence[Column] = (("protocol", _text("transport")), ("connections", _text("load")), ("server", _server))
+_SMALL: Sequence[Column] = (*_WHAT, *_LOADED, *_MEMORY, *_CLIENT)
+
+SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
+    "onnx": ("ONNX add/sub", "", _SMALL),
+    "python": ("Python add/sub", "", _SMALL),
+    "json": (
+        "Add/sub with JSON bodies",
+        "naiad and FastAPI run the ONNX model, MLServer computes with NumPy.",
+        _SMALL,
+    ),
+    "image": (
+        "ResNet-50",
+        "Over HTTP binary and gRPC two requests are in flight, with JSON one.",
+        (
+            ("threads", _text("threads")),
+            ("server", _server),
+            ("protocol", _text("transport")),
+            ("connections", _text("load")),
+            ("images/s", _number("throughput", digits=2)),
+            ("p50 ms", _number("p50_us", 1e-3, 1)),
+            ("p99 ms", _number("p99_us", 1e-3, 1)),
+            ("CPU ms / image", _number("cpu_us", 1e-3, 2)),
+            ("RSS MiB", _number("rss_mib")),
+        ),
+    ),
+    "large": (
+        "64 MiB identity",
+        "`MB/s` is the tensor's size over the time of the whole round trip, both ways in it; `up` counts the "
+        "sending alone, `down` the answer from its first byte on. Peak memory is what the server's highest resident "
+        "size exceeds that before the first request by.",
+        (
+            ("protocol", _text("transport")),
+            ("server", _server),
+            ("MB/s", _number("megabytes_per_s")),
+            ("up MB/s", _number("up_megabytes_per_s")),
+            ("down MB/s", _number("down_megabytes_per_s")),
+            ("CPU ms / request", _number("cpu_us", 1e-3, 1)),
+            ("peak MiB", _number("peak_mib")),
+            ("peak / tensor", _number("peak_tensors", digits=2)),
+        ),
+    ),
+    "start": (
+        "Start, memory, idle",
+        "One model, ready, no request yet.",
+        (
+            ("server", _server),
+            ("model", _text("model")),
+            ("start to ready s", _number("startup_s", digits=2)),
+            *_MEMORY,
+            ("idle % CPU", _number("idle_cpu_percent", digits=2)),
+        ),
+    ),
+    "perf_analyzer": (
+        "perf_analyzer",
+        "",
+        (
+            ("protocol", _text("transport")),
+            ("concurrency", _text("concurrency")),
+            ("server", _server),
+            ("model", _text("model")),
+            *_LOADED,
+        ),
+    ),
+}
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    numeric = [bool(lines) and all(_is_number(line[index]) for line in lines) for index in range(len(header))]
+    rule = ["---:" if number else "---" for number in numeric]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.replace(" ", "").replace(".", "").removeprefix("-").isdigit()
+
+
+def _group(row: Row) -> tuple[Any, ...]:
+    """Bring rows that are to be compared together; within them the order of measurement stays."""
+    order = ("", "HTTP binary", "gRPC", "HTTP JSON", "none")
+    if row["case"] == "image":
+        return (row["threads"],)
+    return (order.index(row.get("transport", "")), row.get("concurrency", 0), row.get("load", ""))
+
+
+def section(case: str, rows: Sequence[Row]) -> str:
+    """Return a case's heading and table."""
+    title, remark, columns = SECTIONS[case]
+    ordered = sorted((row for row in rows if row["case"] == case), key=_group)
+    lines = [[show(row) for _, show in columns] for row in ordered]
+    parts = [f"### {title}", remark, _table([name for name, _ in columns], lines)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """Return the whole report."""
+    rows = results["rows"]
+    parts = [_conditions(results)]
+    found = figures(rows)
+    if found:
+        lines = [[each.name, each.limit, each.measured, "yes" if each.is_met else "**no**"] for each in found]
+        parts += ["### Figures to reach", _table(["case", "figure", "measured", "reached"], lines)]
+    parts += [section(case, rows) for case in SECTIONS if any(row["case"] == case for row in rows)]
+    if results["notes"]:
+        parts += ["### Notes of this run", "\n".join(f"- {' '.join(note.split())}" for note in results["notes"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _conditions(results: Mapping[str, Any]) -> str:
+    facts, options = results["facts"], results["options"]
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    rounds = f"medians of {options['rounds']} rounds" if options["rounds"] > 1 else "one round"
+    return (
+        f"{facts['date']}, commit {facts['commit'] or 'unknown'}: {facts['cores']} cores ({facts['cpu']}), "
+        f"{facts['memory_gib']} GiB, {facts['system']}, Linux {facts['kernel']}, Python {facts['python']}; "
+        f"{versions}. {rounds[0].upper()}{rounds[1:]} of {options['seconds']:g} s."
+    )
+
+
+def refresh(page: Path, text: str) -> None:
+    """Put `text` between the markers of a page. Raises ValueError when they are not there."""
+    content = page.read_text()
+    if BEGIN not in content or END not in content:
+        raise ValueError(f"{page} has no lines {BEGIN!r} and {END!r} to write the results between")
+    before, rest = content.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")

@@ -1,0 +1,422 @@
+"""Models that fail: who is told what, what the log says, what goes on, and what readiness says meanwhile."""
+
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from naiad.protocol.service_pb2 import ModelInferRequest
+from support.failing_models import UNLOADABLE, write_mischief, write_unloadable
+from support.model_repository import write_identity
+from support.process_resources import ProcessResources
+from support.server_process import ServerProcess
+
+StartServer = Callable[..., ServerProcess]
+
+GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
+DEADLY = {
+    "exits": "exited with code 7",
+    "segfaults": "SIGSEGV",
+    "is_killed": "SIGKILL",
+    "loops": "execute_timeout_s",
+}
+
+
+def start_over(root: Path, log: Path, *flags: str) -> ServerProcess:
+    return ServerProcess(log, f"--model-repository={root}", *flags)
+
+
+GRPC_TO_HTTP = {0: 200, 2: 400, 13: 500, 5: 404, 3: 400, 14: 503, 12: 501, 6: 400, 1: 400}
+
+
+class Caller:
+    """Asks for one inference over HTTP or gRPC and gives status and message in HTTP's terms."""
+
+    def __init__(self, server: ServerProcess, protocol: str) -> None:
+        self._server = server
+        self.protocol = protocol
+
+    def __call__(self, model: str, kind: str, request_id: str = "", version: str = "") -> tuple[int, str]:
+        return getattr(self, f"_{self.protocol.lower()}")(model, kind, request_id, version)
+
+    def _http(self, model: str, kind: str, request_id: str, version: str) -> tuple[int, str]:
+        tensor = {"name": "KIND", "datatype": "BYTES", "shape": [1], "data": [kind]}
+        path = f"/v2/models/{model}{f'/versions/{version}' if version else ''}/infer"
+        answer = self._server.post(path, {"id": request_id, "inputs": [tensor]})
+        if answer.status == 200:
+            return 200, str(answer.json["outputs"][0]["data"])
+        assert list(answer.json) == ["error"]
+        return answer.status, answer.json["error"]
+
+    def _grpc(self, model: str, kind: str, request_id: str, version: str) -> tuple[int, str]:
+        request = ModelInferRequest(model_name=model, model_version=version, id=request_id)
+        request.inputs.add(name="KIND", datatype="BYTES", shape=[1]).contents.bytes_contents.append(kind.encode())
+        with grpc.insecure_channel(self._server.grpc_url) as channel:
+            try:
+                channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=20)
+            except grpc.RpcError as error:
+                return GRPC_TO_HTTP[error.code().value[0]], error.details()
+        return 200, "[1.5, 2.5]"
+
+
+# --- loading ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crippled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server most of whose models could not be loaded."""
+    root = tmp_path_factory.mktemp("unloadable")
+    write_unloadable(root)
+    running = start_over(root, tmp_path_factory.mktemp("log") / "log", "--exit-on-error=false")
+    try:
+        running.wait_started()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def index(crippled: ServerProcess) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in crippled.post("/v2/repository/index").json}
+
+
+class TestLoad:
+    @pytest.mark.parametrize("name", UNLOADABLE)
+    def test_reason_is_in_the_index_and_in_the_log(
+        self, crippled: ServerProcess, index: dict[str, dict[str, str]], name: str
+    ) -> None:
+        pattern = UNLOADABLE[name][2]
+        assert index[name]["state"] == "UNAVAILABLE"
+        assert re.search(pattern, index[name]["reason"]), index[name]["reason"]
+        about = [line for line in crippled.log_text().splitlines() if name in line and line[0] in "EW"]
+        assert re.search(pattern, "\n".join(about)), about
+
+    def test_nothing_is_left_of_them(self, crippled: ServerProcess) -> None:
+        assert ProcessResources(crippled.process.pid).child_count() == 0
+
+    def test_readiness_tells_the_truth(self, crippled: ServerProcess) -> None:
+        assert crippled.get("/v2/health/live").status == 200
+        assert crippled.get("/v2/health/ready").status != 200
+        for name in UNLOADABLE:
+            assert crippled.get(f"/v2/models/{name}/ready").status != 200, name
+        assert crippled.get("/v2/models/good/ready").status == 200
+
+    @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+    def test_they_are_not_there_for_requests(self, crippled: ServerProcess, protocol: str) -> None:
+        status, text = Caller(crippled, protocol)("python_raises", "good")
+        assert (status, text) == (404, "Request for unknown model: 'python_raises' has no available versions")
+
+    def test_the_others_serve(self, crippled: ServerProcess) -> None:
+        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+        assert crippled.post("/v2/models/good/infer", {"inputs": [tensor]}).status == 200
+        assert "Traceback" not in crippled.log_text().replace("Traceback (most recent call last):\\n  File", "")
+
+
+# --- executing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mischief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with models that do what requests say; each model that dies does so for one test only."""
+    root = tmp_path_factory.mktemp("mischief")
+    write_mischief(root, "mischief")
+    for kind in DEADLY:
+        write_mischief(root, f"one_{kind}", execute_timeout_s="1" if kind == "loops" else "")
+    write_mischief(root, "two", instances=2)
+    write_identity(root, "bystander")
+    write_identity(root, "slow", parameters={"execute_delay_ms": "500"})
+    write_identity(root, "queued", parameters={"execute_delay_ms": "500"}, extra=QUEUE)
+    running = start_over(root, tmp_path_factory.mktemp("log") / "log")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+QUEUE = """
+dynamic_batching {
+  preferred_batch_size: [ 1 ]
+  default_queue_policy { max_queue_size: 1 default_timeout_microseconds: 100000 }
+}
+"""
+
+
+@pytest.fixture(params=["HTTP", "gRPC"])
+def call(mischief: ServerProcess, request: pytest.FixtureRequest) -> Caller:
+    return Caller(mischief, request.param)
+
+
+@pytest.fixture(autouse=True)
+def bystander_is_served(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever one model does, another one answers throughout."""
+    if "mischief" not in request.fixturenames:
+        yield
+        return
+    server: ServerProcess = request.getfixturevalue("mischief")
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    done = threading.Event()
+    statuses = []
+
+    connection = http.client.HTTPConnection(server.http_url, timeout=10)
+
+    def ask() -> None:
+        connection.request("POST", "/v2/models/bystander/infer", body)
+        response = connection.getresponse()
+        response.read()
+        statuses.append(response.status)
+
+    def ask_again() -> None:
+        while not done.wait(0.02):
+            ask()
+
+    ask()
+    thread = threading.Thread(target=ask_again)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+    ask()
+    connection.close()
+    assert set(statuses) == {200}
+
+
+def metrics_of(server: ServerProcess) -> str:
+    return server.get("/metrics", url=server.metrics_url).body.decode()
+
+
+def lines_about(server: ServerProcess, request_id: str) -> list[str]:
+    """Return the lines of the log with a request id, after those that come later than they do."""
+    mark = f"mark-{time.monotonic_ns()}"
+    assert Caller(server, "HTTP")("nothing", "good", mark)[0] == 404
+    server.wait_log(re.escape(mark))
+    return [line for line in server.log_text().splitlines() if f"[request id: {request_id}]" in line]
+
+
+def assert_logged_once(server: ServerProcess, caller: Caller, request_id: str, model: str, cause: str) -> str:
+    (line,) = lines_about(server, request_id)
+    assert line[0] in "EW"
+    assert f" {caller.protocol} request for model '{model}' version " in line
+    assert re.search(cause, line), line
+    return line
+
+
+ANSWERED = {
+    "raises": (500, r"ValueError: boom 17"),
+    "raises_model_exception": (500, r"not today"),
+    "answers_error": (500, r"^bad luck$"),
+    "answers_not_found": (404, r"^no such user$"),
+    "answers_invalid": (400, r"^too short$"),
+    "answers_unavailable": (503, r"^come back later$"),
+    "returns_nothing": (500, r"Expected a list in the execute return"),
+    "returns_no_list": (500, r"Expected a list in the execute return"),
+    "returns_too_many": (
+        500,
+        r"Number of InferenceResponse objects do not match the number of InferenceRequest objects",
+    ),
+    "returns_too_few": (
+        500,
+        r"Number of InferenceResponse objects do not match the number of InferenceRequest objects",
+    ),
+    "returns_other_things": (500, r"Expected an 'InferenceResponse' object in the execute function return list"),
+    "returns_wrong_datatype": (500, r"OUTPUT0.*INT32.*FP32|OUTPUT0.*FP32.*INT32"),
+    "returns_wrong_shape": (500, r"OUTPUT0.*\[3\].*\[2\]|OUTPUT0.*\[2\].*\[3\]"),
+    "returns_wrong_rank": (500, r"OUTPUT0.*\[2,2\].*\[2\]|OUTPUT0.*\[2\].*\[2,2\]"),
+    "returns_no_output": (500, r"OUTPUT0"),
+    "returns_unknown_output": (500, r"OUTPUT0"),
+}
+
+
+def mark_unchecked(kind: str) -> object:
+    unchecked = kind.startswith("returns_wrong") or kind in ("returns_no_output", "returns_unknown_output")
+    reason = "what a Python model returns is not held against its configuration"
+    return pytest.param(kind, marks=pytest.mark.xfail(reason=reason)) if unchecked else kind
+
+
+class TestExecution:
+    @pytest.mark.parametrize("kind", [mark_unchecked(kind) for kind in ANSWERED])
+    def test_failure_is_told_once_to_the_caller_and_once_to_the_log(
+        self, mischief: ServerProcess, call: Caller, kind: str
+    ) -> None:
+        status, pattern = ANSWERED[kind]
+        request_id = f"{kind}-{call.protocol}"
+        got, text = call("mischief", kind, request_id)
+        assert got == status
+        assert re.search(pattern, text), text
+        if not kind.startswith("answers"):
+            assert "mischief" in text
+        line = assert_logged_once(mischief, call, request_id, "mischief", pattern.strip("^$"))
+        assert " version 1 failed" in line
+        assert call("mischief", "good") == (200, "[1.5, 2.5]")
+        assert mischief.get("/v2/models/mischief/ready").status == 200
+
+    def test_exception_is_told_with_its_place(self, mischief: ServerProcess, call: Caller) -> None:
+        request_id = f"place-{call.protocol}"
+        _, text = call("mischief", "raises", request_id)
+        assert re.search(r"model\.py\(\d+\): raise_deep_down", text)
+        (line,) = lines_about(mischief, request_id)
+        assert re.search(r"mischief/1/model\.py.{1,9}\d+\D+raise_deep_down", line), line
+
+    def test_exceptions_count_as_failures_and_answered_errors_as_successes(
+        self, mischief: ServerProcess, call: Caller
+    ) -> None:
+        """Protocol notes 8: that is how Triton's Python backend counts."""
+
+        def counts() -> tuple[int, int]:
+            (row,) = mischief.get("/v2/models/mischief/stats").json["model_stats"]
+            return row["inference_stats"]["success"]["count"], row["inference_stats"]["fail"]["count"]
+
+        success, fail = counts()
+        call("mischief", "answers_error")
+        assert counts() == (success + 1, fail)
+        call("mischief", "raises")
+        assert counts() == (success + 1, fail + 1)
+        labels = '{model="mischief",version="1",reason="BACKEND"}'
+        assert f"nv_inference_request_failure{labels} {fail + 1}" in metrics_of(mischief)
+
+    def test_hundreds_of_failures_leave_nothing(self, mischief: ServerProcess) -> None:
+        caller = Caller(mischief, "HTTP")
+        caller("mischief", "good")
+        resources = ProcessResources(mischief.process.pid)
+        for _ in range(100):
+            assert caller("mischief", "raises")[0] == 500
+            assert caller("mischief", "answers_error")[0] == 500
+        caller("mischief", "good")
+        resources.assert_back()
+
+
+class TestDeath:
+    """Users 5: the callers are told at once, readiness tells the truth, the worker comes back."""
+
+    @pytest.mark.parametrize("kind", DEADLY)
+    def test_worker_that_dies_is_told_and_replaced(self, mischief: ServerProcess, kind: str) -> None:
+        model = f"one_{kind}"
+        for protocol in ("HTTP", "gRPC"):
+            caller = Caller(mischief, protocol)
+            request_id = f"{kind}-{protocol}"
+            started = time.monotonic()
+            status, text = caller(model, kind, request_id)
+            assert status in (500, 503)
+            assert f"{model}_0" in text
+            assert DEADLY[kind] in text
+            assert time.monotonic() - started < 10
+            assert_logged_once(mischief, caller, request_id, model, DEADLY[kind])
+            self.assert_back(mischief, model)
+        assert mischief.get("/v2/health/ready").status == 200
+
+    @staticmethod
+    def assert_back(server: ServerProcess, model: str) -> None:
+        """The model is not ready, and then it is and answers; never does it say so and not answer."""
+        caller = Caller(server, "HTTP")
+        deadline = time.monotonic() + 20
+        unready = 0
+        while server.get(f"/v2/models/{model}/ready").status != 200:
+            unready += 1
+            assert time.monotonic() < deadline, server.log_text()
+            if unready == 1:
+                status, text = caller(model, "good")
+                assert (status, text) == (200, "[1.5, 2.5]") or (status == 503 and model in text)
+            time.sleep(0.02)
+        assert unready
+        assert caller(model, "good") == (200, "[1.5, 2.5]")
+
+    def test_other_instance_goes_on_and_the_model_stays_ready(self, mischief: ServerProcess) -> None:
+        caller = Caller(mischief, "HTTP")
+        status, text = caller("two", "exits")
+        assert status in (500, 503)
+        assert "two_0_" in text
+        for _ in range(50):
+            assert mischief.get("/v2/models/two/ready").status == 200
+            assert caller("two", "good") == (200, "[1.5, 2.5]")
+
+    @pytest.mark.xfail(reason="restarts are not counted in the metrics")
+    def test_restarts_are_counted(self, mischief: ServerProcess) -> None:
+        Caller(mischief, "HTTP")("one_exits", "exits")
+        self.assert_back(mischief, "one_exits")
+        pattern = r'^naiad_worker_restarts_total\{model="one_exits",version="1".*\} [1-9]'
+        assert re.search(pattern, metrics_of(mischief), re.MULTILINE)
+
+    def test_worker_that_keeps_dying_is_told_in_the_index(self, start_server: StartServer, tmp_path: Path) -> None:
+        write_mischief(tmp_path / "models", "hopeless")
+        running = start_server(tmp_path / "models")
+        running.wait_ready()
+        caller = Caller(running, "HTTP")
+        deadline = time.monotonic() + 60
+        for _ in range(3):
+            while caller("hopeless", "exits")[1].find("exited with code 7") < 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert running.get("/v2/models/hopeless/ready").status != 200
+        assert running.get("/v2/health/ready").status != 200
+        assert running.get("/v2/health/live").status == 200
+        running.signal()
+        assert running.wait_exit(20) == 0
+
+
+class TestLogOfRefusals:
+    """Users 2: one line for each failed request at default verbosity, whatever made it fail."""
+
+    @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+    def test_refused_at_the_door(self, mischief: ServerProcess, protocol: str) -> None:
+        caller = Caller(mischief, protocol)
+        table = [
+            ("nothing", "", "NOT_FOUND: Request for unknown model: 'nothing' is not found"),
+            ("mischief", "7", "NOT_FOUND: Request for unknown model: 'mischief' version 7 is not found"),
+            ("bystander", "", "INVALID_ARG: .*unexpected inference input 'KIND'"),
+        ]
+        for number, (model, version, cause) in enumerate(table):
+            request_id = f"door-{protocol}-{number}"
+            assert caller(model, "good", request_id, version)[0] in (400, 404)
+            line = assert_logged_once(mischief, caller, request_id, model, cause)
+            assert line.startswith("W")
+
+    def test_full_queue_and_timeout_in_the_queue(self, mischief: ServerProcess) -> None:
+        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+        answers: dict[str, tuple[int, str]] = {}
+
+        def ask(request_id: str) -> None:
+            answer = mischief.post("/v2/models/queued/infer", {"id": request_id, "inputs": [tensor]})
+            answers[request_id] = (answer.status, answer.json.get("error", ""))
+
+        threads = []
+        for request_id in ("q-runs", "q-expires", "q-full"):
+            threads.append(threading.Thread(target=ask, args=(request_id,)))
+            threads[-1].start()
+            time.sleep(0.04)
+        for thread in threads:
+            thread.join()
+        assert answers["q-runs"] == (200, "")
+        assert answers["q-expires"] == (503, "Request timeout expired")
+        assert answers["q-full"][0] == 503
+        assert "Exceeds maximum queue size" in answers["q-full"][1]
+        caller = Caller(mischief, "HTTP")
+        assert_logged_once(mischief, caller, "q-expires", "queued", "UNAVAILABLE: Request timeout expired")
+        assert_logged_once(mischief, caller, "q-full", "queued", "UNAVAILABLE: .*Exceeds maximum queue size")
+
+    def test_client_that_goes_away_while_its_request_waits_or_executes(self, mischief: ServerProcess) -> None:
+        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+        connections = []
+        for request_id in ("gone-executes-http", "gone-waits-http"):
+            connections.append(http.client.HTTPConnection(mischief.http_url, timeout=10))
+            body = json.dumps({"id": request_id, "inputs": [tensor]}).encode()
+            connections[-1].request("POST", "/v2/models/slow/infer", body)
+        request = ModelInferRequest(model_name="slow", id="gone-waits-grpc")
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
+        with grpc.insecure_channel(mischief.grpc_url) as channel, pytest.raises(grpc.RpcError):
+            channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=0.1)
+        for connection in connections:
+            connection.close()
+        for request_id in ("gone-executes-http", "gone-waits-http", "gone-waits-grpc"):
+            mischief.wait_log(re.escape(request_id))
+            (line,) = lines_about(mischief, request_id)
+            protocol = "gRPC" if request_id.endswith("grpc") else "HTTP"
+            assert f" {protocol} request for model 'slow' version 1 failed: CANCELLED: " in line
+        (row,) = mischief.get("/v2/models/slow/stats").json["model_stats"]
+        assert row["execution_count"] == 1
