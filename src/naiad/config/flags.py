@@ -8,6 +8,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from naiad.config.security import CATEGORIES, GRPC_HEADER_PREFIX
+
 
 class Kind(enum.Enum):
     """The value format of a flag; the value names it in `--help`."""
@@ -18,6 +20,7 @@ class Kind(enum.Enum):
     BOOLEAN = "<boolean>"
     SWITCH = ""
     SETTING = "<name>,<setting>=<value>"
+    RESTRICTION = "<category>,...:<header>=<value>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Flag:
 _INTEGER, _STRING, _BOOLEAN, _FLOAT = Kind.INTEGER, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT
 _OFF = ("false", "off", "0")
 _PORT = 65535
+_CATEGORIES = f"Categories: {', '.join(CATEGORIES)}."
 
 _SERVER = (
     Flag("id", _STRING, "Name of this server in its metadata.", target="server_id"),
@@ -147,6 +151,16 @@ _REPOSITORY = (
 )
 
 
+def _forward_flag(prefix: str, what: str) -> Flag:
+    return Flag(
+        f"{prefix}-header-forward-pattern",
+        _STRING,
+        f"Make {what} whose name has a match of this regular expression parameters of the inference request. Case "
+        "does not matter unless it begins with (?-i).",
+        target=f"{prefix}.header_forward_pattern",
+    )
+
+
 def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
     """Return the TLS flags of an endpoint; those for gRPC are Triton's."""
     return (
@@ -226,8 +240,14 @@ _HTTP = (
         minimum=0.1,
     ),
     *_tls_flags("http", "HTTP", "naiad: "),
-    Flag("http-header-forward-pattern", _STRING, "Forward HTTP fields as request parameters.", only=("",)),
-    Flag("http-restricted-api", _STRING, "Restrict groups of HTTP routes.", only=(), repeat=True),
+    _forward_flag("http", "HTTP fields"),
+    Flag(
+        "http-restricted-api",
+        Kind.RESTRICTION,
+        f"Answer the HTTP routes of these categories only with this header; repeatable. {_CATEGORIES}",
+        target="access.http_restricted",
+        repeat=True,
+    ),
     Flag("http-thread-count", _INTEGER, "Threads for HTTP; naiad has one event loop.", no_effect=True, minimum=1),
 )
 
@@ -258,8 +278,15 @@ _GRPC = (
         minimum=1,
         maximum=2**31 - 1,
     ),
-    Flag("grpc-header-forward-pattern", _STRING, "Forward gRPC metadata as request parameters.", only=("",)),
-    Flag("grpc-restricted-protocol", _STRING, "Restrict groups of gRPC calls.", only=(), repeat=True),
+    _forward_flag("grpc", "gRPC metadata"),
+    Flag(
+        "grpc-restricted-protocol",
+        Kind.RESTRICTION,
+        f"Answer the gRPC calls of these categories only with the metadata {GRPC_HEADER_PREFIX}<header>; repeatable. "
+        f"{_CATEGORIES}",
+        target="access.grpc_restricted",
+        repeat=True,
+    ),
     *_tls_flags("grpc", "gRPC"),
     Flag("grpc-infer-response-compression-level", _STRING, "Compression of gRPC responses.", only=("none",)),
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),

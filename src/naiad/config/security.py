@@ -1,6 +1,40 @@
-"""Options that decide who may talk to the server, and how: TLS."""
+"""Options that decide who may talk to the server, and how: TLS, restricted parts of the protocols."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+CATEGORIES = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""The parts of the protocols that can be restricted. Triton: --http-restricted-api, --grpc-restricted-protocol."""
+GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
+_CASE_SENSITIVE = "(?-i)"
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredHeader:
+    """A header that requests must carry, with exactly this value."""
+
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """Which requests are answered."""
+
+    http_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
+    """By category."""
+    grpc_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +74,36 @@ class TlsOptions:
         if self.use_ssl_mutual and not self.root_cert:
             missing.append(f"--{protocol}-root-cert")
         return f"{asked} needs {' and '.join(missing)}: the path of a PEM file" if missing else ""
+
+
+def parse_restrictions(texts: Iterable[str], noun: str, header_prefix: str = "") -> dict[str, RequiredHeader]:
+    """Return the header that each category asks for.
+
+    Each text is `<category>,...:<header>=<value>`; `noun` names a category in messages, as Triton does (api,
+    protocol). Raises ValueError.
+    """
+    required: dict[str, RequiredHeader] = {}
+    for text in texts:
+        names, _, rest = text.partition(":")
+        header, _, value = rest.partition("=")
+        if not (names and header and value):
+            raise ValueError(f"format is <{noun}>,<{noun}>:<header>=<value>, got '{text}'")
+        for name in names.split(","):
+            if name not in CATEGORIES:
+                raise ValueError(f"unknown restricted {noun} '{name}'; known are {', '.join(CATEGORIES)}")
+            if name in required:
+                raise ValueError(f"restricted {noun} '{name}' can not be specified in multiple config groups")
+            required[name] = RequiredHeader(header_prefix + header, value)
+    return required
+
+
+def compile_header_pattern(pattern: str) -> re.Pattern[str] | None:
+    """Return the expression of a header forward pattern, None for an empty one. Raises re.error.
+
+    Triton: case does not matter unless the pattern begins with `(?-i)`.
+    """
+    if not pattern:
+        return None
+    if pattern.startswith(_CASE_SENSITIVE):
+        return re.compile(pattern.removeprefix(_CASE_SENSITIVE))
+    return re.compile(pattern, re.IGNORECASE)

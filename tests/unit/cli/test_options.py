@@ -158,7 +158,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
         "--load-model=m",
         "--rate-limit=execution_count",
         "--cache-config=local,size=1",
-        "--http-restricted-api=health:a=b",
         "--trace-config=level=TIMESTAMPS",
         "--allow-sagemaker=true",
     ],

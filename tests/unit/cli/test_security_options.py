@@ -56,3 +56,40 @@ def test_tls_files_without_tls_are_ignored_with_a_word() -> None:
 def test_root_without_mutual_is_ignored_with_a_word() -> None:
     options = parse("--grpc-use-ssl=true", "--grpc-server-cert=/c", "--grpc-server-key=/k", "--grpc-root-cert=/r")
     assert options.no_effect == ("--grpc-root-cert",)
+
+
+def test_restrictions_are_by_category() -> None:
+    options = parse(
+        "--http-restricted-api=model-config,trace:admin-key=a=b",
+        "--http-restricted-api=health:h=1",
+        "--grpc-restricted-protocol=inference:user=u",
+    )
+    http = options.access.http_restricted
+    assert {name: (header.name, header.value) for name, header in http.items()} == {
+        "model-config": ("admin-key", "a=b"),
+        "trace": ("admin-key", "a=b"),
+        "health": ("h", "1"),
+    }
+    assert options.access.grpc_restricted["inference"].name == "triton-grpc-protocol-user"
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--http-restricted-api=models:a=b", "unknown restricted api 'models'"),
+        ("--grpc-restricted-protocol=infer:a=b", "unknown restricted protocol 'infer'"),
+        ("--http-restricted-api=health", "format is"),
+        ("--http-restricted-api=health:key", "format is"),
+        ("--http-restricted-api=health:key=", "format is"),
+        ("--http-restricted-api=:key=v", "format is"),
+        ("--http-header-forward-pattern=(", "is not a regular expression"),
+    ],
+)
+def test_malformed_restrictions_and_patterns_are_refused(argument: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse(argument)
+
+
+def test_category_in_two_groups_is_refused() -> None:
+    with pytest.raises(OptionError, match="'health' can not be specified in multiple config groups"):
+        parse("--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d")
