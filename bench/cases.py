@@ -18,6 +18,7 @@ from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
 from bench.peers import ALL, FastApi, Naiad, Running
 from bench.process_tree import MIB, CpuMeter, memory, peak_rss, reset_peak
 from bench.session import Session
+from bench.transfer_grpc import GrpcConnection
 from naiad.backend.cores import usable_cores
 
 GRPC_SHAPES = (Shape(1), Shape(2, 4), Shape(8, 4), Shape(32))
@@ -195,32 +196,49 @@ def large(session: Session) -> None:
 
 
 def _large_http(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
-    body, times = entry.payload.body.read_bytes(), []
+    payload = entry.payload
+    body = payload.body.read_bytes()
     with socket.create_connection(("127.0.0.1", entry.server.http_port), timeout=60) as connection:
+        return _repeat(
+            session, entry, tensor_bytes, lambda: transfer.round_trip(connection, payload.path, payload.headers, body)
+        )
 
-        def once() -> transfer.Transfer:
-            return transfer.round_trip(connection, entry.payload.path, entry.payload.headers, body)
 
-        once()
-        meter, began = CpuMeter(entry.server.process.pid), time.monotonic()
-        while time.monotonic() - began < session.options.seconds:
-            times.append(once())
-        cpu_s = meter.seconds()
+def _large_grpc(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
+    payload = entry.payload
+    body = payload.body.read_bytes()
+    with contextlib.closing(GrpcConnection(entry.server.grpc_port)) as connection:
+        metrics = _repeat(
+            session,
+            entry,
+            tensor_bytes,
+            lambda: connection.call(payload.path, payload.headers, body, payload.answer_bytes),
+        )
+    # h2load sends frames of 16 KiB, the smallest largest frame that HTTP/2 knows.
+    options = session.options
+    found = measure(entry.server, payload, Shape(1), options.seconds, options.warm_up_s)
+    return {**metrics, "small_frames_megabytes_per_s": found.throughput * tensor_bytes / 1e6}
+
+
+def _repeat(
+    session: Session, entry: Entry, tensor_bytes: int, once: Callable[[], transfer.Transfer]
+) -> dict[str, float]:
+    """Make round trips for as long as a measurement lasts."""
+    once()
+    times = []
+    meter, began = CpuMeter(entry.server.process.pid), time.monotonic()
+    while time.monotonic() - began < session.options.seconds:
+        times.append(once())
+    cpu_s = meter.seconds()
     megabytes = len(times) * tensor_bytes / 1e6
     return {
         "requests": len(times),
         "megabytes_per_s": megabytes / sum(each.total_s for each in times),
-        "up_megabytes_per_s": megabytes / sum(each.up_s for each in times),
+        # Sending alone would leave out what the server has not read yet, so the model's time counts as well.
+        "up_megabytes_per_s": megabytes / sum(each.up_s + each.wait_s for each in times),
         "down_megabytes_per_s": megabytes / sum(each.down_s for each in times),
         "cpu_us": cpu_s / len(times) * 1e6,
     }
-
-
-def _large_grpc(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
-    options = session.options
-    found = measure(entry.server, entry.payload, Shape(1), options.seconds, options.warm_up_s)
-    rate = found.throughput * tensor_bytes / 1e6
-    return {"requests": found.requests, "megabytes_per_s": rate, "cpu_us": found.cpu_us}
 
 
 def perf_analyzer(session: Session) -> None:

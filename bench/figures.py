@@ -89,8 +89,9 @@ def _image(rows: Sequence[Row]) -> Iterator[Figure]:
 def _large(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="large", server="naiad"):
         name = f"64 MiB identity, {row['transport']}"
-        rate = middle(row, "megabytes_per_s")
-        yield Figure(f"{name}: each way", "at least 600 MB/s", f"{rate:.0f} MB/s", rate >= 600)
+        up, down = middle(row, "up_megabytes_per_s"), middle(row, "down_megabytes_per_s")
+        measured = f"{up:.0f} MB/s up, {down:.0f} MB/s down"
+        yield Figure(f"{name}: each way", "at least 600 MB/s", measured, min(up, down) >= 600)
         yield _at_most(f"{name}: peak memory", middle(row, "peak_tensors"), 3, "x the tensor")
 
 

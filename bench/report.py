@@ -73,15 +73,17 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
     ),
     "large": (
         "64 MiB identity",
-        "`MB/s` is the tensor's size over the time of the whole round trip, both ways in it; `up` counts the "
-        "sending alone, `down` the answer from its first byte on. Peak memory is what the server's highest resident "
-        "size exceeds that before the first request by.",
+        "`up` is the tensor's size over the time from the first byte sent to the first byte of the answer, the model "
+        "included; `down` over the time of the answer; `round trip` over both. `16 KiB frames` is h2load's round trip: "
+        "the others let gRPC use frames as large as the server takes. Peak memory is what the server's highest "
+        "resident size exceeds that before the first request by.",
         (
             ("protocol", _text("transport")),
             ("server", _server),
-            ("MB/s", _number("megabytes_per_s")),
             ("up MB/s", _number("up_megabytes_per_s")),
             ("down MB/s", _number("down_megabytes_per_s")),
+            ("round trip MB/s", _number("megabytes_per_s")),
+            ("16 KiB frames MB/s", _number("small_frames_megabytes_per_s")),
             ("CPU ms / request", _number("cpu_us", 1e-3, 1)),
             ("peak MiB", _number("peak_mib")),
             ("peak / tensor", _number("peak_tensors", digits=2)),

@@ -103,16 +103,19 @@ class TritonPythonModel:
 """
 
 
-def write_mischief(repository: Path, name: str, *, instances: int = 1, execute_timeout_s: str = "") -> Path:
-    """Write a Python model that does what its input KIND, a string, says; see the methods in `MISCHIEF`."""
+def write_mischief(repository: Path, name: str, *, instances: int = 1, **parameters: str) -> Path:
+    """Write a Python model that does what its input KIND, a string, says; see the methods in `MISCHIEF`.
+
+    `parameters` are those of the configuration, like execute_timeout_s="1".
+    """
     config = (
         'backend: "python"\n'
         'input [ { name: "KIND" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
         'output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
         f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]\n"
     )
-    if execute_timeout_s:
-        config += f'parameters {{ key: "execute_timeout_s" value {{ string_value: "{execute_timeout_s}" }} }}\n'
+    for key, value in parameters.items():
+        config += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
     return write_model(repository, name, config, {"1/model.py": MISCHIEF})
 
 

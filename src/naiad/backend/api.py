@@ -74,6 +74,16 @@ class Instance(abc.ABC):
         """Empty while the instance can execute; otherwise the reason why it cannot (a dead worker)."""
         return ""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the instance is ill for good: it will not recover by itself."""
+        return False
+
+    @property
+    def restart_count(self) -> int:
+        """How often what the instance executes in was started again after it died."""
+        return 0
+
     def close(self) -> None:  # noqa: B027 - an instance without resources has nothing to do
         """Release what the instance holds. No batch is running and none will follow."""
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_life import WorkerLife, begin, end
+from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
 from naiad.config.json_form import config_from_dict, config_to_json
@@ -84,6 +85,7 @@ class PythonInstance(RemoteInstance):
             "outputs": [output.name for output in context.config.output],
         }
         environment = worker_environment(context)
+        rules = OutputRules(context.config)
 
         def launch(is_cancelled: Any) -> WorkerProcess:
             return WorkerProcess(
@@ -95,7 +97,9 @@ class PythonInstance(RemoteInstance):
             )
 
         def converse(process: WorkerProcess) -> Conversation:
-            return Conversation(process, spec.name, context.name, str(context.version), settings.transport_bytes)
+            return Conversation(
+                process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
+            )
 
         self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._tell)
         self._running: Conversation | None = None
@@ -154,6 +158,11 @@ class PythonInstance(RemoteInstance):
     def health(self) -> str:
         """Empty while the worker lives; otherwise how it died."""
         return self._life.health
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the worker has died too often to be started again."""
+        return self._life.is_lost
 
     @property
     def restart_count(self) -> int:

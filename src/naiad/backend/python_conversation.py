@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from naiad.backend.api import InstanceDiedError
+from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
 from naiad.backend.worker import channel as channel_module
@@ -27,13 +28,21 @@ _DEATH_S = 1.0
 class Conversation:
     """What is known between the server and one worker process; dies with the process."""
 
-    def __init__(self, process: WorkerProcess, instance: str, model: str, version: str, transport_bytes: int) -> None:
+    def __init__(
+        self,
+        process: WorkerProcess,
+        instance: str,
+        model: str,
+        version: str,
+        transport_bytes: int,
+        rules: OutputRules,
+    ) -> None:
         self._process = process
         self._channel = process.channel
         self._instance = instance
         self._transport_bytes = transport_bytes
         self._encoder = BatchEncoder()
-        self._decoder = ReplyDecoder(model, version)
+        self._decoder = ReplyDecoder(model, version, rules)
         self._batch_number = 0
         self._batch: Batch | None = None
         self._requests: Sequence[InferRequest] = ()
@@ -89,7 +98,7 @@ class Conversation:
                 batch.compute_end_ns = _now_ns()
             if frame.kind != frames.EXECUTED:
                 raise self._failure(frame)
-            return self._decoder.decode(frame, len(requests))
+            return self._decoder.decode(frame, requests)
         except ChannelError as error:
             raise self._died(error) from None
         finally:

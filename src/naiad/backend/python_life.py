@@ -99,6 +99,8 @@ class WorkerLife:
         self.conversation: Conversation | None = None
         self.health = f"instance '{name}' is starting"
         self.restart_count = 0
+        self.is_lost = False
+        """It has died too often and stays down."""
         self._start_error: InferError | None = None
         self._started = threading.Event()
         self._closing = False
@@ -236,6 +238,7 @@ class WorkerLife:
             self._deaths.popleft()
         count = len(self._deaths)
         if count >= max(1, self._settings.restart_limit):
+            self.is_lost = True
             last = self.health.removesuffix("; it is being restarted")
             self._set_health(
                 f"{last}; that makes {count} deaths within {window_s:g} s, so it stays down until a reload"

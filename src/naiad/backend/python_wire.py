@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from naiad.backend.python_outputs import OutputRules
 from naiad.backend.worker.exchange import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
 )
 from naiad.backend.worker.frame import ALIGNMENT, PADDING, ChannelError, Frame
 from naiad.core.datatype import BY_NAME, DataType
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
@@ -115,10 +116,13 @@ def describe_header(header: RequestHeader) -> dict[str, Any]:
 
 
 class _ResponseShape:
-    __slots__ = ("has_sizes", "header", "payload_bytes", "spans")
+    __slots__ = ("has_sizes", "header", "is_sound", "payload_bytes", "problem", "rows", "spans")
 
-    def __init__(self, header: ResponseHeader) -> None:
+    def __init__(self, header: ResponseHeader, rules: OutputRules) -> None:
         self.header = header
+        self.problem = rules.problem_of(header.outputs)
+        self.is_sound = not self.problem and rules.is_complete(header.outputs)
+        self.rows = rules.rows_of(header.outputs)
         self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.outputs)
         self.spans: list[tuple[int, int]] = []
         """Begin and end of each output behind the first, when no output has strings."""
@@ -132,14 +136,15 @@ class _ResponseShape:
 class ReplyDecoder:
     """Makes responses of the executed frames of one worker."""
 
-    def __init__(self, model: str, version: str) -> None:
+    def __init__(self, model: str, version: str, rules: OutputRules) -> None:
         self._model = model
+        self._rules = rules
         self._version = version
         self._shapes: dict[int, _ResponseShape] = {}
         self._failed = InferResponse(ResponseHeader(model, version, ()))
 
-    def decode(self, frame: Frame, count: int) -> list[InferResponse]:
-        """Return the `count` responses of a frame; their data are views on its payload. Raises ChannelError."""
+    def decode(self, frame: Frame, requests: Sequence[InferRequest]) -> list[InferResponse]:
+        """Return a response for each request; their data are views on the frame's payload. Raises ChannelError."""
         # hot: bench/micro_worker.py
         extra = frame.extra
         if extra:
@@ -148,6 +153,7 @@ class ReplyDecoder:
         shapes = self._shapes
         responses: list[InferResponse] = []
         position = 0
+        count = len(requests)
         words = iter(frame.words)
         try:
             for number in words:
@@ -165,14 +171,28 @@ class ReplyDecoder:
                 else:
                     data = [view[position + begin : position + end] for begin, end in shape.spans]
                     position += shape.payload_bytes
-                responses.append(InferResponse(shape.header, data))
-        except (KeyError, StopIteration) as error:
+                request = requests[len(responses)]
+                if shape.is_sound and shape.rows in (0, request.batch_size):
+                    responses.append(InferResponse(shape.header, data))
+                else:
+                    responses.append(self._checked(shape, request, data))
+        except (LookupError, StopIteration) as error:
             raise ChannelError(f"unreadable table: {error!r}") from None
         if len(responses) != count or position != len(view):
             raise ChannelError(f"{len(responses)} responses in {position} bytes, not {count} in {len(view)}")
-        if extra:
+        if extra or self._failed in responses:
             self._amend(responses, extra)
         return responses
+
+    def _checked(self, shape: _ResponseShape, request: InferRequest, data: list[Buffer]) -> InferResponse:
+        """Return the response with this data, or the error that stands for it."""
+        specs = shape.header.outputs
+        error = internal(shape.problem) if shape.problem else self._rules.missing(request, specs)
+        if error is None and shape.rows not in (0, request.batch_size):
+            error = self._rules.wrong_rows(request, specs)
+        if error is None:
+            return InferResponse(shape.header, data)
+        return InferResponse(self._failed.header, error=error)
 
     def _learn(self, extra: dict[str, Any]) -> None:
         try:
@@ -182,7 +202,7 @@ class ReplyDecoder:
                 specs = [
                     TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors
                 ]
-                self._shapes[number] = _ResponseShape(ResponseHeader(self._model, self._version, specs))
+                self._shapes[number] = _ResponseShape(ResponseHeader(self._model, self._version, specs), self._rules)
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable headers: {error!r}") from None
 

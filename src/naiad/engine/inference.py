@@ -1,6 +1,7 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import naiad
@@ -195,8 +196,14 @@ class Engine:
         """Return the rows of the repository index; with `ready_only` those of ready versions."""
         if self._catalog is None:
             return []
-        rows = self._catalog.index(ready_only)
+        rows = [self._as_it_stands(row) for row in self._catalog.index(ready_only)]
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
+
+    def _as_it_stands(self, row: IndexEntry) -> IndexEntry:
+        """Return a row of the index; a version whose workers have died too often is no longer ready."""
+        served = self._table.get(row.name, {}).get(row.version) if row.version else None
+        reason = served.lost_reason if served is not None and row.state is ModelState.READY else ""
+        return replace(row, state=ModelState.UNAVAILABLE, reason=reason) if reason else row
 
     def metrics_text(self) -> bytes:
         """Return the Prometheus exposition of everything that is measured."""

@@ -168,6 +168,11 @@ class ServedModel:
                 return ""
         return reason
 
+    @property
+    def lost_reason(self) -> str:
+        """Empty unless no instance will ever execute again; then the reason why."""
+        return self.health if all(instance.is_lost for instance in self._instances) else ""
+
     def stop(self, timeout_s: float) -> bool:
         """Refuse new requests, let the accepted ones finish, close the instances.
 

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from naiad.engine.inference import Engine
 from naiad.engine.served_model import ServedModel
+from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
+
+_RESTARTS = "naiad_worker_restarts_total"
 
 Ready = Mapping[str, Mapping[int, ServedModel]]
 
@@ -16,6 +19,7 @@ class Publication:
         self._engine = engine
         self._registry = registry
         self._shown: dict[int, ServedModel] = {}
+        registry.add_rendered(_RESTARTS, self._render_restarts)
 
     def publish(self, ready: Ready) -> None:
         """Take over the set of versions that are ready now."""
@@ -29,6 +33,14 @@ class Publication:
                 self._registry.remove_model(served.statistics)
         self._shown = serving
         self._engine.publish(ready)
+
+    def _render_restarts(self) -> str:
+        lines = []
+        for served in list(self._shown.values()):
+            for number, instance in enumerate(served.instances):
+                labels = {"model": served.name, "version": served.version, "instance": f"{served.name}_{number}"}
+                lines.append(f"{_RESTARTS}{format_labels(labels)} {instance.restart_count}")
+        return format_family(_RESTARTS, "counter", "Workers that were started again after one died", lines)
 
     def _add(self, served: ServedModel) -> None:
         self._registry.add_model(

@@ -42,11 +42,6 @@ class Registry:
             self._model_families += model_metrics.HISTOGRAMS
         if self._keeps_samples:
             self._model_families += model_metrics.summaries(quantiles)
-        self.worker_restarts = MetricFamily(
-            "naiad_worker_restarts_total", "Worker processes that were started again after one died", "counter"
-        )
-        """Labels: model, version, instance."""
-        self.add_family(self.worker_restarts)
 
     # --- models ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +102,12 @@ class Registry:
         def render() -> str:
             return format_family(name, kind, help_text, [f"{name}{tail} {format_value(read())}"])
 
+        with self._lock:
+            self._check_free(name)
+            self._callbacks[name] = render
+
+    def add_rendered(self, name: str, render: Callable[[], str]) -> None:
+        """Show what `render` returns at each scrape: the family `name`, complete. Raises ValueError when taken."""
         with self._lock:
             self._check_free(name)
             self._callbacks[name] = render

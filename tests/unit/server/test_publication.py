@@ -7,6 +7,7 @@ from naiad.telemetry.statistics import ModelStatistics
 
 
 class Served:
+    instances = ()
     pending_count = 2
     in_flight_count = 5
     load_duration_ns = 1_500_000_000

@@ -74,10 +74,11 @@ class Lender:
         target = np.frombuffer(block.map, np.uint8)
         position = 0
         for part in parts:
-            source = np.frombuffer(part, np.uint8) if memoryview(part).nbytes else part
-            size = len(source)
+            size = memoryview(part).nbytes
+            if not size:
+                continue
             # numpy lets other threads run while it copies; slices of a memoryview would not.
-            target[position : position + size] = source
+            target[position : position + size] = np.frombuffer(part, np.uint8)
             position += size
         self._free.pop(block.number, None)
         self._lent[block.number] = block

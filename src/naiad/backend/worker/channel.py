@@ -21,7 +21,7 @@ from naiad.backend.worker.frame import (
     frame_bytes,
 )
 
-INLINE_BYTES = 32768
+INLINE_BYTES = 49152
 """Payloads up to this size go through the pipe: copying them twice costs less than minding a block."""
 _READ_BYTES = 65536
 """What a pipe holds."""

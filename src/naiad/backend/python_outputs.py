@@ -1,0 +1,81 @@
+"""Holds what a Python model answers against the outputs of its configuration."""
+
+from collections.abc import Sequence
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
+from naiad.core.errors import InferError, internal
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Shape, TensorSpec
+
+
+class OutputRules:
+    """The outputs of one configuration.
+
+    Triton: its Python backend passes on whatever a model answers, and the client finds out. Datatypes and shapes are
+    checked once per distinct answer, the rest costs two comparisons a request.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model_name = config.name
+        self._is_batching = config.max_batch_size > 0
+        self._expected: dict[str, tuple[DataType, Shape]] = {
+            output.name: (
+                BY_CONFIG_NUMBER[output.data_type],
+                tuple(output.reshape.shape if output.HasField("reshape") else output.dims),
+            )
+            for output in config.output
+        }
+
+    def problem_of(self, specs: Sequence[TensorSpec]) -> str:
+        """Return what is wrong with datatype or shape of these outputs, "" for nothing."""
+        for spec in specs:
+            datatype, dims = self._expected[spec.name]
+            where = f"model '{self._model_name}' answered output '{spec.name}'"
+            if spec.datatype is not datatype:
+                return f"{where} with datatype {spec.datatype.value}, but its configuration says {datatype.value}"
+            shape = spec.shape[1:] if self._is_batching else spec.shape
+            lacks_batch = self._is_batching and not spec.shape
+            if lacks_batch or not _fits(shape, dims):
+                full = (-1, *dims) if self._is_batching else dims
+                return f"{where} with shape {_text(spec.shape)}, but its configuration says {_text(full)}"
+        return ""
+
+    def is_complete(self, specs: Sequence[TensorSpec]) -> bool:
+        """Tell whether every configured output is there."""
+        return len({spec.name for spec in specs}) == len(self._expected)
+
+    def rows_of(self, specs: Sequence[TensorSpec]) -> int:
+        """Return the rows that the outputs have in common; -1 when they differ, 0 when none are to be compared."""
+        if not self._is_batching or not specs:
+            return 0
+        rows = {spec.shape[0] if spec.shape else -1 for spec in specs}
+        return rows.pop() if len(rows) == 1 else -1
+
+    def missing(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
+        """Return the error for a wanted output that an incomplete answer lacks."""
+        wanted = [output.name for output in request.header.outputs] or list(self._expected)
+        present = {spec.name for spec in specs}
+        for name in wanted:
+            if name not in present:
+                return internal(
+                    f"model '{self._model_name}' answered without output '{name}', which "
+                    f"{'the request asks for' if request.header.outputs else 'its configuration lists'}"
+                )
+        return None
+
+    def wrong_rows(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError:
+        """Return the error for outputs whose rows are not those of the request."""
+        shapes = ", ".join(f"'{spec.name}' {_text(spec.shape)}" for spec in specs)
+        return internal(
+            f"model '{self._model_name}' answered a request of batch size {request.batch_size} with outputs of other "
+            f"batch sizes: {shapes}"
+        )
+
+
+def _fits(shape: Shape, dims: Shape) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))
+
+
+def _text(shape: Shape) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,0 +1,135 @@
+"""Blocks: lent, given back when nothing refers to them, used again, capped, given up."""
+
+import os
+
+import numpy as np
+import pytest
+
+from naiad.backend.worker.block import GRANULE_BYTES, Borrower, Lender, TransportFullError, rounded
+
+LIMIT = 64 * GRANULE_BYTES
+
+
+class Pair:
+    """A lender and a borrower, with the notices carried between them by hand."""
+
+    def __init__(self, limit_bytes=LIMIT):
+        self.lender = Lender(limit_bytes)
+        self.borrower = Borrower()
+
+    def send(self, *parts):
+        size = sum(len(part) for part in parts)
+        number = self.lender.lend(parts, size)
+        self.carry()
+        return self.borrower.view(number, size)
+
+    def carry(self):
+        for number, size, descriptor in self.lender.opened:
+            self.borrower.open(number, size, descriptor)
+        self.borrower.drop(self.lender.dropped)
+        self.lender.opened, self.lender.dropped = [], []
+        self.lender.take_back(self.borrower.released())
+
+
+@pytest.fixture
+def pair():
+    made = Pair()
+    yield made
+    made.lender.close()
+    made.borrower.close()
+
+
+def descriptor_count():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_receiver_sees_what_was_sent(pair):
+    view = pair.send(b"abc", memoryview(b"defg"), np.arange(3, dtype=np.uint8), b"")
+    assert bytes(view) == b"abcdefg\x00\x01\x02"
+
+
+def test_blocks_that_are_given_up_leave_no_descriptor(pair):
+    before = descriptor_count()
+    for size in (100_000, 700_000, 2_000_000):
+        pair.send(bytes(size))
+        pair.carry()
+    assert descriptor_count() > before
+    pair.lender.trim(0.0)
+    pair.carry()
+    assert descriptor_count() == before
+
+
+def test_a_block_is_used_again_when_nobody_refers_to_it(pair):
+    view = pair.send(bytes(100_000))
+    del view
+    pair.carry()
+    pair.send(bytes(90_000))
+    assert pair.lender.total_bytes == rounded(100_000)
+
+
+def test_what_the_receiver_keeps_is_not_overwritten(pair):
+    array = np.frombuffer(pair.send(b"a" * 100_000), np.uint8)
+    part = array[5:10]
+    del array
+    pair.carry()
+    pair.send(b"b" * 100_000)
+    assert bytes(part) == b"aaaaa"
+    assert pair.lender.total_bytes == 2 * rounded(100_000)
+    del part
+    pair.carry()
+    assert bytes(pair.send(b"c" * 100_000)[:3]) == b"ccc"
+    assert pair.lender.total_bytes == 2 * rounded(100_000)
+
+
+def test_limit_refuses_and_names_what_was_needed(pair):
+    with pytest.raises(TransportFullError) as caught:
+        pair.send(bytes(LIMIT + 1))
+    assert (caught.value.needed_bytes, caught.value.limit_bytes) == (LIMIT + 1, LIMIT)
+    assert pair.lender.total_bytes == 0
+
+
+def test_free_blocks_make_way_for_a_larger_one(pair):
+    views = [pair.send(bytes(LIMIT // 2)), pair.send(bytes(LIMIT // 2))]
+    with pytest.raises(TransportFullError):
+        pair.send(bytes(100))
+    views.clear()
+    pair.carry()
+    assert len(pair.send(bytes(LIMIT))) == LIMIT
+    assert pair.lender.total_bytes == LIMIT
+    assert pair.borrower.total_bytes == LIMIT
+
+
+def test_a_much_larger_block_is_not_wasted_on_a_small_payload_unless_the_limit_is_near(pair):
+    small = bytes(GRANULE_BYTES)
+    del_me = pair.send(bytes(LIMIT // 2))
+    del del_me
+    pair.carry()
+    kept = pair.send(small)
+    assert pair.lender.total_bytes == LIMIT // 2 + GRANULE_BYTES
+    pair.lender.limit_bytes = pair.lender.total_bytes
+    assert len(pair.send(small)) == len(small)
+    assert len(kept) == len(small)
+
+
+def test_trim_gives_up_free_blocks_only(pair):
+    kept = pair.send(b"k" * 100_000)
+    pair.send(bytes(200_000))
+    pair.carry()
+    pair.lender.trim(0.0)
+    pair.carry()
+    assert pair.lender.total_bytes == pair.borrower.total_bytes == rounded(100_000)
+    assert bytes(kept[:2]) == b"kk"
+
+
+def test_view_refuses_what_is_not_there(pair):
+    pair.send(bytes(100_000))
+    with pytest.raises(LookupError):
+        pair.borrower.view(9, 1)
+    with pytest.raises(ValueError, match="in a block of"):
+        pair.borrower.view(1, 10**9)
+
+
+@pytest.mark.parametrize("size", [1, GRANULE_BYTES, 10**6, 50_000_000, 2**26, 2**26 + 1])
+def test_rounding_wastes_little(size):
+    assert size <= rounded(size) <= max(GRANULE_BYTES, size * 9 // 8 + GRANULE_BYTES)
+    assert rounded(size) % GRANULE_BYTES == 0
