@@ -241,3 +241,21 @@ def _garbage(directory: Path) -> Path:
     path = directory / "garbage.pem"
     path.write_text("no certificate\n")
     return path
+
+
+def test_exchanged_certificate_is_shown_to_new_connections(
+    start_server: StartServer, models: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    old, new = Certificates(tmp_path / "a"), Certificates(tmp_path / "b")
+    running = start_server(models, *old.flags("http"))
+    running.tls = old.client_context()
+    running.wait_ready()
+    old.server_key.write_bytes(new.server_key.read_bytes())  # does not fit the old certificate
+    running.wait_log("key values mismatch.*; what was read before stays in use")
+    assert running.get("/v2/health/live").status == 200
+    old.server_cert.write_bytes(new.server_cert.read_bytes())
+    running.wait_log("read again: .*server.pem")
+    running.tls = new.client_context()
+    assert running.get("/v2/health/live").status == 200

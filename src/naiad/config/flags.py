@@ -302,6 +302,16 @@ _GRPC = (
     Flag("grpc-max-connection-age-grace", _INTEGER, "Grace after that.", no_effect=True),
 )
 
+_ACCESS = (
+    Flag(
+        "api-key-file",
+        _STRING,
+        "naiad: answer only requests with a key of this file, over HTTP, gRPC and on the metrics port. Lines: name, "
+        "categories separated by commas, SHA-256 of the key; naiad key new prints one. A change is seen at once.",
+        target="access.api_key_file",
+    ),
+)
+
 _METRICS = (
     Flag("allow-metrics", _BOOLEAN, "Serve Prometheus metrics.", target="metrics.allow"),
     Flag("allow-cpu-metrics", _BOOLEAN, "Measure CPU and memory.", target="metrics.allow_cpu"),
@@ -388,6 +398,7 @@ GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (
     ("Model repository", _REPOSITORY),
     ("HTTP", _HTTP),
     ("gRPC", _GRPC),
+    ("Access", _ACCESS),
     ("Metrics", _METRICS),
     ("Backends, cache and rate limiter", _BACKEND),
     ("Tracing", _TRACING),

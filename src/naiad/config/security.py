@@ -35,6 +35,8 @@ class AccessOptions:
     http_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
     """By category."""
     grpc_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
+    api_key_file: str = ""
+    """Empty: no key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class TlsOptions:
     def is_on(self) -> bool:
         """Whether the endpoint speaks TLS."""
         return self.use_ssl or self.use_ssl_mutual
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that TLS is made of."""
+        return tuple(filter(None, (self.server_cert, self.server_key, self.root_cert if self.use_ssl_mutual else "")))
 
     def unused(self, protocol: str) -> list[str]:
         """Return the flags that were given but mean nothing without another. Triton: ignores them."""

@@ -68,6 +68,11 @@ class Http2Server:
         for connection in list(self._connections):
             connection.abort()
 
+    def rule_changed(self) -> None:
+        """Have the rule decide anew about all requests to come."""
+        for connection in self._connections:
+            connection.forget_plans()
+
     def register(self, connection: Http2Protocol) -> bool:
         """Add a connection; False when there are too many."""
         if len(self._connections) >= self._max_connections:

@@ -349,6 +349,10 @@ class Http2Protocol(asyncio.Protocol):
         if self._connection.is_set_up:
             self.flush()
 
+    def forget_plans(self) -> None:
+        """Have the access rule asked again, also for heads that have passed it."""
+        self._connection.forget_memos()
+
     def abort(self) -> None:
         """Drop the connection."""
         if self._transport is not None:

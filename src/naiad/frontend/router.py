@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from naiad.core.errors import InferError
 from naiad.frontend.access import AccessRule
 from naiad.frontend.category import category_of_path
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.status import status_of
 
@@ -91,8 +91,7 @@ class _Restricted(dict[str, Action]):
     def _act(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
         refusal = self._rule.refusal(self._category, exchange.headers.get)
         if refusal is not None:
-            headers = (*JSON_HEADERS, *refusal.headers)
-            exchange.respond(refusal.http_status, headers, (encode_error(refusal.message),))
+            respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
             return
         action = super().get(exchange.method)
         if action is None:
@@ -102,8 +101,7 @@ class _Restricted(dict[str, Action]):
 
 
 def _respond_not_allowed(exchange: HttpExchange, actions: Mapping[str, Action]) -> None:
-    allowed = ", ".join(sorted(actions)).encode()
-    exchange.respond(405, (*JSON_HEADERS, (b"Allow", allowed)), (encode_error("Method Not Allowed"),))
+    respond_error(exchange, 405, "Method Not Allowed", ((b"Allow", ", ".join(sorted(actions)).encode()),))
 
 
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
@@ -111,6 +109,6 @@ def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
 
 
-def respond_error(exchange: HttpExchange, status: int, message: str) -> None:
+def respond_error(exchange: HttpExchange, status: int, message: str, headers: Headers = ()) -> None:
     """Answer with the body that every failure has."""
-    exchange.respond(status, JSON_HEADERS, (encode_error(message),))
+    exchange.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))

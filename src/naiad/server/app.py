@@ -77,7 +77,8 @@ class Server:
         self._engine.attach(catalog)
         if not await self._load(catalog):
             return 1
-        await self._listen(ports)
+        self._engine.set_started()
+        await ports.listen()
         self._settle()
         await self._stop.wait()
         return await self._leave(catalog, ports)
@@ -126,13 +127,6 @@ class Server:
         await asyncio.to_thread(catalog.unload_all, _STARTUP_UNLOAD_S)
         return False
 
-    async def _listen(self, ports: Ports) -> None:
-        self._engine.set_started()
-        for endpoint in ports.services:
-            await endpoint.listen()
-        if ports.metrics is not None:
-            await ports.metrics.listen()
-
     def _settle(self) -> None:
         """Tune the interpreter for serving: what exists now stays, so the collector need not look at it again."""
         gc.collect()
@@ -152,9 +146,7 @@ class Server:
         if not in_time:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)
-        if ports.metrics is not None:
-            ports.metrics.stop_listening()
-            ports.metrics.connections.abort()
+        ports.close()
         return 0
 
 

@@ -1,13 +1,15 @@
 """The ports of a server: what listens where, what it answers and whom."""
 
 import asyncio
+import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
-from naiad.config.security import compile_header_pattern
+from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.engine.inference import Engine
-from naiad.frontend.access import Restrictions
+from naiad.frontend.access import AccessRule, AllOf, Restrictions
+from naiad.frontend.api_key_rule import ApiKeyRule
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
@@ -15,9 +17,13 @@ from naiad.frontend.http1_limits import Http1Limits
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
+from naiad.server.api_keys import read_api_keys
 from naiad.server.endpoint import Address, Endpoint, bind
-from naiad.server.tls import server_context
+from naiad.server.file_watch import FileWatch
+from naiad.server.tls import load, server_context
 from naiad.wire.limits import Http2Limits
+
+_log = logging.getLogger(__name__)
 
 
 class Ports:
@@ -27,6 +33,9 @@ class Ports:
         self._options = options
         self._engine = engine
         self._loop = loop
+        self._watches: list[FileWatch] = []
+        self._http2_servers: list[Http2Server] = []
+        self._keys = self._watch_keys()
         self.services: list[Endpoint] = []
         """In Triton's order of starting: gRPC, HTTP."""
         self.metrics: Endpoint | None = None
@@ -37,8 +46,59 @@ class Ports:
         if options.metrics.allow:
             self.metrics = self._metrics()
 
+    async def listen(self) -> None:
+        """Begin to accept, and to look for changes of certificates and keys. Raises InferError."""
+        for endpoint in self._all():
+            await endpoint.listen()
+        for watch in self._watches:
+            watch.start()
+
+    def close(self) -> None:
+        """Close what is still open once the services have drained."""
+        for watch in self._watches:
+            watch.stop()
+        if self.metrics is not None:
+            self.metrics.stop_listening()
+            self.metrics.connections.abort()
+
+    def _all(self) -> list[Endpoint]:
+        return [*self.services, self.metrics] if self.metrics is not None else self.services
+
+    def _watch_keys(self) -> ApiKeyRule | None:
+        path = self._options.access.api_key_file
+        if not path:
+            return None
+        rule = ApiKeyRule(read_api_keys(path))
+
+        def reload() -> None:
+            rule.keys = read_api_keys(path)
+            for server in self._http2_servers:
+                server.rule_changed()
+
+        self._watches.append(FileWatch(self._loop, (path,), reload))
+        if not (self._options.http_tls.is_on and self._options.grpc_tls.is_on):
+            _log.warning("API keys travel in plain text on ports without TLS; see --http-use-ssl and --grpc-use-ssl")
+        return rule
+
+    def _tls(self, options: TlsOptions, protocol: str, *alpn: str) -> ssl.SSLContext | None:
+        context = server_context(options, protocol, alpn)
+        if context is not None:
+            # Checked on a context of its own: files that do not fit would spoil the one in use.
+            def reload() -> None:
+                server_context(options, protocol, alpn)
+                load(context, options, protocol)
+
+            self._watches.append(FileWatch(self._loop, options.files, reload))
+        return context
+
+    def _rule(self, restricted: Mapping[str, RequiredHeader], noun: str) -> AccessRule | None:
+        rules: list[AccessRule] = [] if self._keys is None else [self._keys]
+        if restricted:
+            rules.append(Restrictions(restricted, noun))
+        return AllOf(*rules) if rules else None
+
     def _grpc(self) -> Endpoint:
-        options, access = self._options.grpc, self._options.access
+        options = self._options.grpc
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
         server = Http2Server(
@@ -46,25 +106,25 @@ class Ports:
             self._loop,
             _http2_limits(options),
             max_connections=options.max_connections,
-            rule=Restrictions(access.grpc_restricted, "protocol") if access.grpc_restricted else None,
+            rule=self._rule(self._options.access.grpc_restricted, "protocol"),
         )
-        tls = server_context(self._options.grpc_tls, "grpc", ("h2",))
-        return _endpoint(_grpc_address(options), server, tls)
+        self._http2_servers.append(server)
+        return _endpoint(_grpc_address(options), server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
     def _http(self) -> Endpoint:
-        options, access = self._options.http, self._options.access
+        options = self._options.http
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
         rest = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding)
         router = rest.router()
-        if access.http_restricted:
-            router.restrict(Restrictions(access.http_restricted, "API"))
+        rule = self._rule(self._options.access.http_restricted, "API")
+        if rule is not None:
+            router.restrict(rule)
         server = Http1Server(router.handle, self._loop, _http1_limits(options))
-        tls = server_context(self._options.http_tls, "http", ("http/1.1",))
-        return _endpoint(_http_address(options), server, tls)
+        return _endpoint(_http_address(options), server, self._tls(self._options.http_tls, "http", "http/1.1"))
 
     def _metrics(self) -> Endpoint:
-        server = Http1Server(MetricsRoute(self._engine.metrics_text).handle, self._loop)
+        server = Http1Server(MetricsRoute(self._engine.metrics_text, self._keys).handle, self._loop)
         return _endpoint(_metrics_address(self._options.metrics, self._options.http), server)
 
 
