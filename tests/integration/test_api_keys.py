@@ -127,3 +127,31 @@ def test_bad_key_file_ends_the_start(tmp_path: Path) -> None:
         assert "No such file" in server.log_text()
     finally:
         server.stop()
+
+
+def test_page_of_an_allowed_origin_calls_with_its_key(tmp_path: Path) -> None:
+    """What a browser does: a preflight without credentials, then the call itself."""
+    line, key = new_key("page", "inference")
+    (tmp_path / "keys").write_text(line)
+    write_identity(tmp_path / "models")
+    flags = (f"--model-repository={tmp_path / 'models'}", f"--api-key-file={tmp_path / 'keys'}")
+    server = ServerProcess(tmp_path / "log", *flags, "--http-cors-origin=https://page.example")
+    try:
+        server.wait_started()
+        path, origin = "/v2/models/identity/infer", {"Origin": "https://page.example"}
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        preflight = server.request("OPTIONS", path, headers={**origin, **asked})
+        assert preflight.status == 200
+        assert preflight.headers["Access-Control-Allow-Headers"] == "authorization"
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[2]}]}'
+        answer = server.request("POST", path, body, {**origin, "Authorization": f"Bearer {key}"})
+        assert answer.json["outputs"][0]["data"] == [2.0]
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example"
+        refused = server.request("POST", path, body, origin)
+        assert refused.status == 401
+        assert (
+            refused.headers["Access-Control-Allow-Origin"] == "https://page.example"
+        )  # so that the page can say why
+        assert server.request("OPTIONS", path, headers={"Origin": "https://evil.example", **asked}).status == 401
+    finally:
+        server.stop()

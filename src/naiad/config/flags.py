@@ -20,6 +20,7 @@ class Kind(enum.Enum):
     BOOLEAN = "<boolean>"
     SWITCH = ""
     SETTING = "<name>,<setting>=<value>"
+    ORIGIN = "<origin>"
     RESTRICTION = "<category>,...:<header>=<value>"
 
 
@@ -309,6 +310,13 @@ _ACCESS = (
         "naiad: answer only requests with a key of this file, over HTTP, gRPC and on the metrics port. Lines: name, "
         "categories separated by commas, SHA-256 of the key; naiad key new prints one. A change is seen at once.",
         target="access.api_key_file",
+    ),
+    Flag(
+        "http-cors-origin",
+        Kind.ORIGIN,
+        "naiad: let web pages of this origin call over HTTP; repeatable, * for all.",
+        target="access.http_cors_origins",
+        repeat=True,
     ),
 )
 

@@ -12,6 +12,7 @@ from naiad.config.security import (
     GRPC_HEADER_PREFIX,
     AccessOptions,
     TlsOptions,
+    check_origin,
     compile_header_pattern,
     parse_restrictions,
 )
@@ -186,6 +187,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     values["repository"]["paths"] = tuple(collected["repository.paths"])
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
     values["access"] |= _restrictions(collected)
+    values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
     sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
     no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
     return ServerOptions(
@@ -239,6 +241,7 @@ _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.BOOLEAN: _parse_boolean,
     Kind.SWITCH: lambda _: True,
     Kind.SETTING: _parse_setting,
+    Kind.ORIGIN: check_origin,
     Kind.RESTRICTION: str,
 }
 

@@ -1,7 +1,7 @@
 """Options that decide who may talk to the server, and how: TLS, restricted parts of the protocols."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 CATEGORIES = (
@@ -18,6 +18,7 @@ CATEGORIES = (
 """The parts of the protocols that can be restricted. Triton: --http-restricted-api, --grpc-restricted-protocol."""
 GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
 _CASE_SENSITIVE = "(?-i)"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|\*|null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class AccessOptions:
     grpc_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
     api_key_file: str = ""
     """Empty: no key is needed."""
+    http_cors_origins: Sequence[str] = ()
+    """Web pages of these origins may call; `*` for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,10 @@ def compile_header_pattern(pattern: str) -> re.Pattern[str] | None:
     if pattern.startswith(_CASE_SENSITIVE):
         return re.compile(pattern.removeprefix(_CASE_SENSITIVE))
     return re.compile(pattern, re.IGNORECASE)
+
+
+def check_origin(origin: str) -> str:
+    """Return an origin of --http-cors-origin as it is. Raises ValueError when no browser would write it so."""
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError("is not an origin; write scheme://host or scheme://host:port without a path, or *")
+    return origin

@@ -10,6 +10,7 @@ from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pat
 from naiad.engine.inference import Engine
 from naiad.frontend.access import AccessRule, AllOf, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
+from naiad.frontend.cors import Cors
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
@@ -120,7 +121,9 @@ class Ports:
         rule = self._rule(self._options.access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
-        server = Http1Server(router.handle, self._loop, _http1_limits(options))
+        origins = self._options.access.http_cors_origins
+        handle = Cors(origins, router.handle).handle if origins else router.handle
+        server = Http1Server(handle, self._loop, _http1_limits(options))
         return _endpoint(_http_address(options), server, self._tls(self._options.http_tls, "http", "http/1.1"))
 
     def _metrics(self) -> Endpoint:

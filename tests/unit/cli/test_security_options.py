@@ -93,3 +93,15 @@ def test_malformed_restrictions_and_patterns_are_refused(argument: str, said: st
 def test_category_in_two_groups_is_refused() -> None:
     with pytest.raises(OptionError, match="'health' can not be specified in multiple config groups"):
         parse("--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d")
+
+
+def test_origins_are_collected() -> None:
+    options = parse("--http-cors-origin=https://a.example", "--http-cors-origin=http://localhost:3000")
+    assert options.access.http_cors_origins == ("https://a.example", "http://localhost:3000")
+    assert parse().access.http_cors_origins == ()
+
+
+@pytest.mark.parametrize("origin", ["a.example", "https://a.example/", "https://a.example/x", "https://", ""])
+def test_what_no_browser_sends_is_no_origin(origin: str) -> None:
+    with pytest.raises(OptionError, match="is not an origin"):
+        parse(f"--http-cors-origin={origin}")
