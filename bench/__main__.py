@@ -7,10 +7,13 @@ python -m bench --cases onnx,python     some cases, the others as the last run l
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from bench import report
 from bench.cases import CASES
@@ -62,6 +65,16 @@ def _options(arguments: argparse.Namespace) -> Options:
     )
 
 
+def _keep(session: Session, last: dict[str, Any], cases: Sequence[str]) -> None:
+    """Take over what the last run measured of the cases that are not measured now."""
+    session.rows = [row for row in last["rows"] if row["case"] not in cases]
+    kept = sorted({row["case"] for row in session.rows})
+    if kept:
+        facts_then = last["facts"]
+        commit, rounds = facts_then["commit"], last["options"]["rounds"]
+        session.note(f"kept from {facts_then['date']}, commit {commit}, {rounds} rounds: {', '.join(kept)}")
+
+
 def _run(arguments: argparse.Namespace, path: Path) -> int:
     """Measure, writing down what there is after every case; return the exit status."""
     options = _options(arguments)
@@ -70,14 +83,13 @@ def _run(arguments: argparse.Namespace, path: Path) -> int:
     with tempfile.TemporaryDirectory(dir=HERE / ".work", prefix="run-") as work:
         session = Session(options, Path(work))
         if arguments.cases and path.exists():
-            session.rows = json.loads(path.read_text())["rows"]
+            _keep(session, json.loads(path.read_text()), arguments.cases)
         machine = facts(options.servers)
         for name in arguments.cases or CASES:
-            session.drop(name)
             session.look_for_others(name)
             try:
                 CASES[name](session)
-            except (RuntimeError, OSError, AssertionError) as error:
+            except Exception as error:  # whatever a client, a server or a tool raises
                 # One case that fails must not cost the others' results.
                 session.note(f"case {name} failed: {type(error).__name__}: {error}")
                 status = 1
@@ -85,8 +97,13 @@ def _run(arguments: argparse.Namespace, path: Path) -> int:
     return status
 
 
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and write the tables."""
+    signal.signal(signal.SIGTERM, _exit)  # by way of every `finally`, so that no server is left behind
     arguments = _arguments(argv)
     out = arguments.out or (HERE / ".work" / "quick" if arguments.quick else RESULTS)
     path, status = out / "results.json", 0

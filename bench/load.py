@@ -18,7 +18,7 @@ from bench.process_tree import MIB, CpuMeter, memory
 _TIMEOUT_S = 600
 
 _WRK_SCRIPT = """
-local file = io.open("{body}", "rb")
+local file = assert(io.open("{body}", "rb"))
 wrk.method = "POST"
 wrk.path = "{path}"
 wrk.body = file:read("*a")
@@ -99,16 +99,10 @@ def measure(server: Running, payload: Payload, shape: Shape, seconds: float, war
     Raises RuntimeError when a request failed or an answer was not as long as the one that was checked.
     """
     with tempfile.TemporaryDirectory(dir=_scratch()) as scratch:
-        tool = _H2load(server, payload, shape, Path(scratch)) if payload.transport == GRPC else None
-        wrk = None if tool else _Wrk(server, payload, shape, Path(scratch))
-        if wrk is not None:
-            wrk.run(warm_up_s)
-            run, amount = wrk.run, seconds
-        else:
-            assert tool is not None
-            run, amount = tool.run, tool.requests_for(seconds, warm_up_s)
+        tool = (_H2load if payload.transport == GRPC else _Wrk)(server, payload, shape, Path(scratch))
+        tool.warm_up(warm_up_s)
         meter, client = CpuMeter(server.process.pid), _children_cpu()
-        outcome = run(amount)
+        outcome = tool.run(seconds)
         cpu_s, client_s = meter.seconds(), _children_cpu() - client
     resident = memory(server.process.pid)
     return Measurement(
@@ -152,6 +146,10 @@ class _Wrk:
         self._command = ["wrk", "-t1", f"-c{shape.connections}", "--latency", "--timeout", "60s", "-s", str(script)]
         self._url = f"http://127.0.0.1:{server.http_port}/"
 
+    def warm_up(self, seconds: float) -> None:
+        """Load for so long for nothing."""
+        self.run(seconds)
+
     def run(self, seconds: float) -> _Outcome:
         """Load for so long; wrk takes whole seconds."""
         output = _run([*self._command, f"-d{max(1, math.ceil(seconds))}s", self._url])
@@ -176,20 +174,27 @@ class _H2load:
             self._command += ["-H", f"{name}: {value}"]
         self._command.append(f"--log-file={self._log}")
         self._url = f"http://127.0.0.1:{server.grpc_port}{payload.path}"
+        self._rate = 0.0
 
-    def requests_for(self, seconds: float, warm_up_s: float) -> int:
-        """Warm up, and return how many requests take about so long."""
+    def warm_up(self, seconds: float) -> None:
+        """Send ever more requests until so much time has gone by; what the last of them took tells the rate."""
         count, began = self._shape.concurrency, time.monotonic()
         while True:
-            outcome = self.run(count)
-            rate = outcome.requests / outcome.wall_s
-            if time.monotonic() - began >= warm_up_s or outcome.wall_s >= warm_up_s / 2:
-                # A multiple, so that all connections end together.
-                return max(1, round(rate * seconds / self._shape.concurrency)) * self._shape.concurrency
-            count *= 4
+            outcome = self._send(count)
+            self._rate = outcome.requests / outcome.wall_s
+            if time.monotonic() - began >= seconds and outcome.wall_s >= seconds / 2:
+                return
+            count = self._count(max(seconds / 2, min(seconds, outcome.wall_s * 4)))
 
-    def run(self, count: int) -> _Outcome:
-        """Send `count` requests."""
+    def run(self, seconds: float) -> _Outcome:
+        """Send as many requests as take about so long."""
+        return self._send(self._count(seconds))
+
+    def _count(self, seconds: float) -> int:
+        # A multiple of what is in flight, so that all connections end together.
+        return max(1, round(self._rate * seconds / self._shape.concurrency)) * self._shape.concurrency
+
+    def _send(self, count: int) -> _Outcome:
         self._log.unlink(missing_ok=True)
         output = _run([*self._command, f"-n{count}", self._url])
         wall_s = _duration_s(_find(r"finished in ([\d.]+\w+),", output))

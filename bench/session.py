@@ -70,7 +70,7 @@ class Session:
             try:
                 ALL[name]().install()
                 self._usable[name] = True
-            except (subprocess.SubprocessError, OSError) as error:
+            except (subprocess.SubprocessError, OSError, ValueError) as error:
                 self._usable[name] = False
                 self.note(f"{name} could not be installed: {error}")
         return self._usable[name]
@@ -107,10 +107,6 @@ class Session:
         busy = psutil.cpu_percent(interval=1.0)
         if busy > BUSY_PERCENT:
             self.note(f"before case {case} other processes used {busy:.0f} % of the machine")
-
-    def drop(self, case: str) -> None:
-        """Forget the rows of a case that is measured again."""
-        self.rows = [row for row in self.rows if row["case"] != case]
 
 
 def facts(servers: Sequence[str]) -> dict[str, Any]:

@@ -118,15 +118,16 @@ class WorkerLife:
             raise self._start_error
 
     def close(self) -> None:
-        """Finalize the model and end the worker; returns when it has ended."""
+        """Finalize the model and end the worker; returns when it has ended. Harmless the second time."""
+        if self._wake_read < 0:
+            return
         self._closing = True
         self.wake()
         if self._thread.ident is not None:
             self._thread.join()
-        if self._wake_read >= 0:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-            self._wake_read = -1
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self._wake_read = -1
 
     def wake(self) -> None:
         """Make the thread look again at what it waits for."""

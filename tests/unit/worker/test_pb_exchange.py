@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-
 import triton_python_backend_utils as pb_utils
+
 from naiad.backend.worker.failure import describe, format_traceback
 from naiad.backend.worker.loop import ExecutionFault, checked
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-
 import triton_python_backend_utils as pb_utils
 
 

@@ -3,8 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-
 import triton_python_backend_utils as pb_utils
+
 from naiad.backend.worker.tensor import (
     ReceivedStrings,
     ReceivedTensor,

@@ -1,6 +1,7 @@
 """Small parts of the Python backend: settings, exits, log lines, what needs to be asked, what runs on Python 3.8."""
 
 import ast
+import io
 import logging
 from pathlib import Path
 
@@ -192,4 +193,6 @@ def test_prints_become_lines():
     print("be", end="", file=stream)
     print("gun\n\nrest", file=stream, flush=True)
     assert lines == ["a b", "begun", "rest"]
+    with pytest.raises(io.UnsupportedOperation):
+        stream.read()
     assert (stream.fileno(), stream.encoding, stream.writable()) == (1, "utf-8", True)

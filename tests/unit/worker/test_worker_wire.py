@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 import pytest
+import triton_python_backend_utils as pb_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-import triton_python_backend_utils as pb_utils
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
 from naiad.backend.worker.exchange import InferenceRequest

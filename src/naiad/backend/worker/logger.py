@@ -6,7 +6,7 @@ import enum
 import io
 import logging
 import sys
-from typing import Callable
+from typing import BinaryIO, Callable
 
 
 class LogLevel(enum.IntEnum):
@@ -108,6 +108,7 @@ class LineStream(io.TextIOBase):
         self._to = sink
         self._descriptor = descriptor
         self._begun = ""
+        self._binary: BinaryIO | None = None
 
     def write(self, text: str) -> int:
         """Take text; lines that it completes are sent."""
@@ -130,6 +131,13 @@ class LineStream(io.TextIOBase):
     def fileno(self) -> int:
         """Return the descriptor that native code writes to."""
         return self._descriptor
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """What takes bytes: they go the way of native code."""
+        if self._binary is None:
+            self._binary = open(self._descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 - lives as long
+        return self._binary
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

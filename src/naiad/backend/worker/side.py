@@ -6,6 +6,7 @@ Each message is a JSON array on a line of its own. It works while the model exec
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 
@@ -19,6 +20,9 @@ class SideLine:
         self._connection = connection
         self._lock = threading.Lock()
         self._asking = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            # A process that the model forks while another thread logs would wait for ever.
+            os.register_at_fork(after_in_child=self._renew_locks)
         self._replies = connection.makefile("r", encoding="ascii")
         self.request_ids = ""
         """Ids of the requests that are being executed, with NUL between them."""
@@ -33,6 +37,10 @@ class SideLine:
             self._send(["cancelled", batch, position])
             reply = self._replies.readline()
         return bool(reply) and bool(json.loads(reply))
+
+    def _renew_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
 
     def _send(self, message: object) -> None:
         data = json.dumps(message).encode("ascii") + b"\n"
