@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -38,6 +39,8 @@ class ServerProcess:
 
     def __init__(self, log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
+        self.tls: ssl.SSLContext | None = None
+        """Set it for a server whose HTTP speaks TLS."""
         ports = [f"--{name}-port=0" for name in _STARTED if not any(f.startswith(f"--{name}-port") for f in flags)]
         command = [sys.executable, "-m", "naiad", "serve", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
         with log.open("wb") as output:
@@ -112,7 +115,11 @@ class ServerProcess:
         url: str = "",
     ) -> Answer:
         """Send one HTTP request over a connection of its own."""
-        connection = http.client.HTTPConnection(url or self.http_url, timeout=30)
+        where = url or self.http_url
+        if self.tls is not None and where == self.http_url:
+            connection = http.client.HTTPSConnection(where, timeout=30, context=self.tls)
+        else:
+            connection = http.client.HTTPConnection(where, timeout=30)
         try:
             connection.request(method, path, body=body, headers=dict(headers or {}))
             response = connection.getresponse()

@@ -10,6 +10,7 @@ _VERBS = {
     "check": ("naiad.cli.check", "say what a server would say about a model repository, without starting one"),
     "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
+    "key": ("naiad.cli.key", "make an API key for --api-key-file"),
     "version": ("naiad.cli.version", "print the version"),
 }
 

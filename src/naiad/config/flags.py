@@ -8,6 +8,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from naiad.config.security import CATEGORIES, GRPC_HEADER_PREFIX
+
 
 class Kind(enum.Enum):
     """The value format of a flag; the value names it in `--help`."""
@@ -18,6 +20,8 @@ class Kind(enum.Enum):
     BOOLEAN = "<boolean>"
     SWITCH = ""
     SETTING = "<name>,<setting>=<value>"
+    ORIGIN = "<origin>"
+    RESTRICTION = "<category>,...:<header>=<value>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Flag:
 _INTEGER, _STRING, _BOOLEAN, _FLOAT = Kind.INTEGER, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT
 _OFF = ("false", "off", "0")
 _PORT = 65535
+_CATEGORIES = f"Categories: {', '.join(CATEGORIES)}."
 
 _SERVER = (
     Flag("id", _STRING, "Name of this server in its metadata.", target="server_id"),
@@ -146,6 +151,48 @@ _REPOSITORY = (
     Flag("enable-peer-access", _BOOLEAN, "Peer access between GPUs.", no_effect=True),
 )
 
+
+def _forward_flag(prefix: str, what: str) -> Flag:
+    return Flag(
+        f"{prefix}-header-forward-pattern",
+        _STRING,
+        f"Make {what} whose name has a match of this regular expression parameters of the inference request. Case "
+        "does not matter unless it begins with (?-i).",
+        target=f"{prefix}.header_forward_pattern",
+    )
+
+
+def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
+    """Return the TLS flags of an endpoint; those for gRPC are Triton's."""
+    return (
+        Flag(f"{prefix}-use-ssl", _BOOLEAN, f"{mark}TLS for {protocol}.", target=f"{prefix}_tls.use_ssl"),
+        Flag(
+            f"{prefix}-use-ssl-mutual",
+            _BOOLEAN,
+            f"{mark}TLS for {protocol}, only for clients with a certificate that --{prefix}-root-cert signed.",
+            target=f"{prefix}_tls.use_ssl_mutual",
+        ),
+        Flag(
+            f"{prefix}-server-cert",
+            _STRING,
+            f"{mark}PEM file of the server's certificate chain for {protocol}.",
+            target=f"{prefix}_tls.server_cert",
+        ),
+        Flag(
+            f"{prefix}-server-key",
+            _STRING,
+            f"{mark}PEM file of the certificate's key.",
+            target=f"{prefix}_tls.server_key",
+        ),
+        Flag(
+            f"{prefix}-root-cert",
+            _STRING,
+            f"{mark}PEM file of the certificates that sign those of clients; for --{prefix}-use-ssl-mutual.",
+            target=f"{prefix}_tls.root_cert",
+        ),
+    )
+
+
 _HTTP = (
     Flag("allow-http", _BOOLEAN, "Serve HTTP.", target="http.allow"),
     Flag("http-address", _STRING, "Address to listen on for HTTP.", target="http.address"),
@@ -193,8 +240,15 @@ _HTTP = (
         target="http.idle_timeout_s",
         minimum=0.1,
     ),
-    Flag("http-header-forward-pattern", _STRING, "Forward HTTP fields as request parameters.", only=("",)),
-    Flag("http-restricted-api", _STRING, "Restrict groups of HTTP routes.", only=(), repeat=True),
+    *_tls_flags("http", "HTTP", "naiad: "),
+    _forward_flag("http", "HTTP fields"),
+    Flag(
+        "http-restricted-api",
+        Kind.RESTRICTION,
+        f"Answer the HTTP routes of these categories only with this header; repeatable. {_CATEGORIES}",
+        target="access.http_restricted",
+        repeat=True,
+    ),
     Flag("http-thread-count", _INTEGER, "Threads for HTTP; naiad has one event loop.", no_effect=True, minimum=1),
 )
 
@@ -225,13 +279,16 @@ _GRPC = (
         minimum=1,
         maximum=2**31 - 1,
     ),
-    Flag("grpc-header-forward-pattern", _STRING, "Forward gRPC metadata as request parameters.", only=("",)),
-    Flag("grpc-restricted-protocol", _STRING, "Restrict groups of gRPC calls.", only=(), repeat=True),
-    Flag("grpc-use-ssl", _BOOLEAN, "TLS for gRPC.", only=_OFF),
-    Flag("grpc-use-ssl-mutual", _BOOLEAN, "Mutual TLS for gRPC.", only=_OFF),
-    Flag("grpc-server-cert", _STRING, "Certificate for TLS.", no_effect=True),
-    Flag("grpc-server-key", _STRING, "Key for TLS.", no_effect=True),
-    Flag("grpc-root-cert", _STRING, "Root certificate for TLS.", no_effect=True),
+    _forward_flag("grpc", "gRPC metadata"),
+    Flag(
+        "grpc-restricted-protocol",
+        Kind.RESTRICTION,
+        f"Answer the gRPC calls of these categories only with the metadata {GRPC_HEADER_PREFIX}<header>; repeatable. "
+        f"{_CATEGORIES}",
+        target="access.grpc_restricted",
+        repeat=True,
+    ),
+    *_tls_flags("grpc", "gRPC"),
     Flag("grpc-infer-response-compression-level", _STRING, "Compression of gRPC responses.", only=("none",)),
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
     Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),
@@ -244,6 +301,23 @@ _GRPC = (
     Flag("grpc-http2-max-ping-strikes", _INTEGER, "Bad pings tolerated.", no_effect=True),
     Flag("grpc-max-connection-age", _INTEGER, "Milliseconds that a connection may last.", only=("0",)),
     Flag("grpc-max-connection-age-grace", _INTEGER, "Grace after that.", no_effect=True),
+)
+
+_ACCESS = (
+    Flag(
+        "api-key-file",
+        _STRING,
+        "naiad: answer only requests with a key of this file, over HTTP, gRPC and on the metrics port. Lines: name, "
+        "categories separated by commas, SHA-256 of the key; naiad key new prints one. A change is seen at once.",
+        target="access.api_key_file",
+    ),
+    Flag(
+        "http-cors-origin",
+        Kind.ORIGIN,
+        "naiad: let web pages of this origin call over HTTP; repeatable, * for all.",
+        target="access.http_cors_origins",
+        repeat=True,
+    ),
 )
 
 _METRICS = (
@@ -332,6 +406,7 @@ GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (
     ("Model repository", _REPOSITORY),
     ("HTTP", _HTTP),
     ("gRPC", _GRPC),
+    ("Access", _ACCESS),
     ("Metrics", _METRICS),
     ("Backends, cache and rate limiter", _BACKEND),
     ("Tracing", _TRACING),

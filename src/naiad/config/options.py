@@ -2,11 +2,20 @@
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.security import (
+    GRPC_HEADER_PREFIX,
+    AccessOptions,
+    TlsOptions,
+    check_origin,
+    compile_header_pattern,
+    parse_restrictions,
+)
 
 
 class OptionError(Exception):
@@ -59,6 +68,8 @@ class HttpOptions:
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
+    header_forward_pattern: str = ""
+    """Fields whose name has a match become parameters of the request; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    header_forward_pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,9 @@ class ServerOptions:
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    http_tls: TlsOptions = field(default_factory=TlsOptions)
+    grpc_tls: TlsOptions = field(default_factory=TlsOptions)
+    access: AccessOptions = field(default_factory=AccessOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
     no_effect: Sequence[str] = ()
@@ -112,6 +127,9 @@ _SECTIONS: Mapping[str, type] = {
     "http": HttpOptions,
     "grpc": GrpcOptions,
     "metrics": MetricsOptions,
+    "http_tls": TlsOptions,
+    "grpc_tls": TlsOptions,
+    "access": AccessOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -168,7 +186,10 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
             values[section][name] = (not value) if flag.negate else value
     values["repository"]["paths"] = tuple(collected["repository.paths"])
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
-    sections = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    values["access"] |= _restrictions(collected)
+    values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
+    sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
     return ServerOptions(
         **values[""],
         **sections,
@@ -220,6 +241,8 @@ _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.BOOLEAN: _parse_boolean,
     Kind.SWITCH: lambda _: True,
     Kind.SETTING: _parse_setting,
+    Kind.ORIGIN: check_origin,
+    Kind.RESTRICTION: str,
 }
 
 
@@ -260,6 +283,19 @@ def _backend_config(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     return config
 
 
+def _restrictions(collected: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for target, flag, noun, prefix in (
+        ("http_restricted", "--http-restricted-api", "api", ""),
+        ("grpc_restricted", "--grpc-restricted-protocol", "protocol", GRPC_HEADER_PREFIX),
+    ):
+        try:
+            parsed[target] = parse_restrictions(collected.get(f"access.{target}", ()), noun, prefix)
+        except ValueError as error:
+            raise OptionError(f"{flag}: {error}") from None
+    return parsed
+
+
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in texts:
@@ -275,10 +311,22 @@ def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+def _check_pattern(flag: str, pattern: str) -> None:
+    try:
+        compile_header_pattern(pattern)
+    except re.error as error:
+        raise OptionError(f"{flag}: '{pattern}' is not a regular expression: {error}") from None
+
+
 # --- the whole ------------------------------------------------------------------------------------------------------
 
 
 def _check(options: ServerOptions) -> None:
+    for problem in (options.http_tls.problem("http"), options.grpc_tls.problem("grpc")):
+        if problem:
+            raise OptionError(problem)
+    _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
+    _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")

@@ -11,6 +11,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.protocol import control_grpc
 from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
 
@@ -24,8 +25,9 @@ _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 class InferenceGrpcService:
     """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, forwarding: HeaderForwarding | None = None) -> None:
         self._engine = engine
+        self._forwarding = forwarding
         self._decode = InferRequestDecoder().decode
         self._handlers: dict[str, Callable[[Buffer], bytes]] = {
             _SERVICE + "ServerLive": self._server_live,
@@ -76,6 +78,12 @@ class InferenceGrpcService:
         except InferError as error:
             self._refuse_undecoded(call, message, error)
             return
+        if self._forwarding is not None:
+            try:
+                header = self._forwarding.apply(header, call.metadata)
+            except InferError as error:
+                grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+                return
         request = InferRequest(
             header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
         )

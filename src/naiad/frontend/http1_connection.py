@@ -112,7 +112,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         part = "head" if self._head is None else "body"
         error = HttpError(400, f"the request's {part} ended after {received} bytes, before it was complete")
         self._refuse(error, lingers=False)
-        return bool(self._exchanges)
+        # TLS has no half-closed connections: close_notify ends both directions.
+        return bool(self._exchanges) and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more from it."""

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import httptools
 
+from naiad.frontend.exchange import HeaderFields
 from naiad.frontend.http1_limits import Http1Limits
 
 _CACHED_HEAD_LIMIT_BYTES = 4096
@@ -139,8 +140,9 @@ class HeadParser:
             head.binary_offset = int(offset)
 
 
-def _join(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    headers: dict[bytes, bytes] = {}
+def _join(fields: list[tuple[bytes, bytes]]) -> HeaderFields:
+    headers = HeaderFields()
+    headers.written = fields
     for name, value in fields:
         lower = name.lower()
         known = headers.get(lower)

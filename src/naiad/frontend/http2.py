@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
 from naiad.wire.limits import Http2Limits
@@ -23,11 +24,14 @@ class Http2Server:
         limits: Http2Limits | None = None,
         *,
         max_connections: int = 16_384,
+        rule: AccessRule | None = None,
     ) -> None:
         self.service = service
         self.limits = limits or Http2Limits()
         self.loop = loop
         self.is_draining = False
+        self.rule = rule
+        """Decides which requests are answered; None for all."""
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
         self._dirty: list[Http2Protocol] = []
@@ -63,6 +67,11 @@ class Http2Server:
         """Drop all connections at once."""
         for connection in list(self._connections):
             connection.abort()
+
+    def rule_changed(self) -> None:
+        """Have the rule decide anew about all requests to come."""
+        for connection in self._connections:
+            connection.forget_plans()
 
     def register(self, connection: Http2Protocol) -> bool:
         """Add a connection; False when there are too many."""

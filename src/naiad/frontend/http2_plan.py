@@ -1,5 +1,7 @@
 """What the head of a gRPC request decides: refused or not, unary or streaming, timeout, compression."""
 
+from naiad.frontend.access import AccessRule
+from naiad.frontend.category import category_of_call
 from naiad.frontend.exchange import GrpcService
 from naiad.wire.grpc import GrpcError, encode_trailers, is_grpc_content_type, parse_timeout_ns, window_bits
 from naiad.wire.http2_headers import RequestHead, encode_fields
@@ -41,13 +43,17 @@ class CallPlan:
         return plan
 
 
-def make_plan(head: RequestHead, service: GrpcService) -> CallPlan:
-    """Return the plan of all requests with `head`."""
+def make_plan(head: RequestHead, service: GrpcService, rule: AccessRule | None = None) -> CallPlan:
+    """Return the plan of all requests with `head`; `rule` decides which are answered."""
     # REST over HTTP/2 would branch off here.
     if not is_grpc_content_type(head.field(b"content-type")):
         return CallPlan.refusal(_NOT_GRPC_BLOCK, b"" if head.method == "HEAD" else _NOT_GRPC_TEXT)
     if head.method != "POST":
         return CallPlan.refusal(_NOT_POST_BLOCK)
+    if rule is not None:
+        refusal = rule.refusal(category_of_call(head.path), head.field)
+        if refusal is not None:
+            return CallPlan.refusal(encode_trailers(refusal.grpc_status, refusal.message, is_only=True))
     timeout = head.field(b"grpc-timeout")
     encoding = head.field(b"grpc-encoding")
     try:

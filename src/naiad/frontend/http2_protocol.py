@@ -11,6 +11,7 @@ import time
 from typing import Protocol, cast
 
 from naiad.core.tensor import Buffer
+from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.http2_clock import Http2Clock
@@ -42,6 +43,7 @@ class ConnectionOwner(Protocol):
     limits: Http2Limits
     loop: asyncio.AbstractEventLoop
     is_draining: bool
+    rule: AccessRule | None
 
     def register(self, connection: "Http2Protocol") -> bool:
         """Add a connection; False when there are too many."""
@@ -242,7 +244,7 @@ class Http2Protocol(asyncio.Protocol):
         return list(self._connection.streams.values())
 
     def _make_plan(self, head: RequestHead) -> CallPlan:
-        plan = make_plan(head, self._service)
+        plan = make_plan(head, self._service, self._server.rule)
         head.memo = plan
         return plan
 
@@ -346,6 +348,10 @@ class Http2Protocol(asyncio.Protocol):
         self._connection.start_drain()
         if self._connection.is_set_up:
             self.flush()
+
+    def forget_plans(self) -> None:
+        """Have the access rule asked again, also for heads that have passed it."""
+        self._connection.forget_memos()
 
     def abort(self) -> None:
         """Drop the connection."""

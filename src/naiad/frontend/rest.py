@@ -6,6 +6,7 @@ from typing import Protocol
 from naiad.core.errors import unavailable, unsupported
 from naiad.core.model import IndexEntry, ServerMetadata
 from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.protocol.control_json import (
@@ -59,9 +60,15 @@ class ControlEngine(InferEngine, Protocol):
 class RestApi:
     """The actions behind the REST routes."""
 
-    def __init__(self, engine: ControlEngine, *, max_input_bytes: int = MAX_INPUT_BYTES) -> None:
+    def __init__(
+        self,
+        engine: ControlEngine,
+        *,
+        max_input_bytes: int = MAX_INPUT_BYTES,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
         self._engine = engine
-        self._infer = InferRoute(engine, max_input_bytes)
+        self._infer = InferRoute(engine, max_input_bytes, forwarding)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""

@@ -11,7 +11,8 @@ from naiad.core.model import ModelMetadata
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange import Headers, HttpExchange, written_fields
+from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.infer_binary import decode_raw
@@ -53,9 +54,15 @@ class InferEngine(Protocol):
 class InferRoute:
     """Inference over HTTP."""
 
-    def __init__(self, engine: InferEngine, max_input_bytes: int = MAX_INPUT_BYTES) -> None:
+    def __init__(
+        self,
+        engine: InferEngine,
+        max_input_bytes: int = MAX_INPUT_BYTES,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
         self._engine = engine
         self._max_input_bytes = max_input_bytes
+        self._forwarding = forwarding
         self._decoder = InferJsonDecoder()
         self._binary_headers: dict[int, Headers] = {}
 
@@ -69,6 +76,8 @@ class InferRoute:
             if self._engine.is_decoupled(model, version):
                 raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
             header, request_id, data = self._decode(exchange, model, version)
+            if self._forwarding is not None:
+                header = self._forwarding.apply(header, written_fields(exchange.headers))
             request = InferRequest(
                 header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
             )

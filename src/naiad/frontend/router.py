@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from naiad.core.errors import InferError
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.access import AccessRule
+from naiad.frontend.category import category_of_path
+from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.status import status_of
 
@@ -29,6 +31,12 @@ class Router:
         self._routes = [(re.compile(route.pattern), _with_head(route.actions)) for route in routes]
         self._cached_paths = cached_paths
         self._found: dict[str, tuple[Mapping[str, Action], Mapping[str, str]] | None] = {}
+        self._rule: AccessRule | None = None
+
+    def restrict(self, rule: AccessRule) -> None:
+        """Have `rule` decide about requests. Routes that it does not concern pay nothing for it."""
+        self._rule = rule
+        self._found.clear()
 
     def handle(self, exchange: HttpExchange) -> None:
         """Answer an exchange. An InferError that an action raises becomes its answer."""
@@ -43,13 +51,16 @@ class Router:
         actions, arguments = found
         action = actions.get(exchange.method)
         if action is None:
-            allowed = ", ".join(sorted(actions)).encode()
-            exchange.respond(405, (*JSON_HEADERS, (b"Allow", allowed)), (encode_error("Method Not Allowed"),))
+            _respond_not_allowed(exchange, actions)
             return
         try:
             action(exchange, arguments)
         except InferError as error:
             respond_error(exchange, status_of(error.code).http, error.message)
+
+    def _restricted(self, category: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
+        rule = self._rule
+        return actions if rule is None or not rule.concerns(category) else _Restricted(actions, category, rule)
 
     def _find(self, path: str) -> tuple[Mapping[str, Action], Mapping[str, str]] | None:
         found = None
@@ -57,7 +68,7 @@ class Router:
             match = pattern.fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
-                found = (actions, arguments)
+                found = (self._restricted(category_of_path(path), actions), arguments)
                 break
         if len(self._found) >= self._cached_paths:
             del self._found[next(iter(self._found))]
@@ -65,11 +76,39 @@ class Router:
         return found
 
 
+class _Restricted(dict[str, Action]):
+    """The actions of a path behind a rule, which decides before the method is looked at, as in Triton."""
+
+    def __init__(self, actions: Mapping[str, Action], category: str, rule: AccessRule) -> None:
+        super().__init__(actions)
+        self._category = category
+        self._rule = rule
+
+    def get(self, method: str, default: object = None) -> Action:
+        """Return an action that asks the rule first."""
+        return self._act
+
+    def _act(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        refusal = self._rule.refusal(self._category, exchange.headers.get)
+        if refusal is not None:
+            respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
+            return
+        action = super().get(exchange.method)
+        if action is None:
+            _respond_not_allowed(exchange, self)
+        else:
+            action(exchange, arguments)
+
+
+def _respond_not_allowed(exchange: HttpExchange, actions: Mapping[str, Action]) -> None:
+    respond_error(exchange, 405, "Method Not Allowed", ((b"Allow", ", ".join(sorted(actions)).encode()),))
+
+
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     """HEAD is allowed where GET is; the transport leaves the body out."""
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
 
 
-def respond_error(exchange: HttpExchange, status: int, message: str) -> None:
+def respond_error(exchange: HttpExchange, status: int, message: str, headers: Headers = ()) -> None:
     """Answer with the body that every failure has."""
-    exchange.respond(status, JSON_HEADERS, (encode_error(message),))
+    exchange.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))

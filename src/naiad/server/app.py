@@ -5,35 +5,27 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import uvloop
 
 from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
-from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
+from naiad.config.options import ServerOptions
 from naiad.core.errors import InferError
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
 from naiad.engine.served_model import ServedModel
-from naiad.frontend.grpc_service import InferenceGrpcService
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_limits import Http1Limits
-from naiad.frontend.http2 import Http2Server
-from naiad.frontend.metrics_route import MetricsRoute
-from naiad.frontend.rest import RestApi
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
 from naiad.server.drain import drain
-from naiad.server.endpoint import Address, Endpoint, bind
+from naiad.server.ports import Ports
 from naiad.server.publication import Publication
 from naiad.server.report import log_backends, log_models
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
-from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
 
@@ -75,43 +67,23 @@ class Server:
         self._engine = Engine(server_id=options.server_id, metrics=self._registry)
         self._backends = BackendRegistry()
         self._stop = StopSignal()
-        self._services: list[Endpoint] = []
-        self._metrics: Endpoint | None = None
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
-        self._open_endpoints(loop)
+        ports = Ports(self._options, self._engine, loop)
         catalog = self._make_catalog(self._make_loader(loop))
         self._engine.attach(catalog)
         if not await self._load(catalog):
             return 1
-        await self._listen()
+        self._engine.set_started()
+        await ports.listen()
         self._settle()
         await self._stop.wait()
-        return await self._leave(catalog)
+        return await self._leave(catalog, ports)
 
     # --- start ------------------------------------------------------------------------------------------------------
-
-    def _open_endpoints(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bind every port, in Triton's order of starting."""
-        options = self._options
-        if options.grpc.allow:
-            grpc = Http2Server(
-                InferenceGrpcService(self._engine),
-                loop,
-                _http2_limits(options.grpc),
-                max_connections=options.grpc.max_connections,
-            )
-            self._services.append(_endpoint(_grpc_address(options.grpc), grpc))
-        if options.http.allow:
-            rest = RestApi(self._engine, max_input_bytes=options.http.max_input_bytes)
-            http = Http1Server(rest.router().handle, loop, _http1_limits(options.http))
-            self._services.append(_endpoint(_http_address(options.http), http))
-        if options.metrics.allow:
-            metrics = Http1Server(MetricsRoute(self._engine.metrics_text).handle, loop)
-            self._metrics = _endpoint(_metrics_address(options.metrics, options.http), metrics)
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop) -> ModelLoader:
         options = self._options
@@ -155,14 +127,6 @@ class Server:
         await asyncio.to_thread(catalog.unload_all, _STARTUP_UNLOAD_S)
         return False
 
-    async def _listen(self) -> None:
-        self._engine.set_started()
-        for endpoint in self._endpoints():
-            await endpoint.listen()
-
-    def _endpoints(self) -> Sequence[Endpoint]:
-        return [*self._services, self._metrics] if self._metrics is not None else self._services
-
     def _settle(self) -> None:
         """Tune the interpreter for serving: what exists now stays, so the collector need not look at it again."""
         gc.collect()
@@ -171,10 +135,10 @@ class Server:
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
-    async def _leave(self, catalog: Catalog[ServedModel]) -> int:
+    async def _leave(self, catalog: Catalog[ServedModel], ports: Ports) -> int:
         in_time = await drain(
             self._engine,
-            self._services,
+            ports.services,
             catalog.unload_all,
             drain_s=self._options.drain_s,
             exit_timeout_s=self._options.exit_timeout_s,
@@ -182,9 +146,7 @@ class Server:
         if not in_time:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)
-        if self._metrics is not None:
-            self._metrics.stop_listening()
-            self._metrics.connections.abort()
+        ports.close()
         return 0
 
 
@@ -194,34 +156,3 @@ def _end_process(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _endpoint(address: Address, connections: "Http1Server | Http2Server") -> Endpoint:
-    protocol: Callable[[], asyncio.BaseProtocol] = connections.protocol
-    return Endpoint(address, bind(address), connections, protocol)
-
-
-def _grpc_address(options: GrpcOptions) -> Address:
-    return Address("GRPCInferenceService", "grpc", options.address, options.port, options.reuse_port)
-
-
-def _http_address(options: HttpOptions) -> Address:
-    return Address("HTTPService", "http", options.address, options.port, options.reuse_port)
-
-
-def _metrics_address(options: MetricsOptions, http: HttpOptions) -> Address:
-    return Address("Metrics Service", "metrics", options.address or http.address, options.port)
-
-
-def _http1_limits(options: HttpOptions) -> Http1Limits:
-    return Http1Limits(
-        connections=options.max_connections,
-        body_bytes=options.max_body_bytes,
-        head_timeout_s=options.header_timeout_s,
-        body_timeout_s=options.body_timeout_s,
-        idle_timeout_s=options.idle_timeout_s,
-    )
-
-
-def _http2_limits(options: GrpcOptions) -> Http2Limits:
-    return Http2Limits(concurrent_streams=options.max_concurrent_streams, message_bytes=options.max_message_bytes)

@@ -4,11 +4,13 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.core.errors import InferError, internal
+from naiad.server.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
 
@@ -89,23 +91,32 @@ class Endpoint:
         listener: socket.socket,
         connections: Connections,
         protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._address = address
         self._listener = listener
         self._protocol = protocol
+        self._tls = tls
         self._server: asyncio.AbstractServer | None = None
         self.connections = connections
 
     async def listen(self) -> None:
         """Begin to accept and log where. Raises InferError when another process was faster to listen."""
+        # asyncio takes the timeouts only with a context.
+        tls = self._tls
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._protocol, sock=self._listener, backlog=_BACKLOG
+                self._protocol,
+                sock=self._listener,
+                backlog=_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
             )
         except OSError as error:
             raise _refused(self._address, error) from error
         host, port = self._listener.getsockname()[:2]
-        _log.info("Started %s at %s:%d", self._address.service, host, port)
+        _log.info("Started %s at %s:%d%s", self._address.service, host, port, " with TLS" if tls else "")
 
     def stop_listening(self) -> None:
         """Accept no more connections; those that are open stay."""

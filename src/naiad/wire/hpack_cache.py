@@ -74,6 +74,11 @@ class HeaderDecoder:
             blocks[block] = head
         return head
 
+    def forget_memos(self) -> None:
+        """Drop what was derived from the heads that are remembered."""
+        for head in (*self.cached.values(), *self.cached_static.values()):
+            head.memo = None
+
     def decode_fields(self, block: bytes) -> Fields:
         """Return the fields of trailers, never from the cache. Raises as `decode_request` does."""
         return self._decode(block)

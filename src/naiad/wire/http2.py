@@ -124,6 +124,10 @@ class Http2Connection(Generic[S]):
         """The last GOAWAY has been sent and no stream is open."""
         return self._goaway_last_id >= 0 and not self._streams
 
+    def forget_memos(self) -> None:
+        """Drop what the transport has derived from request heads."""
+        self._decoder.forget_memos()
+
     def start_drain(self) -> None:
         """Ask the peer to open no more streams (RFC 9113 6.8): GOAWAY twice, the second after a round trip."""
         if self._is_draining or self._is_closed:

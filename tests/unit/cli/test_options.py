@@ -156,10 +156,8 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
     [
         "--model-control-mode=poll",
         "--load-model=m",
-        "--grpc-use-ssl=true",
         "--rate-limit=execution_count",
         "--cache-config=local,size=1",
-        "--http-restricted-api=health:a=b",
         "--trace-config=level=TIMESTAMPS",
         "--allow-sagemaker=true",
     ],

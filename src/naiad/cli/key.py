@@ -1,0 +1,45 @@
+"""`naiad key new`: make an API key."""
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+
+from naiad.config.api_keys import KEY_CATEGORIES, format_line, parse_categories
+
+_DESCRIPTION = """\
+Print a fresh API key, for its holder, and the line for the server's --api-key-file, which does not tell the key.
+The key goes to standard error and the line to standard output: naiad key new NAME CATEGORIES >> FILE
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print a key and its line and return the exit status: 2 for a bad command."""
+    parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    new = verbs.add_parser("new", description=_DESCRIPTION)
+    new.add_argument("name", help="a name for the holder, without spaces; the server's messages show it")
+    new.add_argument(
+        "categories",
+        nargs="?",
+        default="inference,health,metadata",
+        help=f"what the key opens, separated by commas: all, or of {', '.join(KEY_CATEGORIES)}; default %(default)s",
+    )
+    options = parser.parse_args(argv)
+    try:
+        line, key = new_key(options.name, options.categories)
+    except ValueError as error:
+        print(f"naiad key new: {error}", file=sys.stderr)
+        return 2
+    print(f"key of {options.name}, shown only now: {key}", file=sys.stderr)
+    print(line)
+    return 0
+
+
+def new_key(name: str, categories: str) -> tuple[str, str]:
+    """Return the line of a fresh key, and the key. Raises ValueError for a bad name or category."""
+    if not name or name.startswith("#") or name.split() != [name]:
+        raise ValueError(f"'{name}' is not a name: one word that does not begin with '#'")
+    parse_categories(categories)
+    key = "naiad_" + secrets.token_urlsafe(32)
+    return format_line(name, categories.split(","), key), key

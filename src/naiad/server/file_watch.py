@@ -1,0 +1,64 @@
+"""Files that may be exchanged while the server runs: certificates, API keys."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+
+from naiad.core.errors import InferError
+from naiad.core.ports import Loop, TimerHandle
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL_S = 1.0
+
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+class FileWatch:
+    """Calls `reload` after one of `paths` has changed; what it raises is logged, and the old content stays in use."""
+
+    def __init__(self, loop: Loop, paths: Sequence[str], reload: Callable[[], None]) -> None:
+        self._loop = loop
+        self._paths = paths
+        self._reload = reload
+        self._seen = self._signature()
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to look, once a second."""
+        self._timer = self._loop.call_later(_INTERVAL_S, self._on_timer)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        self.start()
+        self.check()
+
+    def check(self) -> None:
+        """Look once."""
+        signature = self._signature()
+        if signature == self._seen:
+            return
+        self._seen = signature
+        try:
+            self._reload()
+        except InferError as error:
+            _log.error("%s; what was read before stays in use", error.message)
+        else:
+            _log.info("read again: %s", ", ".join(self._paths))
+
+    def _signature(self) -> _Signature:
+        return tuple([_state_of(path) for path in self._paths])
+
+
+def _state_of(path: str) -> tuple[int, int, int]:
+    try:
+        # Of the file that a link leads to: mounted secrets are exchanged by their link.
+        state = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (state.st_mtime_ns, state.st_size, state.st_ino)

@@ -1,0 +1,157 @@
+"""API keys against a real server: both protocols, the metrics port, and a file that changes."""
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from naiad.cli.key import new_key
+from support.model_repository import write_identity
+from support.server_process import ServerProcess
+
+ROWS = np.arange(4, dtype=np.float32).reshape(1, 4)
+
+
+class Guarded:
+    """A server and its key file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "keys"
+        ci_line, self.ci = new_key("ci", "inference")
+        scrape_line, self.scrape = new_key("prometheus", "metrics")
+        self.lines = [ci_line, scrape_line, "anyone health -"]
+        self.file.write_text("\n".join(self.lines))
+        write_identity(directory / "models")
+        flags = (f"--model-repository={directory / 'models'}", f"--api-key-file={self.file}")
+        self.server = ServerProcess(directory / "log", *flags)
+        self.server.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    made = Guarded(tmp_path_factory.mktemp("guarded"))
+    yield made
+    made.server.stop()
+
+
+def _infer_http(guarded: Guarded, headers: dict[str, str]) -> None:
+    with triton_http.InferenceServerClient(guarded.server.http_url) as client:
+        tensor = triton_http.InferInput("INPUT0", ROWS.shape, "FP32")
+        tensor.set_data_from_numpy(ROWS)
+        assert np.array_equal(client.infer("identity", [tensor], headers=dict(headers)).as_numpy("OUTPUT0"), ROWS)
+
+
+def _infer_grpc(client: triton_grpc.InferenceServerClient, headers: dict[str, str]) -> None:
+    tensor = triton_grpc.InferInput("INPUT0", ROWS.shape, "FP32")
+    tensor.set_data_from_numpy(ROWS)
+    assert np.array_equal(client.infer("identity", [tensor], headers=dict(headers)).as_numpy("OUTPUT0"), ROWS)
+
+
+def test_key_opens_its_category_on_both_protocols(guarded: Guarded) -> None:
+    bearer = {"authorization": f"Bearer {guarded.ci}"}
+    _infer_http(guarded, bearer)
+    with triton_grpc.InferenceServerClient(guarded.server.grpc_url) as client:
+        _infer_grpc(client, bearer)
+
+
+def test_without_a_key_only_open_categories_answer(guarded: Guarded) -> None:
+    server = guarded.server
+    assert server.get("/v2/health/ready").status == 200
+    refused = server.get("/v2/models/identity")
+    assert refused.status == 401
+    assert refused.headers["WWW-Authenticate"].startswith("Bearer")
+    assert "API key" in refused.json["error"]
+    with triton_grpc.InferenceServerClient(server.grpc_url) as client:
+        assert client.is_server_ready()
+        with pytest.raises(InferenceServerException) as failed:
+            _infer_grpc(client, {})
+        assert failed.value.status() == "StatusCode.UNAUTHENTICATED"
+        with pytest.raises(InferenceServerException) as failed:
+            client.get_model_repository_index(headers={"authorization": f"Bearer {guarded.ci}"})
+        assert failed.value.status() == "StatusCode.PERMISSION_DENIED"
+        assert "'ci'" in failed.value.message()
+
+
+def test_stream_without_a_key_ends_unauthenticated(guarded: Guarded) -> None:
+    errors: queue.Queue[object] = queue.Queue()
+    with triton_grpc.InferenceServerClient(guarded.server.grpc_url) as client:
+        client.start_stream(lambda result, error: errors.put(error))
+        assert "UNAUTHENTICATED" in str(errors.get(timeout=20))
+
+
+def test_metrics_need_their_key(guarded: Guarded) -> None:
+    server = guarded.server
+    assert server.get("/metrics", url=server.metrics_url).status == 401
+    for key, status in ((guarded.ci, 403), (guarded.scrape, 200)):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert server.request("GET", "/metrics", headers=headers, url=server.metrics_url).status == status
+
+
+def test_keys_are_not_logged_and_plain_text_is_warned_of(guarded: Guarded) -> None:
+    log = guarded.server.log_text()
+    assert "API keys travel in plain text" in log
+    assert guarded.ci not in log
+
+
+def test_changed_file_counts_also_on_open_connections(guarded: Guarded) -> None:
+    server = guarded.server
+    line, fresh = new_key("fresh", "inference")
+    with triton_grpc.InferenceServerClient(server.grpc_url) as client:
+        _infer_grpc(client, {"authorization": f"Bearer {guarded.ci}"})
+        guarded.file.write_text("\n".join([line, *guarded.lines[1:]]))
+        server.wait_log("read again: .*keys")
+        with pytest.raises(InferenceServerException) as failed:
+            _infer_grpc(client, {"authorization": f"Bearer {guarded.ci}"})
+        assert failed.value.status() == "StatusCode.UNAUTHENTICATED"
+        _infer_grpc(client, {"authorization": f"Bearer {fresh}"})
+    guarded.file.write_text("nonsense\n")
+    server.wait_log("line 1: expected .*; what was read before stays in use")
+    _infer_http(guarded, {"authorization": f"Bearer {fresh}"})
+    guarded.file.write_text("\n".join([*guarded.lines, "# as before"]))
+    server.wait_log(r"(?s)read again:.*read again:")
+
+
+def test_bad_key_file_ends_the_start(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    server = ServerProcess(
+        tmp_path / "log", f"--model-repository={tmp_path / 'models'}", f"--api-key-file={tmp_path / 'none'}"
+    )
+    try:
+        assert server.wait_exit() == 1
+        assert "--api-key-file" in server.log_text()
+        assert "No such file" in server.log_text()
+    finally:
+        server.stop()
+
+
+def test_page_of_an_allowed_origin_calls_with_its_key(tmp_path: Path) -> None:
+    """What a browser does: a preflight without credentials, then the call itself."""
+    line, key = new_key("page", "inference")
+    (tmp_path / "keys").write_text(line)
+    write_identity(tmp_path / "models")
+    flags = (f"--model-repository={tmp_path / 'models'}", f"--api-key-file={tmp_path / 'keys'}")
+    server = ServerProcess(tmp_path / "log", *flags, "--http-cors-origin=https://page.example")
+    try:
+        server.wait_started()
+        path, origin = "/v2/models/identity/infer", {"Origin": "https://page.example"}
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        preflight = server.request("OPTIONS", path, headers={**origin, **asked})
+        assert preflight.status == 200
+        assert preflight.headers["Access-Control-Allow-Headers"] == "authorization"
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[2]}]}'
+        answer = server.request("POST", path, body, {**origin, "Authorization": f"Bearer {key}"})
+        assert answer.json["outputs"][0]["data"] == [2.0]
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example"
+        refused = server.request("POST", path, body, origin)
+        assert refused.status == 401
+        assert (
+            refused.headers["Access-Control-Allow-Origin"] == "https://page.example"
+        )  # so that the page can say why
+        assert server.request("OPTIONS", path, headers={"Origin": "https://evil.example", **asked}).status == 401
+    finally:
+        server.stop()

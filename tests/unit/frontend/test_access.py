@@ -1,0 +1,138 @@
+"""Restricted categories: Triton's texts and codes, on both protocols, before anything else is looked at."""
+
+import json
+from typing import Any
+
+import pytest
+
+from naiad.config.security import RequiredHeader
+from naiad.frontend.access import AllOf, Restrictions
+from naiad.frontend.http2_plan import make_plan
+from naiad.frontend.router import Route, Router
+from naiad.wire.http2_headers import RequestHead, encode_fields
+
+ADMIN = RequiredHeader("Admin-Key", "s3cret")
+
+
+class Exchange:
+    def __init__(self, method: str, path: str, **headers: str) -> None:
+        self.method, self.path = method, path
+        self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        self.answer: tuple[int, Any] | None = None
+
+    def respond(self, status: int, headers: Any, parts: Any) -> None:
+        assert self.answer is None
+        body = b"".join(parts)
+        self.answer = (status, json.loads(body) if body else None)
+
+
+def restricted_router(*categories: str) -> tuple[Router, list[str]]:
+    reached: list[str] = []
+
+    def act(exchange: Any, arguments: Any) -> None:
+        reached.append(exchange.path)
+        exchange.respond(200, (), ())
+
+    router = Router(
+        [
+            Route(r"/v2/models/(?P<model>[^/]+)/infer", {"POST": act}),
+            Route(r"/v2/models/(?P<model>[^/]+)/config", {"GET": act}),
+        ]
+    )
+    router.restrict(Restrictions(dict.fromkeys(categories, ADMIN), "API"))
+    return router, reached
+
+
+def ask(router: Router, exchange: Exchange) -> tuple[int, Any]:
+    router.handle(exchange)  # type: ignore[arg-type]
+    assert exchange.answer is not None
+    return exchange.answer
+
+
+def test_restricted_route_names_the_header_it_expects() -> None:
+    router, reached = restricted_router("model-config")
+    refused = (403, {"error": "This API is restricted, expecting header 'Admin-Key'"})
+    assert ask(router, Exchange("GET", "/v2/models/m/config")) == refused
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="wrong")) == refused
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="")) == refused
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="s3cret ")) == refused
+    assert reached == []
+
+
+def test_right_header_opens_a_restricted_route() -> None:
+    router, reached = restricted_router("model-config")
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="s3cret")) == (200, None)
+    assert ask(router, Exchange("HEAD", "/v2/models/m/config", admin_key="s3cret")) == (200, None)
+    assert len(reached) == 2
+
+
+def test_other_categories_stay_open() -> None:
+    router, reached = restricted_router("model-config")
+    assert ask(router, Exchange("POST", "/v2/models/m/infer")) == (200, None)
+    assert reached == ["/v2/models/m/infer"]
+
+
+def test_restriction_comes_before_the_method() -> None:
+    router, _ = restricted_router("model-config")
+    assert ask(router, Exchange("PUT", "/v2/models/m/config"))[0] == 403
+    assert ask(router, Exchange("PUT", "/v2/models/m/config", admin_key="s3cret"))[0] == 405
+
+
+def test_restriction_holds_for_paths_that_were_met_before() -> None:
+    router, reached = restricted_router()
+    ask(router, Exchange("GET", "/v2/models/m/config"))
+    router.restrict(Restrictions({"model-config": ADMIN}, "API"))
+    assert ask(router, Exchange("GET", "/v2/models/m/config"))[0] == 403
+    assert len(reached) == 1
+
+
+class Service:
+    def is_streaming(self, path: str) -> bool:
+        return path.endswith("StreamInfer")
+
+
+def plan(method: str, **metadata: str) -> Any:
+    pseudo = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/inference.GRPCInferenceService/" + method.encode(),
+    }
+    fields = [(b"content-type", b"application/grpc")]
+    fields += [(name.replace("_", "-").encode(), value.encode()) for name, value in metadata.items()]
+    head = RequestHead(pseudo, tuple(fields), -1, "", False)
+    key = RequiredHeader("triton-grpc-protocol-admin", "s3cret")
+    rule = Restrictions({"inference": key, "model-repository": key}, "protocol")
+    return make_plan(head, Service(), rule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "RepositoryModelLoad"])
+def test_restricted_call_ends_unavailable(method: str) -> None:
+    for metadata in ({}, {"triton_grpc_protocol_admin": "wrong"}, {"admin": "s3cret"}):
+        block = plan(method, **metadata).refusal_block
+        assert encode_fields([(b"grpc-status", b"14")]) in block
+        assert b"This protocol is restricted, expecting header 'triton-grpc-protocol-admin'" in block
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "RepositoryModelLoad"])
+def test_right_metadata_opens_a_restricted_call(method: str) -> None:
+    assert plan(method, triton_grpc_protocol_admin="s3cret").refusal_block is None
+
+
+def test_unrestricted_call_is_answered() -> None:
+    assert plan("ServerLive").refusal_block is None
+
+
+def test_value_is_not_shown_where_options_are_printed() -> None:
+    assert "s3cret" not in repr(ADMIN)
+
+
+def test_first_rule_that_refuses_counts() -> None:
+    first = Restrictions({"health": RequiredHeader("a", "1")}, "API")
+    second = Restrictions({"health": RequiredHeader("b", "2"), "trace": RequiredHeader("c", "3")}, "API")
+    both = AllOf(first, second)
+    assert both.concerns("trace")
+    assert not both.concerns("logging")
+    refusal = both.refusal("health", {b"b": b"2"}.get)
+    assert refusal is not None
+    assert "'a'" in refusal.message
+    assert both.refusal("health", {b"a": b"1", b"b": b"2"}.get) is None
