@@ -67,6 +67,10 @@ class Instance(abc.ABC):
         returned (`time.monotonic_ns`); the caller stamps `exec_start_ns` before and `exec_end_ns` after.
         A request that fails alone gets a response with `error`. Raise InferError to fail the whole batch; any other
         exception fails the batch too and is logged with its traceback.
+
+        Of a decoupled model it returns no responses: it sends them through `batch.emit`, as many as it likes, also
+        after it has returned and has been given another batch. Every request needs its `final` response, which may
+        be `empty_final` or carry an `error`. When it raises, the requests that are still open are answered with that.
         """
 
     @property

@@ -1,8 +1,12 @@
 """A batch: the requests that one instance executes together, and the moments of that execution."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
+
+if TYPE_CHECKING:
+    from naiad.core.response import InferResponse
 
 
 class Batch:
@@ -15,6 +19,7 @@ class Batch:
     __slots__ = (
         "compute_end_ns",
         "compute_start_ns",
+        "emit",
         "exec_end_ns",
         "exec_start_ns",
         "release_reason",
@@ -28,6 +33,9 @@ class Batch:
         """Total rows over all requests."""
         self.release_reason = release_reason
         """Why the scheduler closed it: full, preferred, delay, shape, priority, idle."""
+        self.emit: "Callable[[InferRequest, InferResponse], None] | None" = None
+        """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
+        returned, until the one that is `final`."""
         self.exec_start_ns = 0
         self.compute_start_ns = 0
         self.compute_end_ns = 0

@@ -14,6 +14,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.delivery import Delivery
+from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.scheduler.api import Scheduler
@@ -65,6 +66,9 @@ class ServedModel:
         self._error_header = ResponseHeader(name, self.version, ())
         keeps_order = config.dynamic_batching.preserve_ordering and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
+        self._emission = Emission(self._deliver) if self.is_decoupled else None
+        if self._emission is not None:
+            loop.call_soon_threadsafe(self._emission.bind_loop_thread)
         self._lock = threading.Lock()
         self._idle: list[Driver] = []
         self._executing = 0
@@ -151,7 +155,8 @@ class ServedModel:
     @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute."""
-        return self._scheduler.pending_count + self._executing
+        open_count = self._emission.open_count if self._emission is not None else 0
+        return self._scheduler.pending_count + self._executing + open_count
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -188,6 +193,10 @@ class ServedModel:
             left = self._scheduler.drain()
         self._drop([(request, self._stopped(request)) for request in left])
         finished = not left and all(ended)
+        if self._emission is not None and not self._emission.wait_closed(max(0.0, deadline - time.monotonic())):
+            unfinished = unavailable(f"model '{self.name}' was stopped before it had sent its final response")
+            self._emission.abandon(InferResponse(self._error_header, error=unfinished))
+            finished = False
         for instance in self._instances:
             instance.close()
         self._backend_model.close()
@@ -231,7 +240,10 @@ class ServedModel:
                 dropped = self._scheduler.expire(now_ns)
             batch = self._scheduler.take(now_ns)
             if batch is not None:
-                self._executing += len(batch.requests)
+                if self._emission is not None:
+                    self._emission.begin(batch)
+                else:
+                    self._executing += len(batch.requests)
                 if self._idle and self._scheduler.pending_count:
                     other = self._idle.pop()
             elif self._stopping and not self._scheduler.pending_count:
@@ -278,6 +290,9 @@ class ServedModel:
 
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed; callable on any thread."""
+        if self._emission is not None:
+            self._complete_decoupled(batch, responses, on_loop=on_loop)
+            return
         if len(responses) != len(batch.requests):
             count = len(batch.requests)
             wrong = internal(f"backend gave {len(responses)} responses for {count} requests")
@@ -287,6 +302,16 @@ class ServedModel:
         self.statistics.record_batch(batch, responses, end_ns)
         self._executing_ended(batch)
         self._deliver(batch.requests, responses, on_loop=on_loop)
+
+    def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+        """Count a batch whose instance is free again; its requests stay open until their final responses."""
+        if responses:
+            self.fail(batch, internal("backend returned responses of a decoupled model"), on_loop=on_loop)
+            return
+        batch.exec_end_ns = end_ns = _now_ns()
+        batch.compute_start_ns = batch.compute_start_ns or end_ns
+        batch.compute_end_ns = batch.compute_end_ns or end_ns
+        self.statistics.record_batch(batch, (), end_ns)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
@@ -301,8 +326,11 @@ class ServedModel:
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch_failure(batch, end_ns)
-        self._executing_ended(batch)
         response = InferResponse(self._error_header, error=error)
+        if self._emission is not None:
+            self._emission.fail(batch.requests, response)
+            return
+        self._executing_ended(batch)
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
     def _executing_ended(self, batch: Batch) -> None:

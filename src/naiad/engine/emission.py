@@ -1,0 +1,92 @@
+"""The answers of a decoupled model: which of its requests are open, and how each response reaches the loop."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from naiad.core.batch import Batch
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+
+_log = logging.getLogger(__name__)
+
+
+class _Deliver(Protocol):
+    def __call__(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
+    ) -> None: ...
+
+
+class Emission:
+    """Takes the responses that instances emit, from any thread, until the final one of each request.
+
+    A request is open from the moment its batch is handed to an instance until its final response. Bounded by the
+    requests in flight; what is emitted waits in the delivery, then in the frontends, which bound it per peer.
+    """
+
+    def __init__(self, deliver: _Deliver) -> None:
+        """`deliver` takes requests and their responses, and says whether it is called on the loop."""
+        self._deliver = deliver
+        self._open: dict[int, InferRequest] = {}
+        self._changed = threading.Condition()
+        self._loop_thread = 0
+
+    def bind_loop_thread(self) -> None:
+        """Note that the calling thread is the event loop's: what is emitted on it is delivered at once."""
+        self._loop_thread = threading.get_ident()
+
+    @property
+    def open_count(self) -> int:
+        """Requests that were handed to an instance and have not had their final response."""
+        return len(self._open)
+
+    def begin(self, batch: Batch) -> None:
+        """Open the requests of a batch that is about to be executed."""
+        # Without the lock (an insertion is atomic): the caller may hold one that `deliver` takes as well.
+        for request in batch.requests:
+            self._open[id(request)] = request
+        batch.emit = self.emit
+
+    def emit(self, request: InferRequest, response: InferResponse) -> None:
+        """Send one response; callable from any thread. A request that is complete takes no more of them."""
+        # hot: once a response
+        key = id(request)
+        with self._changed:
+            # The request itself is compared: an id may be another request's by now.
+            if self._open.get(key) is not request:
+                _log.debug("a response for request '%s', which is complete, was dropped", request.id)
+                return
+            if response.final:
+                del self._open[key]
+                if not self._open:
+                    self._changed.notify_all()
+            on_loop = threading.get_ident() == self._loop_thread
+            if not on_loop:
+                # Under the lock, so that responses from several threads keep the order in which they were taken.
+                self._deliver((request,), (response,))
+        if on_loop:
+            self._deliver((request,), (response,), on_loop=True)
+
+    def fail(self, requests: Sequence[InferRequest], response: InferResponse) -> None:
+        """Answer with `response` those of `requests` that are open."""
+        for request in requests:
+            if self._open.get(id(request)) is request:
+                self.emit(request, response)
+
+    def wait_closed(self, timeout_s: float) -> bool:
+        """Wait until no request is open; whether that came true within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._open:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not self._changed.wait(left_s):
+                    return not self._open
+        return True
+
+    def abandon(self, response: InferResponse) -> int:
+        """Answer everything that is open with `response`; return how many requests that were."""
+        left = list(self._open.values())
+        self.fail(left, response)
+        return len(left)

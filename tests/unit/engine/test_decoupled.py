@@ -1,0 +1,160 @@
+"""A decoupled model: any number of responses a request, one of them final, whatever its instance does."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, invalid_argument
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.served_model import ServedModel
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, StepLoop, config, request
+
+HEADER = ResponseHeader("m", "1", ())
+Serve = Callable[..., ServedModel]
+
+
+def part(number: int, *, final: bool = False) -> InferResponse:
+    return InferResponse(HEADER, [], parameters={"number": number}, final=final)
+
+
+def completion() -> InferResponse:
+    return InferResponse(HEADER, [], final=True, empty_final=True)
+
+
+@pytest.fixture
+def loop() -> StepLoop:
+    return StepLoop()
+
+
+@pytest.fixture
+def serve(loop: StepLoop) -> Iterator[Serve]:
+    served: list[ServedModel] = []
+
+    def make(script: Callable[[Batch], Sequence[InferResponse]], stop_s: float = 5.0) -> ServedModel:
+        made = config(max_batch_size=4, model_transaction_policy={"decoupled": True})
+        model = ServedModel(
+            name="m",
+            version=1,
+            config=made,
+            backend_model=ScriptedModel(),
+            instances=[ScriptedInstance(script)],
+            scheduler=create_scheduler(made),
+            statistics=ModelStatistics("m", "1"),
+            loop=loop,
+        )
+        served.append(model)
+        return model
+
+    yield make
+    for model in served:
+        model.stop(0.0)
+
+
+def numbers(answers: Answers) -> list[tuple[str, object, bool]]:
+    return [(name, response.parameters.get("number"), response.final) for name, response in answers.received]
+
+
+def test_every_response_arrives_in_order(serve: Serve, loop: StepLoop) -> None:
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        assert batch.emit is not None
+        for number in range(3):
+            batch.emit(batch.requests[0], part(number))
+        batch.emit(batch.requests[0], completion())
+        return ()
+
+    answers = Answers()
+    model = serve(script)
+    model.submit(request(answers, "a"))
+    loop.run_until(lambda: len(answers) == 4)
+    assert numbers(answers) == [("a", 0, False), ("a", 1, False), ("a", 2, False), ("a", None, True)]
+    assert model.in_flight_count == 0
+
+
+def test_responses_after_execute_has_returned_and_beside_the_next_batch(serve: Serve, loop: StepLoop) -> None:
+    batches: list[Batch] = []
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        batches.append(batch)
+        return ()
+
+    answers = Answers()
+    model = serve(script)
+    model.submit(request(answers, "a"))
+    while not batches:
+        threading.Event().wait(0.001)
+    model.submit(request(answers, "b"))
+    while len(batches) < 2:
+        threading.Event().wait(0.001)
+    assert model.in_flight_count == 2
+    first, second = batches
+    assert first.emit is not None
+    assert second.emit is not None
+    second.emit(second.requests[0], part(1, final=True))
+    first.emit(first.requests[0], part(2, final=True))
+    loop.run_until(lambda: len(answers) == 2)
+    assert numbers(answers) == [("b", 1, True), ("a", 2, True)]
+    assert model.in_flight_count == 0
+
+
+def test_a_response_after_the_final_one_is_dropped(serve: Serve, loop: StepLoop) -> None:
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        assert batch.emit is not None
+        batch.emit(batch.requests[0], part(1, final=True))
+        batch.emit(batch.requests[0], part(2, final=True))
+        batch.emit(batch.requests[0], part(3))
+        return ()
+
+    answers = Answers()
+    model = serve(script)
+    model.submit(request(answers, "a"))
+    model.submit(request(answers, "b"))
+    loop.run_until(lambda: len(answers) == 2)
+    assert numbers(answers) == [("a", 1, True), ("b", 1, True)]
+
+
+def test_open_requests_are_answered_when_execute_raises(serve: Serve, loop: StepLoop) -> None:
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        assert batch.emit is not None
+        batch.emit(batch.requests[0], part(1))
+        raise invalid_argument("not today")
+
+    answers = Answers()
+    model = serve(script)
+    model.submit(request(answers, "a"))
+    loop.run_until(lambda: len(answers) == 2)
+    last = answers.received[-1][1]
+    assert last.final
+    assert last.error is not None
+    assert last.error.message == "not today"
+
+
+def test_returning_responses_is_a_fault_of_the_backend(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    model = serve(lambda batch: [part(0, final=True) for _ in batch.requests])
+    model.submit(request(answers, "a"))
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.code is ErrorCode.INTERNAL
+
+
+def test_stopping_waits_for_open_requests_and_answers_those_that_stay_open(serve: Serve, loop: StepLoop) -> None:
+    started = threading.Event()
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        started.set()
+        return ()
+
+    answers = Answers()
+    model = serve(script)
+    model.submit(request(answers, "a"))
+    assert started.wait(10)
+    assert not model.stop(0.05)
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.code is ErrorCode.UNAVAILABLE
