@@ -25,6 +25,7 @@ class Batch:
         "release_reason",
         "requests",
         "size",
+        "slots",
     )
 
     def __init__(self, requests: Sequence[InferRequest], size: int, release_reason: str = "idle") -> None:
@@ -36,6 +37,8 @@ class Batch:
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
         """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
         returned, until the one that is `final`."""
+        self.slots: Sequence[int] = ()
+        """Direct sequences only: the row that each request belongs into, ascending; the rows between stay empty."""
         self.exec_start_ns = 0
         self.compute_start_ns = 0
         self.compute_end_ns = 0

@@ -108,6 +108,7 @@ class InferRequest:
         "lane",
         "model",
         "on_response",
+        "sequence",
         "shape_key",
     )
 
@@ -141,6 +142,8 @@ class InferRequest:
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.sequence: Any = None
+        """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

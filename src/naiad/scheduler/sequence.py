@@ -206,7 +206,9 @@ def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferReques
 
 def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
     """Return requests with the answer for those whose sequence was cancelled."""
-    return [Dropped(request, InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)) for request in requests]
+    return [
+        Dropped(request, InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)) for request in requests
+    ]
 
 
 def _prefix(request: InferRequest) -> str:

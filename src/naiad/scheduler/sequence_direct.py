@@ -15,7 +15,7 @@ class DirectSequenceScheduler(SequenceScheduler):
     the rows between are for whoever executes it to fill. A request of another shape than the first waits a round.
     """
 
-    def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
+    def __init__(
         self,
         *,
         model_name: str,

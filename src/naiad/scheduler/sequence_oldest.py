@@ -12,7 +12,7 @@ from naiad.scheduler.sequence_scheduler import SequenceScheduler
 class OldestSequenceScheduler(SequenceScheduler):
     """A dynamic batcher for each instance, into which every sequence feeds one request at a time."""
 
-    def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
+    def __init__(
         self,
         *,
         model_name: str,
