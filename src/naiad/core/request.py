@@ -40,13 +40,15 @@ class RequestHeader:
 
     Clients send the same header again and again; decoders intern headers by their bytes, so one header
     object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission`, a memo that belongs to the engine.
+    `admission` and `execution`, memos that belong to the engine.
     """
 
     __slots__ = (
         "admission",
         "binary_output_default",
+        "execution",
         "inputs",
+        "layout",
         "model_name",
         "model_version",
         "outputs",
@@ -92,6 +94,9 @@ class RequestHeader:
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.admission: object | None = None
+        self.execution: Any = None
+        self.layout: RequestHeader | None = None
+        """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
 
 class InferRequest:

@@ -46,7 +46,8 @@ class Scheduler(abc.ABC):
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return the next batch for an instance that is free, or None when nothing should run now.
 
-        Everything that was taken for this instance before, and is not decoupled, has been executed. None although requests wait means that they are held back to grow the batch: call again at `wake_ns`.
+        Everything that was taken for this instance before, and is not decoupled, has been executed.
+        None although requests wait means that they are held back to grow the batch: call again at `wake_ns`.
         """
 
     @abc.abstractmethod
