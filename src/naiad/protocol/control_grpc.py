@@ -198,7 +198,6 @@ _REFUSED: Mapping[str, str] = {
     "CudaSharedMemoryUnregister": _SHARED_MEMORY,
     "TraceSetting": "this server has no trace settings",
     "LogSettings": "set log levels with the --log-* options when the server starts",
-    "ModelStreamInfer": "use ModelInfer, which answers each request by itself",
 }
 """Calls of the protocol that this server does not serve, with what to do instead."""
 
