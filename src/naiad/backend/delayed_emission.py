@@ -9,6 +9,9 @@ from typing import Protocol
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 
+_CONGESTED_NS = 50_000_000
+"""After this a request whose client did not take its responses is looked at again."""
+
 Emit = Callable[[InferRequest, InferResponse], None]
 
 
@@ -65,6 +68,10 @@ class DelayedEmission:
             if entry is None:
                 return
             due_ns, _, responses, emit = entry
+            if responses.request.is_congested and not responses.request.cancelled:
+                with self._changed:
+                    self._push(time.monotonic_ns() + _CONGESTED_NS, responses, emit)
+                continue
             response = responses.next_response()
             emit(responses.request, response)
             if not response.final:

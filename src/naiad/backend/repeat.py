@@ -2,8 +2,8 @@
 
 As Triton's backend of this name: inputs IN (INT32 [-1]), DELAY (UINT32 [-1], milliseconds before each response) and
 WAIT (UINT32 [1], milliseconds until `execute` returns); outputs OUT (INT32 [1], the element) and IDX (UINT32 [1], its
-position). With a WAIT shorter than the delays the instance takes its next batch while it still answers. An empty final
-response follows the last element.
+position). With a WAIT shorter than the delays the instance takes its next batch while it still answers. The last
+response is followed by an empty final one.
 """
 
 import struct

@@ -109,6 +109,7 @@ class InferRequest:
         "data",
         "header",
         "id",
+        "is_congested",
         "lane",
         "model",
         "on_response",
@@ -136,6 +137,9 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
+        self.is_congested = False
+        """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
+        it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""

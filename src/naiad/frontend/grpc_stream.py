@@ -56,6 +56,7 @@ class InferStream:
         "_decode",
         "_engine",
         "_forwarding",
+        "_is_congested",
         "_is_draining",
         "_is_half_closed",
         "_is_held",
@@ -78,6 +79,7 @@ class InferStream:
         self._order: deque[_Turn] = deque()
         """Unanswered requests of ordinary models."""
         self._is_held = False
+        self._is_congested = False
         self._is_half_closed = False
         self._is_draining = False
         self._is_over = False
@@ -131,6 +133,8 @@ class InferStream:
 
     def writable(self) -> None:
         """Go on if there is room again."""
+        if self._is_congested and self._call.queued_bytes <= MAX_QUEUED_BYTES // 2:
+            self._set_congested(False)
         if self._is_held and not self._is_over and self._has_room():
             self._is_held = False
             self._call.release()
@@ -202,8 +206,9 @@ class InferStream:
     def _send(self, parts: Sequence[Buffer]) -> None:
         call = self._call
         call.send(parts)
-        if call.queued_bytes > MAX_QUEUED_BYTES:
+        if call.queued_bytes > MAX_QUEUED_BYTES and not self._is_congested:
             self._hold()
+            self._set_congested(True)
 
     # --- requests that are refused ------------------------------------------------------------------------------
 
@@ -233,13 +238,18 @@ class InferStream:
         return (
             max(len(self._open), len(self._order)) < MAX_OPEN_REQUESTS
             and self._open_bytes < MAX_OPEN_BYTES
-            and self._call.queued_bytes <= MAX_QUEUED_BYTES // 2
+            and not self._is_congested
         )
 
     def _hold(self) -> None:
         if not self._is_held and not self._is_over:
             self._is_held = True
             self._call.hold()
+
+    def _set_congested(self, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        for request in self._open:
+            request.is_congested = is_congested
 
     def _end_if_done(self) -> None:
         if self._open or self._is_over:

@@ -59,8 +59,8 @@ def test_an_unknown_name_gets_the_nearest_one():
     error = failure(BackendRegistry({}), "onxruntime")
     assert error.code is ErrorCode.INVALID_ARG
     assert error.message.startswith(
-        "unknown backend 'onxruntime', did you mean 'onnxruntime'? available backends: identity, onnxruntime, python, "
-        "repeat."
+        "unknown backend 'onxruntime', did you mean 'onnxruntime'? available backends: identity, onnxruntime, "
+        "python, repeat."
     )
     assert "did you mean" not in failure(BackendRegistry({}), "tensorrt").message
 

@@ -1,6 +1,7 @@
 """The repeat backend, without an engine: `emit` records."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,8 +132,8 @@ def test_configurations_that_do_not_fit(change, words):
 class Scripted:
     """Responses with given delays."""
 
-    def __init__(self, name, *delays_ns):
-        self.request = name
+    def __init__(self, name, *delays_ns, is_congested=False):
+        self.request = SimpleNamespace(name=name, is_congested=is_congested, cancelled=False)
         self._delays_ns = list(delays_ns)
 
     def next_delay_ns(self):
@@ -153,4 +154,21 @@ def test_what_is_due_first_is_sent_first(monkeypatch):
     emission.begin(Scripted("now", 0), recorder)
     recorder.wait_final(3)
     emission.close()
-    assert [name for name, _ in recorder.received] == ["soon", "soon", "late", "soon", "late", "now"]
+    assert [request.name for request, _ in recorder.received] == ["soon", "soon", "late", "soon", "late", "now"]
+
+
+def test_a_congested_request_waits_while_others_go_on(monkeypatch):
+    now_ns = 0
+    monkeypatch.setattr(delayed_emission.time, "monotonic_ns", lambda: now_ns)
+    emission = DelayedEmission("test")
+    recorder = Recorder()
+    congested = Scripted("congested", 0, 0, is_congested=True)
+    emission.begin(congested, recorder)
+    emission.begin(Scripted("free", 0), recorder)
+    recorder.wait_final(1)
+    assert [request.name for request, _ in recorder.received] == ["free"]
+    congested.request.is_congested = False
+    now_ns = 10**9
+    recorder.wait_final(2)
+    emission.close()
+    assert [request.name for request, _ in recorder.received] == ["free", "congested", "congested"]

@@ -424,12 +424,14 @@ class TestBounds:
         stage.call.queued_bytes = 101
         stage.answer("a", final=False)
         assert stage.call.is_held
+        assert stage.request("a").is_congested
         stage.call.queued_bytes = 51
         stage.service.stream_writable(stage.call)
         assert stage.call.is_held
         stage.call.queued_bytes = 50
         stage.service.stream_writable(stage.call)
         assert not stage.call.is_held
+        assert not stage.request("a").is_congested
 
     def test_requests_that_are_handed_over_on_release_may_hold_again(self, stage):
         def release():
