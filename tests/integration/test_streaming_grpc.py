@@ -4,6 +4,7 @@ import asyncio
 import queue
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -200,6 +201,13 @@ class TestDecoupledModels:
     def test_unary_calls_are_refused(self, client):
         with pytest.raises(Exception, match="doesn't support models with decoupled transaction policy"):
             client.infer("repeat", repeat_inputs([1]))
+
+
+def test_the_documented_client_works_as_it_is_printed(server, capsys):
+    page = Path(__file__).parents[2] / "docs" / "streaming.md"
+    code = page.read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(code.replace("localhost:8001", server.grpc_url), str(page), "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["[4] [0]", "[2] [1]", "[0] [2]"]
 
 
 class TestAsyncio:
