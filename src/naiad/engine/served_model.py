@@ -73,7 +73,7 @@ class ServedModel:
         )
         keeps_order = asks_for_order and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
-        self._emission = Emission(self._deliver, self._on_final) if self.is_decoupled else None
+        self._emission = Emission(self._deliver, statistics.responses, self._on_final) if self.is_decoupled else None
         if self._emission is not None:
             loop.call_soon_threadsafe(self._emission.bind_loop_thread)
         self._lock = threading.Lock()
