@@ -40,13 +40,15 @@ class RequestHeader:
 
     Clients send the same header again and again; decoders intern headers by their bytes, so one header
     object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission`, a memo that belongs to the engine.
+    `admission` and `execution`, memos that belong to the engine.
     """
 
     __slots__ = (
         "admission",
         "binary_output_default",
+        "execution",
         "inputs",
+        "layout",
         "model_name",
         "model_version",
         "outputs",
@@ -96,6 +98,9 @@ class RequestHeader:
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.admission: object | None = None
+        self.execution: Any = None
+        self.layout: RequestHeader | None = None
+        """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
 
 class InferRequest:
@@ -113,6 +118,7 @@ class InferRequest:
         "lane",
         "model",
         "on_response",
+        "sequence",
         "shape_key",
     )
 
@@ -149,6 +155,8 @@ class InferRequest:
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.sequence: Any = None
+        """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

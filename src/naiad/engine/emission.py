@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from naiad.core.batch import Batch
@@ -41,10 +41,16 @@ class Emission:
     requests in flight; what is emitted waits in the delivery, then in the frontends, which bound it per peer.
     """
 
-    def __init__(self, deliver: _Deliver, statistics: ResponseStatistics) -> None:
-        """`deliver` takes requests and their responses, and says whether it is called on the loop."""
+    def __init__(
+        self, deliver: _Deliver, statistics: ResponseStatistics, on_final: Callable[[InferRequest], object]
+    ) -> None:
+        """`deliver` takes requests and their responses, and is told whether it is called on the loop.
+
+        `on_final` is called with each request that has had its final response.
+        """
         self._deliver = deliver
         self._statistics = statistics
+        self._on_final = on_final
         self._open: dict[int, _Open] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -97,6 +103,8 @@ class Emission:
                 self._deliver((request,), (response,))
         if on_loop:
             self._deliver((request,), (response,), on_loop=True)
+        if response.final:
+            self._on_final(request)
 
     def fail(self, requests: Sequence[InferRequest], response: InferResponse) -> None:
         """Answer with `response` those of `requests` that are open."""
