@@ -3,7 +3,7 @@
 Frames are made and read by this package's own code (`support.raw_http2`), not by the server's.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import hpack
@@ -146,7 +146,7 @@ class Conversation:
 
     def send(self, data: bytes) -> None:
         """Hand over bytes until the server closes the connection."""
-        size = self._piece_bytes or len(data)
+        size = self._piece_bytes or len(data) or 1
         for begin in range(0, len(data), size):
             if self.transport.is_closed:
                 return
@@ -173,6 +173,15 @@ class Conversation:
         return self.headers(stream_id, path) + frame(DATA, END_STREAM, stream_id, grpc_message(message))
 
     # What the server sends
+
+    @property
+    def streams(self) -> Collection[int]:
+        """The streams that the server has not forgotten."""
+        return self._protocol._connection.streams
+
+    def run_soon(self) -> None:
+        """Let the server do what it has put off until the end of a callback."""
+        self._loop.run()
 
     def frames(self) -> list[Frame]:
         """Return what has been written since the last call."""
