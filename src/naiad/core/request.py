@@ -57,6 +57,7 @@ class RequestHeader:
         "sequence_start",
         "shared_memory",
         "timeout_us",
+        "wants_empty_final",
     )
 
     def __init__(  # noqa: PLR0913 - the fields of the protocol's header, keyword-only
@@ -73,6 +74,7 @@ class RequestHeader:
         sequence_start: bool = False,
         sequence_end: bool = False,
         binary_output_default: bool = False,
+        wants_empty_final: bool = False,
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
     ) -> None:
         self.model_name = model_name
@@ -89,6 +91,8 @@ class RequestHeader:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.binary_output_default = binary_output_default
+        self.wants_empty_final = wants_empty_final
+        """Streams: send the final response of a decoupled model also when it has no outputs."""
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.admission: object | None = None
@@ -105,6 +109,7 @@ class InferRequest:
         "data",
         "header",
         "id",
+        "is_congested",
         "lane",
         "model",
         "on_response",
@@ -132,6 +137,9 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
+        self.is_congested = False
+        """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
+        it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""

@@ -66,7 +66,7 @@ class ServedModel:
         self._error_header = ResponseHeader(name, self.version, ())
         keeps_order = config.dynamic_batching.preserve_ordering and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
-        self._emission = Emission(self._deliver) if self.is_decoupled else None
+        self._emission = Emission(self._deliver, statistics.responses) if self.is_decoupled else None
         if self._emission is not None:
             loop.call_soon_threadsafe(self._emission.bind_loop_thread)
         self._lock = threading.Lock()
