@@ -353,7 +353,7 @@ _BACKEND = (
     Flag("backend-directory", _STRING, "Directory of backend libraries; naiad's are packages.", no_effect=True),
     Flag("repoagent-directory", _STRING, "Directory of repository agents.", no_effect=True),
     Flag("cache-directory", _STRING, "Directory of response cache libraries.", no_effect=True),
-    Flag("cache-config", Kind.SETTING, "Response cache.", only=(), repeat=True),
+    Flag("cache-config", Kind.SETTING, "Response cache.", "cache_config", repeat=True),
     Flag("rate-limit", _STRING, "Rate limiter: off.", only=("off",)),
     Flag("rate-limit-resource", _STRING, "Resources of the rate limiter.", no_effect=True, repeat=True),
 )
@@ -397,7 +397,7 @@ _DEPRECATED = (
         target="repository.auto_complete",
         negate=True,
     ),
-    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", only=("0",)),
+    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", "cache_size_bytes", minimum=0),
 )
 
 GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (

@@ -117,6 +117,10 @@ class ServerOptions:
     access: AccessOptions = field(default_factory=AccessOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
+    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Name of the response cache to its settings."""
+    cache_size_bytes: int = 0
+    """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()
     """Flags that were given and accepted, but have nothing to act on; the log says so once."""
 
@@ -189,11 +193,13 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
     sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    cache_config = _cache_config(collected.get("cache_config", ()), values[""].get("cache_size_bytes", 0))
     no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
     return ServerOptions(
         **values[""],
         **sections,
-        backend_config=_backend_config(collected.get("backend_config", ())),
+        backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
+        cache_config=cache_config,
         no_effect=tuple(dict.fromkeys(no_effect)),
     )
 
@@ -271,14 +277,23 @@ def _listed(values: Sequence[str]) -> str:
     return ", ".join(f"'{value}'" for value in values)
 
 
-def _backend_config(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Split `[<backend>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
+def _cache_config(texts: Sequence[str], size_bytes: int) -> dict[str, dict[str, str]]:
+    """Return the settings of the cache. Triton: --response-cache-byte-size means local,size."""
+    if size_bytes and texts:
+        raise OptionError("--response-cache-byte-size and --cache-config exclude each other; use --cache-config")
+    if size_bytes:
+        return {"local": {"size": str(size_bytes)}}
+    return _named_settings("cache-config", texts)
+
+
+def _named_settings(flag: str, texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Split `[<name>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
     config: dict[str, dict[str, str]] = {}
     for text in texts:
         left, _, value = text.partition("=")
         backend, _, setting = left.rpartition(",")
         if not setting:
-            raise OptionError(f"--backend-config: '{text}' names no setting; write <backend>,<setting>=<value>")
+            raise OptionError(f"--{flag}: '{text}' names no setting; write <name>,<setting>=<value>")
         config.setdefault(backend, {})[setting] = value
     return config
 
