@@ -88,7 +88,8 @@ def _parse(text: Buffer) -> Any:
 def _input(entry: Any) -> Any:
     if not isinstance(entry, simdjson.Object):
         return _plain(entry)
-    return {name: entry[name] if name == "data" else _plain(entry[name]) for name in entry}
+    # Not by `entry[name]`, which ends a name at its first NUL.
+    return {name: value if name == "data" else _plain(value) for name, value in entry.items()}
 
 
 def _plain(value: Any) -> Any:
