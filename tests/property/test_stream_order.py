@@ -1,5 +1,9 @@
 """Whatever the order of requests, answers, failures and a slow reader: a stream answers each request as promised."""
 
+import logging
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +14,16 @@ from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.protocol import service_pb2 as pb
 
 HEADER = ResponseHeader("m", "1", ())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """Log nothing: so many failures at once would be summed up, and with them those of the tests that follow."""
+    logger = logging.getLogger("naiad.request")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
 
 
 class Call:

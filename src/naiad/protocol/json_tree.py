@@ -88,7 +88,9 @@ def _parse(text: Buffer) -> Any:
 def _input(entry: Any) -> Any:
     if not isinstance(entry, simdjson.Object):
         return _plain(entry)
-    return {name: entry[name] if name == "data" else _plain(entry[name]) for name in entry}
+    # A look-up ends its name at the first NUL, and `items` would make a list of the data. No member has such a name.
+    names = [name for name in entry if "\0" not in name]
+    return {name: entry[name] if name == "data" else _plain(entry[name]) for name in names}
 
 
 def _plain(value: Any) -> Any:

@@ -321,3 +321,9 @@ def test_raw_body_for_a_model_with_several_inputs_is_refused():
     metadata = ModelMetadata("m", ["1"], "", [spec, spec], [])
     with pytest.raises(InferError, match="Raw request must only have 1 input"):
         decode_raw("m", "", b"", metadata, batching=False)
+
+
+def test_a_name_with_a_nul_is_like_any_unknown_member():
+    header, _, data = decode(body({**tensor(), "\0": 1, "data\0": 2}))
+    assert [spec.name for spec in header.inputs] == [tensor()["name"]]
+    assert len(data) == 1
