@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> None:
         "-timeout=10",
         f"-rss_limit_mb={_MIB_LIMIT}",
         f"-artifact_prefix={findings}/",
+        "-verbosity=0",
         "-print_final_stats=1",
     ]
     atheris.Setup([sys.argv[0], *flags, found], check, custom_mutator=mutate)

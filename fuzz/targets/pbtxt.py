@@ -53,8 +53,8 @@ TOKENS = tuple(
     rb"""name input output dims data_type instance_group kind count dynamic_batching preferred_batch_size parameters
     key value string_value max_batch_size ensemble_scheduling step sequence_batching oldest direct control_input
     version_policy latest all specific versions { } [ ] < > : , ; # // = - -1 0 08 0x1F 1e9 1.5f inf nan -inf true
-    false True t f "x" 'y' "\n" "\x41" "\101" "\u00e9" "\U0001F600" "\400" "\ "unterminated 'mixed" TYPE_FP32 TYPE_BOGUS
-    KIND_CPU KIND_GPU 99999999999999999999 [type.googleapis.com/x] naiad.x 1 -9223372036854775808""".split()
+    false True t f "x" 'y' "\n" "\x41" "\101" "\u00e9" "\U0001F600" "\400" "\ "unterminated 'mixed" TYPE_FP32
+    TYPE_BOGUS KIND_CPU KIND_GPU 99999999999999999999 [type.googleapis.com/x] 1 -9223372036854775808""".split()
 )
 
 
