@@ -17,8 +17,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from fuzz import campaign
+from fuzz import campaign, last_input
 from fuzz.campaign import Failure
+from fuzz.last_input import LastInput
 from fuzz.targets import TARGETS
 from fuzz.watch import MemoryGrowthError, alarmed, checked
 
@@ -57,13 +58,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(failed))
 
 
+def _last_input_of(name: str) -> Path:
+    return WORK / f"last-{name}"
+
+
+def _save(name: str, data: bytes) -> Path:
+    FINDINGS.mkdir(parents=True, exist_ok=True)
+    path = FINDINGS / f"{name}-{time.time_ns() // 1_000_000}"
+    path.write_bytes(data)
+    return path
+
+
 def _run_here(name: str, seconds: float, seed: int) -> int:
     try:
-        report = campaign.run(TARGETS[name], seconds, seed)
+        last = LastInput(_last_input_of(name), max(TARGETS[name].max_bytes, *map(len, TARGETS[name].corpus())))
+        report = campaign.run(TARGETS[name], seconds, seed, keep=last.keep)
     except Failure as failure:
-        FINDINGS.mkdir(parents=True, exist_ok=True)
-        path = FINDINGS / f"{name}-{time.time_ns() // 1_000_000}"
-        path.write_bytes(failure.data)
+        path = _save(name, failure.data)
         traceback.print_exception(failure.__cause__)
         print(f"{name}: FAILED, seed {seed}; again with: python -m fuzz {name} --input {path}", flush=True)
         return 1
@@ -96,11 +107,17 @@ def _run_apart(name: str, arguments: argparse.Namespace) -> int:
     try:
         done = subprocess.run([sys.executable, *command], timeout=arguments.seconds + _GRACE_S, check=False)
     except subprocess.TimeoutExpired:
-        print(f"{name}: FAILED, seed {seed}: hangs where Python cannot be interrupted", flush=True)
+        print(f"{name}: FAILED, seed {seed}: hangs outside Python, see {_save_last(name)}", flush=True)
         return 1
     if done.returncode < 0:
-        print(f"{name}: FAILED, seed {seed}: the interpreter was ended by signal {-done.returncode}", flush=True)
+        number = -done.returncode
+        print(f"{name}: FAILED, seed {seed}: ended by signal {number}, see {_save_last(name)}", flush=True)
     return int(done.returncode != 0)
+
+
+def _save_last(name: str) -> Path:
+    kept = _last_input_of(name)  # atheris keeps its inputs itself
+    return _save(name, last_input.read(kept)) if kept.exists() else FINDINGS
 
 
 if __name__ == "__main__":

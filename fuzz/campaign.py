@@ -5,7 +5,7 @@ Inputs that lead to an outcome that was not seen before join the corpus of the r
 
 import sys
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from random import Random
 
@@ -34,10 +34,18 @@ class Failure(Exception):  # noqa: N818 - it carries an input, its cause is the 
         self.data = data
 
 
-def run(target: Target, seconds: float, seed: int = 0, most_checks: int = sys.maxsize) -> Report:
+def run(
+    target: Target,
+    seconds: float,
+    seed: int = 0,
+    *,
+    most_checks: int = sys.maxsize,
+    keep: Callable[[bytes], object] = bool,
+) -> Report:
     """Check the corpus of `target`, then changed inputs, for so long or so many of them.
 
-    Raises Failure at the first finding, MemoryGrowthError at the end. Equal seeds give equal inputs.
+    `keep` is called with each input before it is checked. Raises Failure at the first finding, MemoryGrowthError at
+    the end. Equal seeds give equal inputs.
     """
     random = Random(seed)
     pool = list(target.corpus())
@@ -47,13 +55,16 @@ def run(target: Target, seconds: float, seed: int = 0, most_checks: int = sys.ma
     checks = 0
     with alarmed():
         for data in list(pool):
+            keep(data)
             seen.add(_check(target, data))
             checks += 1
         while checks < most_checks and (elapsed := time.monotonic() - began) < seconds:
             if not settled_mib and elapsed > seconds / 5:
                 settled_mib = resident_mib()
             for _ in range(_CHECKS_PER_LOOK):
-                _step(target, random, pool, seen)
+                data = target.mutate(random.choice(pool), random)
+                keep(data)
+                _learn(data, _check(target, data), random, pool, seen)
             checks += _CHECKS_PER_LOOK
     grown_mib = resident_mib() - settled_mib if settled_mib else 0
     if grown_mib > MIB_GROWTH:
@@ -61,9 +72,7 @@ def run(target: Target, seconds: float, seed: int = 0, most_checks: int = sys.ma
     return Report(checks, len(seen), time.monotonic() - began, grown_mib)
 
 
-def _step(target: Target, random: Random, pool: list[bytes], seen: set[Hashable]) -> None:
-    data = target.mutate(random.choice(pool), random)
-    outcome = _check(target, data)
+def _learn(data: bytes, outcome: Hashable, random: Random, pool: list[bytes], seen: set[Hashable]) -> None:
     if outcome in seen:
         return
     if len(seen) < 50 * _MAX_POOL:
