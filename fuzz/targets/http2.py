@@ -189,6 +189,10 @@ def seeds() -> list[bytes]:
             found.append(conversation)
         trailers = frame(HEADERS, 5, 9, encoder.encode([("x-trailer", "1")]))
         found.append(frame(HEADERS, 4, 9, hpack.Encoder().encode(head)) + frame(DATA, 0, 9, body) + trailers)
+    # An answer that waits for a window, which then opens, or whose stream is reset.
+    waiting = frame(SETTINGS, 0, 0, b"\0\4\0\0\0\1") + found[1]
+    found.append(waiting + frame(WINDOW_UPDATE, 0, 1, b"\0\0\x10\0") + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0"))
+    found.append(waiting + frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
     return found
 
 
