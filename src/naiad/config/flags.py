@@ -20,6 +20,8 @@ class Kind(enum.Enum):
     BOOLEAN = "<boolean>"
     SWITCH = ""
     SETTING = "<name>,<setting>=<value>"
+    ADDRESS = "<address>"
+    MODE = "<octal>"
     ORIGIN = "<origin>"
     RESTRICTION = "<category>,...:<header>=<value>"
 
@@ -52,6 +54,7 @@ class Flag:
 _INTEGER, _STRING, _BOOLEAN, _FLOAT = Kind.INTEGER, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT
 _OFF = ("false", "off", "0")
 _PORT = 65535
+_ADDRESS_FORMS = ": a name, an IPv4 or IPv6 address (:: for all), or unix:/path (naiad) for a Unix socket."
 _CATEGORIES = f"Categories: {', '.join(CATEGORIES)}."
 
 _SERVER = (
@@ -70,6 +73,12 @@ _SERVER = (
         "can take the server out first. In Kubernetes give it a few seconds more than the readiness period.",
         target="drain_s",
         minimum=0,
+    ),
+    Flag(
+        "unix-socket-mode",
+        Kind.MODE,
+        "naiad: permissions of Unix sockets, in octal; who may write may connect. 600 is the server's own user.",
+        target="unix_socket_mode",
     ),
 )
 
@@ -195,7 +204,12 @@ def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
 
 _HTTP = (
     Flag("allow-http", _BOOLEAN, "Serve HTTP.", target="http.allow"),
-    Flag("http-address", _STRING, "Address to listen on for HTTP.", target="http.address"),
+    Flag(
+        "http-address",
+        Kind.ADDRESS,
+        f"Address to listen on for HTTP{_ADDRESS_FORMS}",
+        target="http.address",
+    ),
     Flag("http-port", _INTEGER, "Port for HTTP; 0 for any.", target="http.port", minimum=0, maximum=_PORT),
     Flag("reuse-http-port", _BOOLEAN, "Let several servers share the HTTP port.", target="http.reuse_port"),
     Flag(
@@ -254,7 +268,12 @@ _HTTP = (
 
 _GRPC = (
     Flag("allow-grpc", _BOOLEAN, "Serve gRPC.", target="grpc.allow"),
-    Flag("grpc-address", _STRING, "Address to listen on for gRPC.", target="grpc.address"),
+    Flag(
+        "grpc-address",
+        Kind.ADDRESS,
+        f"Address to listen on for gRPC{_ADDRESS_FORMS}",
+        target="grpc.address",
+    ),
     Flag("grpc-port", _INTEGER, "Port for gRPC; 0 for any.", target="grpc.port", minimum=0, maximum=_PORT),
     Flag("reuse-grpc-port", _BOOLEAN, "Let several servers share the gRPC port.", target="grpc.reuse_port"),
     Flag(
@@ -324,7 +343,12 @@ _METRICS = (
     Flag("allow-metrics", _BOOLEAN, "Serve Prometheus metrics.", target="metrics.allow"),
     Flag("allow-cpu-metrics", _BOOLEAN, "Measure CPU and memory.", target="metrics.allow_cpu"),
     Flag("allow-gpu-metrics", _BOOLEAN, "Measure GPUs.", no_effect=True),
-    Flag("metrics-address", _STRING, "Address for metrics; that of HTTP by default.", target="metrics.address"),
+    Flag(
+        "metrics-address",
+        Kind.ADDRESS,
+        "Address for metrics; that of HTTP by default, or 127.0.0.1 when HTTP has a Unix socket.",
+        target="metrics.address",
+    ),
     Flag("metrics-port", _INTEGER, "Port for metrics; 0 for any.", target="metrics.port", minimum=0, maximum=_PORT),
     Flag(
         "metrics-interval-ms",

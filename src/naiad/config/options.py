@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.places import Place, problem_of_places
 from naiad.config.security import (
     GRPC_HEADER_PREFIX,
     AccessOptions,
@@ -93,7 +95,7 @@ class MetricsOptions:
     allow: bool = True
     allow_cpu: bool = True
     address: str = ""
-    """Empty: the address of HTTP."""
+    """Empty: the address of HTTP, or this machine alone when HTTP has a Unix socket."""
     port: int = 8002
     interval_ms: float = 2000.0
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +109,8 @@ class ServerOptions:
     server_id: str = "naiad"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
+    unix_socket_mode: int = 0o600
+    """Permissions of the Unix sockets that the server makes."""
     log: LogOptions = field(default_factory=LogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
@@ -119,6 +123,26 @@ class ServerOptions:
     """Backend name to settings; the settings for all backends under ""."""
     no_effect: Sequence[str] = ()
     """Flags that were given and accepted, but have nothing to act on; the log says so once."""
+
+    @property
+    def http_place(self) -> Place:
+        """Where HTTP listens."""
+        http = self.http
+        return Place("http", http.allow, http.address, http.port, self.http_tls, self.access.http_restricted)
+
+    @property
+    def grpc_place(self) -> Place:
+        """Where gRPC listens."""
+        grpc = self.grpc
+        return Place("grpc", grpc.allow, grpc.address, grpc.port, self.grpc_tls, self.access.grpc_restricted)
+
+    @property
+    def metrics_place(self) -> Place:
+        """Where the metrics are, after the defaults have had their say."""
+        metrics, http = self.metrics, self.http.address
+        return Place(
+            "metrics", metrics.allow, metrics.address or ("127.0.0.1" if is_unix(http) else http), metrics.port
+        )
 
 
 _SECTIONS: Mapping[str, type] = {
@@ -228,6 +252,15 @@ def _parse_float(text: str) -> float:
     return value
 
 
+def _parse_mode(text: str) -> int:
+    if not 3 <= len(text) <= 4 or not set(text) <= set("01234567"):
+        raise ValueError("is not a file mode; write three octal digits such as 660")
+    mode = int(text, 8)
+    if mode > 0o777:
+        raise ValueError("has bits beyond 777")
+    return mode
+
+
 def _parse_setting(text: str) -> str:
     if "=" not in text:
         raise ValueError(f"has no setting; write {Kind.SETTING.value} or <setting>=<value>")
@@ -241,6 +274,8 @@ _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.BOOLEAN: _parse_boolean,
     Kind.SWITCH: lambda _: True,
     Kind.SETTING: _parse_setting,
+    Kind.ADDRESS: check_address,
+    Kind.MODE: _parse_mode,
     Kind.ORIGIN: check_origin,
     Kind.RESTRICTION: str,
 }
@@ -330,17 +365,8 @@ def _check(options: ServerOptions) -> None:
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
-    enabled = [
-        (options.http.port, "--http-port", options.http.allow),
-        (options.grpc.port, "--grpc-port", options.grpc.allow),
-        (options.metrics.port, "--metrics-port", options.metrics.allow),
-    ]
-    seen: dict[int, str] = {}
-    for port, name, allowed in enabled:
-        if not allowed or port == 0:
-            continue
-        if port in seen:
-            raise OptionError(f"{seen[port]} and {name} are both {port}; give them different ports")
-        seen[port] = name
+    places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place)
+    if places:
+        raise OptionError(places)
     if not (options.http.allow or options.grpc.allow):
         raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")

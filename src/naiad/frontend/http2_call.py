@@ -23,6 +23,23 @@ from naiad.wire.limits import INT32_MAX
 _pack_prefix = PREFIX.pack
 
 
+class RestExchange(Protocol):
+    """What the transport does with a call that is no gRPC call but a request to REST."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the body has arrived."""
+
+    def receive(self, data: memoryview) -> None:
+        """Take a piece of the body. Raises HttpError."""
+
+    def dispatch(self, arrival_ns: int) -> None:
+        """Hand the complete request over."""
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer with an error of the transport's own."""
+
+
 class CallOwner(Protocol):
     """The connection of a call."""
 
@@ -48,6 +65,7 @@ class Http2Call(Stream):
         "assembler",
         "collected_bytes",
         "deadline_ns",
+        "exchange",
         "has_sent_headers",
         "held_bytes",
         "is_streaming",
@@ -79,6 +97,8 @@ class Http2Call(Stream):
         self.held_bytes = 0
         """Size of its message, counted by the connection while it waits for its answer; 0 for small ones."""
         # The rest is used only by requests that did not come in one piece.
+        self.exchange: RestExchange | None = None
+        """The request as REST routes see it; None for a gRPC call."""
         self.assembler: MessageAssembler | None = None
         self.message: Buffer | None = None
         self.is_streaming = False

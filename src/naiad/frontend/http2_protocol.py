@@ -1,4 +1,4 @@
-"""One gRPC connection on an event loop: the asyncio protocol around `wire.http2`.
+"""One HTTP/2 connection on an event loop, gRPC and REST: the asyncio protocol around `wire.http2`.
 
 What is answered during one callback of the loop leaves with one write. Reading pauses while the peer does not take
 our answers, and while too many bytes of requests wait for theirs.
@@ -13,10 +13,13 @@ from typing import Protocol, cast
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
-from naiad.frontend.http2_call import Http2Call
+from naiad.frontend.http1_head import HttpError
+from naiad.frontend.http2_call import Http2Call, RestExchange
 from naiad.frontend.http2_clock import Http2Clock
 from naiad.frontend.http2_deadline import DeadlineTimer
+from naiad.frontend.http2_exchange import Http2Exchange
 from naiad.frontend.http2_plan import CallPlan, make_plan
+from naiad.frontend.http2_rest import RestHead, RestSide
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http2 import Http2Connection
 from naiad.wire.http2_frames import Http2Code, Http2Error
@@ -27,6 +30,8 @@ _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 _unpack_prefix = PREFIX.unpack_from
 
+_HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED: 413}
+"""Of what the transport itself refuses."""
 _HELD_MESSAGE_BYTES = 64 * 1024
 """Smaller messages are not counted while they wait: the number of streams bounds them."""
 _HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port.\n"
@@ -44,6 +49,7 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     is_draining: bool
     rule: AccessRule | None
+    rest: RestSide | None
 
     def register(self, connection: "Http2Protocol") -> bool:
         """Add a connection; False when there are too many."""
@@ -61,6 +67,7 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._service = server.service
+        self._rest = server.rest
         self._limits = server.limits
         self._max_message_bytes = server.limits.message_bytes
         self._connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
@@ -184,6 +191,9 @@ class Http2Protocol(asyncio.Protocol):
         if plan.refusal_block is not None:
             call.refuse(plan)
             return
+        if plan.rest is not None:
+            self._begin_rest(call, plan.rest)
+            return
         call.is_streaming = plan.is_streaming
         call.assembler = MessageAssembler(self._max_message_bytes, plan.encoding)
         if plan.timeout_ns:
@@ -191,6 +201,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def body_received(self, call: Http2Call, data: memoryview) -> None:
         """Collect messages; those of a streaming call are handed over as they complete."""
+        if call.exchange is not None:
+            self._receive_rest(call, call.exchange, data)
+            return
         if call.assembler is None or call.is_local_closed:
             return
         call.progress_ns = self._arrival_ns
@@ -206,6 +219,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
         """Hand over what is left: the message of a unary call, the half close of a streaming one."""
+        if call.exchange is not None:
+            self._dispatch_rest(call, call.exchange)
+            return
         if call.assembler is None or call.is_local_closed:
             return
         try:
@@ -238,13 +254,43 @@ class Http2Protocol(asyncio.Protocol):
         self._connection.finish_drain()
         self._is_ending = True
 
+    # --- REST ---------------------------------------------------------------------------------------------------
+
+    def _begin_rest(self, call: Http2Call, head: RestHead) -> None:
+        assert self._rest is not None  # or the plan would have refused it
+        call.exchange = exchange = Http2Exchange(call, head, self._rest)
+        try:
+            exchange.begin()
+        except HttpError as error:
+            self._refuse_rest(call, exchange, error.status, error.message)
+
+    def _receive_rest(self, call: Http2Call, exchange: RestExchange, data: memoryview) -> None:
+        call.progress_ns = self._arrival_ns
+        try:
+            exchange.receive(data)
+            self._count_collected(call, exchange.received_bytes)
+        except HttpError as error:
+            self._refuse_rest(call, exchange, error.status, error.message)
+        except GrpcError as error:
+            self._refuse(call, error)
+
+    def _dispatch_rest(self, call: Http2Call, exchange: RestExchange) -> None:
+        self._count_collected(call, 0)
+        self._hold(call, exchange.received_bytes)
+        exchange.dispatch(self._arrival_ns)
+
+    def _refuse_rest(self, call: Http2Call, exchange: RestExchange, status: int, message: str) -> None:
+        exchange.refuse(status, message)
+        self._drop(call)
+
     # --- calls --------------------------------------------------------------------------------------------------
 
     def _calls(self) -> list[Http2Call]:
         return list(self._connection.streams.values())
 
     def _make_plan(self, head: RequestHead) -> CallPlan:
-        plan = make_plan(head, self._service, self._server.rule)
+        server = self._server
+        plan = make_plan(head, self._service, server.rule, serves_rest=server.rest is not None)
         head.memo = plan
         return plan
 
@@ -280,6 +326,9 @@ class Http2Protocol(asyncio.Protocol):
                 self._update_reading()
 
     def _refuse(self, call: Http2Call, error: GrpcError) -> None:
+        if call.exchange is not None:
+            self._refuse_rest(call, call.exchange, _HTTP_STATUS.get(error.status, 500), error.message)
+            return
         call.finish(error.status, error.message)
         self._drop(call)
 
