@@ -40,13 +40,15 @@ class RequestHeader:
 
     Clients send the same header again and again; decoders intern headers by their bytes, so one header
     object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission`, a memo that belongs to the engine.
+    `admission` and `execution`, memos that belong to the engine.
     """
 
     __slots__ = (
         "admission",
         "binary_output_default",
+        "execution",
         "inputs",
+        "layout",
         "model_name",
         "model_version",
         "outputs",
@@ -57,6 +59,7 @@ class RequestHeader:
         "sequence_start",
         "shared_memory",
         "timeout_us",
+        "wants_empty_final",
     )
 
     def __init__(  # noqa: PLR0913 - the fields of the protocol's header, keyword-only
@@ -73,6 +76,7 @@ class RequestHeader:
         sequence_start: bool = False,
         sequence_end: bool = False,
         binary_output_default: bool = False,
+        wants_empty_final: bool = False,
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
     ) -> None:
         self.model_name = model_name
@@ -89,9 +93,14 @@ class RequestHeader:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.binary_output_default = binary_output_default
+        self.wants_empty_final = wants_empty_final
+        """Streams: send the final response of a decoupled model also when it has no outputs."""
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.admission: object | None = None
+        self.execution: Any = None
+        self.layout: RequestHeader | None = None
+        """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
 
 class InferRequest:
@@ -105,9 +114,11 @@ class InferRequest:
         "data",
         "header",
         "id",
+        "is_congested",
         "lane",
         "model",
         "on_response",
+        "sequence",
         "shape_key",
     )
 
@@ -132,6 +143,9 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
+        self.is_congested = False
+        """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
+        it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""
@@ -141,6 +155,8 @@ class InferRequest:
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.sequence: Any = None
+        """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""
