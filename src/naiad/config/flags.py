@@ -266,6 +266,64 @@ _HTTP = (
     Flag("http-thread-count", _INTEGER, "Threads for HTTP; naiad has one event loop.", no_effect=True, minimum=1),
 )
 
+_KEEPALIVE = (
+    Flag(
+        "grpc-keepalive-time",
+        _INTEGER,
+        "Milliseconds without a byte from the peer after which it gets a PING. Times are kept to the second.",
+        target="grpc.keepalive_time_ms",
+        minimum=1,
+    ),
+    Flag(
+        "grpc-keepalive-timeout",
+        _INTEGER,
+        "Milliseconds to wait for the peer after a PING; then the connection is dropped.",
+        target="grpc.keepalive_timeout_ms",
+        minimum=1,
+    ),
+    Flag(
+        "grpc-keepalive-permit-without-calls",
+        _BOOLEAN,
+        "Send PINGs on connections without calls too, and let clients do so.",
+        target="grpc.keepalive_permit_without_calls",
+    ),
+    Flag(
+        "grpc-http2-max-pings-without-data",
+        _INTEGER,
+        "Most PINGs in a row without anything else sent; 0 for any number.",
+        target="grpc.max_pings_without_data",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-http2-min-recv-ping-interval-without-data",
+        _INTEGER,
+        "Milliseconds that clients must let pass between PINGs while nothing is answered.",
+        target="grpc.min_recv_ping_interval_ms",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-http2-max-ping-strikes",
+        _INTEGER,
+        "How many PINGs may come too soon before the connection is closed; 0 for any number.",
+        target="grpc.max_ping_strikes",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-max-connection-age",
+        _INTEGER,
+        "Milliseconds after which a client is asked to connect anew, give or take a tenth; 0 for never.",
+        target="grpc.max_connection_age_ms",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-max-connection-age-grace",
+        _INTEGER,
+        "Milliseconds that calls may go on after that; 0 for any time.",
+        target="grpc.max_connection_age_grace_ms",
+        minimum=0,
+    ),
+)
+
 _GRPC = (
     Flag("allow-grpc", _BOOLEAN, "Serve gRPC.", target="grpc.allow"),
     Flag(
@@ -312,14 +370,7 @@ _GRPC = (
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
     Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),
     Flag("grpc-max-response-pool-size", _INTEGER, "Pooled response objects.", no_effect=True),
-    Flag("grpc-keepalive-time", _INTEGER, "Milliseconds between keepalive pings.", no_effect=True),
-    Flag("grpc-keepalive-timeout", _INTEGER, "Milliseconds to wait for a ping's answer.", no_effect=True),
-    Flag("grpc-keepalive-permit-without-calls", _BOOLEAN, "Keepalive pings without calls.", no_effect=True),
-    Flag("grpc-http2-max-pings-without-data", _INTEGER, "Pings sent without data.", no_effect=True),
-    Flag("grpc-http2-min-recv-ping-interval-without-data", _INTEGER, "Least time between pings.", no_effect=True),
-    Flag("grpc-http2-max-ping-strikes", _INTEGER, "Bad pings tolerated.", no_effect=True),
-    Flag("grpc-max-connection-age", _INTEGER, "Milliseconds that a connection may last.", only=("0",)),
-    Flag("grpc-max-connection-age-grace", _INTEGER, "Grace after that.", no_effect=True),
+    *_KEEPALIVE,
 )
 
 _ACCESS = (

@@ -86,6 +86,16 @@ class GrpcOptions:
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
     header_forward_pattern: str = ""
+    keepalive_time_ms: int = 7_200_000
+    keepalive_timeout_ms: int = 20_000
+    keepalive_permit_without_calls: bool = False
+    max_pings_without_data: int = 2
+    min_recv_ping_interval_ms: int = 300_000
+    max_ping_strikes: int = 2
+    max_connection_age_ms: int = 0
+    """0 for no limit."""
+    max_connection_age_grace_ms: int = 0
+    """0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ our answers, and while too many bytes of requests wait for theirs.
 
 import asyncio
 import logging
+import random
 import socket
 import time
 from typing import Protocol, cast
@@ -25,6 +26,7 @@ from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, Message
 from naiad.wire.http2 import Http2Connection
 from naiad.wire.http2_frames import Http2Code, Http2Error
 from naiad.wire.http2_headers import Fields, RequestHead
+from naiad.wire.keepalive import Keepalive, KeepaliveStep
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
@@ -86,7 +88,10 @@ class Http2Protocol(asyncio.Protocol):
         self._held_calls: dict[Http2Call, None] = {}
         """Calls whose service takes no messages for now."""
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
-        self._clock = Http2Clock(server.limits, _now_ns())
+        now_ns = _now_ns()
+        self._clock = Http2Clock(server.limits, now_ns)
+        # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
+        self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -494,8 +499,25 @@ class Http2Protocol(asyncio.Protocol):
         elif self._is_reading and clock.frame_is_late(connection.incomplete_since_ns, now_ns):
             connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
             self._end()
-        else:
+        elif self._lives_on(now_ns):
             self._sweep_calls(now_ns)
+
+    def _lives_on(self, now_ns: int) -> bool:
+        """Take care of keepalive and age; false when the connection was dropped."""
+        streams = self._connection.streams
+        step = self._keepalive.next_step(now_ns, self._arrival_ns, self.output.data_count, has_calls=bool(streams))
+        if step is KeepaliveStep.NOTHING:
+            return True
+        if step is KeepaliveStep.PING:
+            self._connection.ping()
+        elif step is KeepaliveStep.RETIRE:
+            self._is_ending = True
+            self._connection.start_drain()
+        else:
+            why = "no answer to a keepalive PING" if step is KeepaliveStep.DEAD else "the grace of its age is over"
+            _log.info("HTTP/2 connection with %d open calls dropped: %s", len(streams), why)
+            self.abort()
+        return step in (KeepaliveStep.PING, KeepaliveStep.RETIRE)
 
     def _sweep_calls(self, now_ns: int) -> None:
         slow, blocked = self._clock.late_calls(self._connection.streams.values(), now_ns)
@@ -508,6 +530,7 @@ class Http2Protocol(asyncio.Protocol):
             self.give_up(call)
         if self._server.is_draining:
             self._drain_streams()
+        if self._is_ending:
             self._drain_sweeps += 1
             if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING
                 self._connection.finish_drain()

@@ -27,6 +27,7 @@ from naiad.server.endpoint import Endpoint
 from naiad.server.file_watch import FileWatch
 from naiad.server.listener import Address
 from naiad.server.tls import load, server_context
+from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
@@ -195,4 +196,21 @@ def _http1_limits(options: HttpOptions) -> Http1Limits:
 
 
 def _http2_limits(options: GrpcOptions) -> Http2Limits:
-    return Http2Limits(concurrent_streams=options.max_concurrent_streams, message_bytes=options.max_message_bytes)
+    return Http2Limits(
+        concurrent_streams=options.max_concurrent_streams,
+        message_bytes=options.max_message_bytes,
+        keepalive=_keepalive_rules(options),
+    )
+
+
+def _keepalive_rules(options: GrpcOptions) -> KeepaliveRules:
+    return KeepaliveRules(
+        time_s=options.keepalive_time_ms / 1e3,
+        timeout_s=options.keepalive_timeout_ms / 1e3,
+        permits_without_calls=options.keepalive_permit_without_calls,
+        pings_without_data=options.max_pings_without_data,
+        peer_interval_s=options.min_recv_ping_interval_ms / 1e3,
+        peer_strikes=options.max_ping_strikes,
+        age_s=options.max_connection_age_ms / 1e3,
+        age_grace_s=options.max_connection_age_grace_ms / 1e3,
+    )
