@@ -67,6 +67,9 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
+    max_header_bytes: int = 32768
+    max_header_count: int = 128
+    max_pipelined_requests: int = 32
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
@@ -85,6 +88,9 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    max_header_bytes: int = 65536
+    max_resets_per_s: int = 1000
+    max_control_frames_per_s: int = 200
     header_forward_pattern: str = ""
     keepalive_time_ms: int = 7_200_000
     keepalive_timeout_ms: int = 20_000

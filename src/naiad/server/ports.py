@@ -189,6 +189,10 @@ def _http1_limits(options: HttpOptions) -> Http1Limits:
     return Http1Limits(
         connections=options.max_connections,
         body_bytes=options.max_body_bytes,
+        head_bytes=options.max_header_bytes,
+        target_bytes=min(options.max_header_bytes, Http1Limits().target_bytes),
+        header_count=options.max_header_count,
+        pipelined_requests=options.max_pipelined_requests,
         head_timeout_s=options.header_timeout_s,
         body_timeout_s=options.body_timeout_s,
         idle_timeout_s=options.idle_timeout_s,
@@ -199,6 +203,11 @@ def _http2_limits(options: GrpcOptions) -> Http2Limits:
     return Http2Limits(
         concurrent_streams=options.max_concurrent_streams,
         message_bytes=options.max_message_bytes,
+        header_list_bytes=options.max_header_bytes,
+        resets_burst=20 * options.max_resets_per_s,
+        resets_per_s=options.max_resets_per_s,
+        control_frames_burst=10 * options.max_control_frames_per_s,
+        control_frames_per_s=options.max_control_frames_per_s,
         keepalive=_keepalive_rules(options),
     )
 
