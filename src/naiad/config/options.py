@@ -9,7 +9,7 @@ from typing import Any
 
 from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
-from naiad.config.places import Place, problem_of_places
+from naiad.config.places import Place, is_one_port, problem_of_places
 from naiad.config.security import (
     GRPC_HEADER_PREFIX,
     AccessOptions,
@@ -139,6 +139,13 @@ class ServerOptions:
     """Backend name to settings; the settings for all backends under ""."""
     no_effect: Sequence[str] = ()
     """Flags that were given and accepted, but have nothing to act on; the log says so once."""
+
+    @property
+    def most_connections(self) -> int:
+        """How many connections the limits allow, over all ports; HTTP/2 has its limit on each."""
+        http = self.http.max_connections + self.grpc.max_connections if self.http.allow else 0
+        own_grpc_port = self.grpc.allow and not is_one_port(self.http_place, self.grpc_place)
+        return http + (self.grpc.max_connections if own_grpc_port else 0)
 
     @property
     def http_place(self) -> Place:

@@ -42,6 +42,9 @@ class RestExchange(Protocol):
     def refuse(self, status: int, message: str) -> None:
         """Answer with an error of the transport's own."""
 
+    def writable(self) -> None:
+        """Bytes have left; `watch_writable` asked to be told."""
+
 
 class CallOwner(Protocol):
     """The connection of a call."""
@@ -64,6 +67,12 @@ class CallOwner(Protocol):
 
     def release_messages(self, call: "Http2Call") -> None:
         """Hand over the messages of a call that wait."""
+
+    def watch_writable(self, call: "Http2Call") -> None:
+        """Tell a call's `exchange` whenever bytes have left."""
+
+    def unwatch_writable(self, call: "Http2Call") -> None:
+        """No longer."""
 
 
 class Http2Call(Stream):

@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 
 _JSON = ((b"content-type", b"application/json"),)
 _CONTINUE_BLOCK = encode_fields(((b":status", b"100"),))
+_CONGESTED_BYTES, _RELIEVED_BYTES = 256 * 1024, 64 * 1024
+"""Waiting bytes of a streamed answer: its maker is told above the first, and again at most at the second."""
 _ALIGNED_BODY_BYTES = 4096
 """Bodies with tensors above this size are aligned even when they arrive in one piece."""
 
@@ -28,6 +30,7 @@ class Http2Exchange:
         "_call",
         "_filled",
         "_head",
+        "_is_congested",
         "_is_done",
         "_is_streaming",
         "_side",
@@ -35,6 +38,7 @@ class Http2Exchange:
         "body",
         "headers",
         "method",
+        "on_congestion",
         "path",
     )
 
@@ -49,6 +53,8 @@ class Http2Exchange:
         self.arrival_ns = call.arrival_ns
         self._body: memoryview | bytearray | None = None
         self._filled = 0
+        self.on_congestion: Callable[[bool], object] | None = None
+        self._is_congested = False
         self._is_streaming = False
         self._is_done = False
 
@@ -157,7 +163,21 @@ class Http2Exchange:
             call.owner.give_up(call)
             return
         call.owner.output.send_data(call, parts)
+        if call.queued_bytes > _CONGESTED_BYTES and not self._is_congested:
+            self._set_congested(True)
+            call.owner.watch_writable(call)
         self._mark(call)
+
+    def writable(self) -> None:
+        """Bytes have left towards a peer that was slow."""
+        if self._is_congested and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
+            self._set_congested(False)
+            self._call.owner.unwatch_writable(self._call)
+
+    def _set_congested(self, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        if self.on_congestion is not None:
+            self.on_congestion(is_congested)
 
     def end(self) -> None:
         """End a streamed answer."""
@@ -173,7 +193,9 @@ class Http2Exchange:
             return None
         self._is_done = True
         # Each refers to the other, and what is called on a disconnect to both.
-        call.on_cancel = call.exchange = None
+        call.on_cancel = call.exchange = self.on_congestion = None
+        if self._is_congested:
+            call.owner.unwatch_writable(call)
         return None if call.is_local_closed else call
 
     def _written(self, call: Http2Call) -> None:

@@ -299,6 +299,14 @@ class Http2Protocol(asyncio.Protocol):
         self._hold(call, exchange.received_bytes)
         exchange.dispatch(self._arrival_ns)
 
+    def watch_writable(self, call: Http2Call) -> None:
+        """Tell the call's exchange whenever bytes have left."""
+        self._held_calls[call] = None
+
+    def unwatch_writable(self, call: Http2Call) -> None:
+        """No longer."""
+        self._held_calls.pop(call, None)
+
     def _refuse_rest(self, call: Http2Call, exchange: RestExchange, status: int, message: str) -> None:
         exchange.refuse(status, message)
         self._drop(call)
@@ -434,6 +442,9 @@ class Http2Protocol(asyncio.Protocol):
         for call in list(self._held_calls):
             if call.is_local_closed:
                 del self._held_calls[call]
+                continue
+            if call.exchange is not None:
+                call.exchange.writable()
                 continue
             try:
                 self._service.stream_writable(call)

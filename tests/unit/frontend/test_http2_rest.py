@@ -326,6 +326,36 @@ def test_streamed_answer_that_is_not_taken_is_given_up():
     assert not scene.frames()
 
 
+def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery():
+    scene = Scene()
+    exchange = exchange_of(scene, scene.head())
+    told = []
+    exchange.on_congestion = told.append
+    exchange.start_stream(200, ())
+    for _ in range(5):
+        exchange.send((bytes(100_000),))
+    assert told == [True]
+    scene.frames()
+    scene.send(window_update(0, 1 << 20) + window_update(1, 300_000))
+    assert told == [True]
+    scene.send(window_update(1, 100_000))
+    assert told == [True, False]
+    assert not scene.protocol._held_calls
+
+
+def test_end_of_a_congested_answer_tells_nobody_any_more():
+    scene = Scene()
+    exchange = exchange_of(scene, scene.head())
+    told = []
+    exchange.on_congestion = told.append
+    exchange.start_stream(200, ())
+    exchange.send((bytes(500_000),))
+    exchange.end()
+    scene.send(window_update(0, 1 << 20) + window_update(1, 1 << 20))
+    assert scene.answer()[2]
+    assert told == [True]
+
+
 def test_route_that_fails_answers_500_and_the_connection_goes_on(caplog):
     scene = Scene()
     scene.side.handle = lambda exchange: 1 / 0
