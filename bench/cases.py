@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, payloads, transfer
+from bench import analyzer, connections, payloads, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -309,4 +309,6 @@ CASES: dict[str, Callable[[Session], None]] = {
     "large": large,
     "decoupled": decoupled,
     "perf_analyzer": perf_analyzer,
+    "idle_connections": connections.idle_connections,
+    "tls": connections.tls,
 }

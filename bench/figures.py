@@ -114,4 +114,30 @@ def _start(rows: Sequence[Row]) -> Iterator[Figure]:
         yield _at_most(f"{name}: idle", middle(row, "idle_cpu_percent"), 0.5, "% CPU")
 
 
-_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (_onnx, _python, _image, _large, _decoupled, _start)
+def _idle_connections(rows: Sequence[Row]) -> Iterator[Figure]:
+    for alone in _rows(rows, case="idle_connections", idle=0):
+        for beside in _rows(rows, case="idle_connections", server=alone["server"]):
+            if beside["idle"]:
+                name = f"{beside['idle']:,} idle connections".replace(",", " ")
+                yield _at_most(f"{name}: memory of each", middle(beside, "bytes_per_connection") / 1000, 20, "KB")
+                yield _at_most(f"{name}: p99 of 32 others", median(_ratios(beside, alone, "p99_us")), 1.3, "x alone")
+
+
+def _tls(rows: Sequence[Row]) -> Iterator[Figure]:
+    for secured in _rows(rows, case="tls", tls=True):
+        for plain in _rows(rows, case="tls", tls=False, transport=secured["transport"]):
+            pairs = zip(secured["rounds"], plain["rounds"], strict=False)
+            extra = median(a["cpu_us"] - b["cpu_us"] for a, b in pairs)
+            yield _at_most(f"TLS, {secured['transport']}, kept connections", extra, 25, "CPU µs a request more")
+
+
+_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
+    _onnx,
+    _python,
+    _image,
+    _large,
+    _decoupled,
+    _start,
+    _idle_connections,
+    _tls,
+)

@@ -114,6 +114,21 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("idle % CPU", _number("idle_cpu_percent", digits=2)),
         ),
     ),
+    "idle_connections": (
+        "Idle connections",
+        "ONNX add/sub over HTTP binary on 32 connections, alone and beside connections that have had one answer each "
+        "and are silent. Their memory is what the server's resident size grew by, the kernel's buffers not included.",
+        (
+            ("idle connections", _text("idle")),
+            *_LOADED,
+            ("KB / idle connection", _number("bytes_per_connection", 1e-3, 1)),
+        ),
+    ),
+    "tls": (
+        "TLS",
+        "ONNX add/sub over 8 connections that are kept.",
+        (("protocol", _text("transport")), ("TLS", lambda row: "yes" if row["tls"] else "no"), *_LOADED),
+    ),
     "perf_analyzer": (
         "perf_analyzer",
         "",

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.places import Place, is_one_port, problem_of_places
 from naiad.config.security import (
     GRPC_HEADER_PREFIX,
     AccessOptions,
@@ -65,6 +67,9 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
+    max_header_bytes: int = 32768
+    max_header_count: int = 128
+    max_pipelined_requests: int = 32
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
@@ -83,7 +88,20 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    max_header_bytes: int = 65536
+    max_resets_per_s: int = 1000
+    max_control_frames_per_s: int = 200
     header_forward_pattern: str = ""
+    keepalive_time_ms: int = 7_200_000
+    keepalive_timeout_ms: int = 20_000
+    keepalive_permit_without_calls: bool = False
+    max_pings_without_data: int = 2
+    min_recv_ping_interval_ms: int = 300_000
+    max_ping_strikes: int = 2
+    max_connection_age_ms: int = 0
+    """0 for no limit."""
+    max_connection_age_grace_ms: int = 0
+    """0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +111,7 @@ class MetricsOptions:
     allow: bool = True
     allow_cpu: bool = True
     address: str = ""
-    """Empty: the address of HTTP."""
+    """Empty: the address of HTTP, or this machine alone when HTTP has a Unix socket."""
     port: int = 8002
     interval_ms: float = 2000.0
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +125,8 @@ class ServerOptions:
     server_id: str = "naiad"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
+    unix_socket_mode: int = 0o600
+    """Permissions of the Unix sockets that the server makes."""
     log: LogOptions = field(default_factory=LogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
@@ -123,6 +143,33 @@ class ServerOptions:
     """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()
     """Flags that were given and accepted, but have nothing to act on; the log says so once."""
+
+    @property
+    def most_connections(self) -> int:
+        """How many connections the limits allow, over all ports; HTTP/2 has its limit on each."""
+        http = self.http.max_connections + self.grpc.max_connections if self.http.allow else 0
+        own_grpc_port = self.grpc.allow and not is_one_port(self.http_place, self.grpc_place)
+        return http + (self.grpc.max_connections if own_grpc_port else 0)
+
+    @property
+    def http_place(self) -> Place:
+        """Where HTTP listens."""
+        http = self.http
+        return Place("http", http.allow, http.address, http.port, self.http_tls, self.access.http_restricted)
+
+    @property
+    def grpc_place(self) -> Place:
+        """Where gRPC listens."""
+        grpc = self.grpc
+        return Place("grpc", grpc.allow, grpc.address, grpc.port, self.grpc_tls, self.access.grpc_restricted)
+
+    @property
+    def metrics_place(self) -> Place:
+        """Where the metrics are, after the defaults have had their say."""
+        metrics, http = self.metrics, self.http.address
+        return Place(
+            "metrics", metrics.allow, metrics.address or ("127.0.0.1" if is_unix(http) else http), metrics.port
+        )
 
 
 _SECTIONS: Mapping[str, type] = {
@@ -234,6 +281,15 @@ def _parse_float(text: str) -> float:
     return value
 
 
+def _parse_mode(text: str) -> int:
+    if not 3 <= len(text) <= 4 or not set(text) <= set("01234567"):
+        raise ValueError("is not a file mode; write three octal digits such as 660")
+    mode = int(text, 8)
+    if mode > 0o777:
+        raise ValueError("has bits beyond 777")
+    return mode
+
+
 def _parse_setting(text: str) -> str:
     if "=" not in text:
         raise ValueError(f"has no setting; write {Kind.SETTING.value} or <setting>=<value>")
@@ -247,6 +303,8 @@ _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.BOOLEAN: _parse_boolean,
     Kind.SWITCH: lambda _: True,
     Kind.SETTING: _parse_setting,
+    Kind.ADDRESS: check_address,
+    Kind.MODE: _parse_mode,
     Kind.ORIGIN: check_origin,
     Kind.RESTRICTION: str,
 }
@@ -345,17 +403,8 @@ def _check(options: ServerOptions) -> None:
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
-    enabled = [
-        (options.http.port, "--http-port", options.http.allow),
-        (options.grpc.port, "--grpc-port", options.grpc.allow),
-        (options.metrics.port, "--metrics-port", options.metrics.allow),
-    ]
-    seen: dict[int, str] = {}
-    for port, name, allowed in enabled:
-        if not allowed or port == 0:
-            continue
-        if port in seen:
-            raise OptionError(f"{seen[port]} and {name} are both {port}; give them different ports")
-        seen[port] = name
+    places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place)
+    if places:
+        raise OptionError(places)
     if not (options.http.allow or options.grpc.allow):
         raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")

@@ -23,6 +23,7 @@ from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
 from naiad.server.drain import drain
+from naiad.server.file_limit import raise_file_limit
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication
 from naiad.server.report import log_backends, log_models
@@ -50,6 +51,7 @@ def serve(options: ServerOptions) -> int:
         return 1
     if options.no_effect:
         _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
+    raise_file_limit(options.most_connections)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(Server(options).run())
