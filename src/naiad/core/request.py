@@ -108,6 +108,7 @@ class InferRequest:
         "lane",
         "model",
         "on_response",
+        "paused",
         "shape_key",
     )
 
@@ -132,6 +133,8 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
+        self.paused = False
+        """Decoupled models: the client does not take the responses as fast as they come."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""

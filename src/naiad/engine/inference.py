@@ -94,6 +94,15 @@ class Engine:
         if isinstance(request.model, ServedModel):
             request.model.cancel(request)
 
+    def set_paused(self, request: InferRequest, paused: bool) -> None:
+        """Ask the decoupled model that answers `request` to pause, since the client is slow, or to go on.
+
+        Called on the loop. A few responses that are under way still come. Models see `request.paused`; Python models
+        wait in `send`.
+        """
+        if isinstance(request.model, ServedModel):
+            request.model.set_paused(request, paused)
+
     def served(self, name: str, version: str = "") -> ServedModel:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""
         row = self._table.get(name)

@@ -120,6 +120,18 @@ class ServedModel:
         if queued:
             error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
             self._drop([(request, error)])
+        else:
+            self._mark(request)
+
+    def set_paused(self, request: InferRequest, paused: bool) -> None:
+        """Ask for no more responses to `request` for now, or for more again; a few that are under way still come."""
+        request.paused = paused
+        self._mark(request)
+
+    def _mark(self, request: InferRequest) -> None:
+        for instance in self._instances:
+            if isinstance(instance, RemoteInstance):
+                instance.mark(request)
 
     def _stopped(self, request: InferRequest) -> InferError:
         return unavailable(
