@@ -128,6 +128,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Release the lines of a process that has ended; nobody may be using its channel."""
         self.channel.close()
+        self.board.close()
         self._release()
 
     def _release(self) -> None:

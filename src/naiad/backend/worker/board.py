@@ -26,16 +26,23 @@ _SIZE_BYTES = _SLOTS_AT + SLOTS
 class Board:
     """One side's mapping. The server writes all but the bytes of blocks, which the worker clears."""
 
-    __slots__ = ("_bytes", "_counter", "blocks", "slots")
+    __slots__ = ("_bytes", "_counter", "_map", "blocks", "slots")
 
     def __init__(self, descriptor: int) -> None:
         """Map the board. Raises OSError."""
-        self._bytes = memoryview(mmap.mmap(descriptor, _SIZE_BYTES))
+        self._map = mmap.mmap(descriptor, _SIZE_BYTES)
+        self._bytes = memoryview(self._map)
         self._counter = self._bytes[:8].cast("Q")
         self.blocks = self._bytes[_BLOCKS_AT:_SLOTS_AT]
         """Set to 1 by the server when it has let go of a block."""
         self.slots = self._bytes[_SLOTS_AT:]
         """CANCELLED and PAUSED by the request's slot."""
+
+    def close(self) -> None:
+        """Unmap the board; nobody may look at it any more."""
+        for view in (self._counter, self.blocks, self.slots, self._bytes):
+            view.release()
+        self._map.close()
 
     @property
     def taken_count(self) -> int:
