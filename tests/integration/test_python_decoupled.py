@@ -415,6 +415,8 @@ def test_a_model_waits_for_a_slow_client_and_serves_others(start, tmp_path):
                 sender = request.get_response_sender()
                 with open({str(sent)!r}, "ab", buffering=0) as log:
                     for n in range(int(value(request)[0])):
+                        if sender.is_cancelled():
+                            break
                         sender.send(number(n))
                         if n:
                             log.write(b".")
