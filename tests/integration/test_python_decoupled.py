@@ -312,6 +312,26 @@ def test_an_exception_ends_what_is_open_and_the_next_batch_goes_well(start, open
     assert streams.numbers(streams.submit({"IN": FLOATS})) == [1.0, 2.0]
 
 
+def test_an_exception_leaves_other_requests_alone(start):
+    streams = start(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                sender = requests[0].get_response_sender()
+                if value(requests[0])[0] < 0:
+                    self.sender.send(number(2))
+                    raise ValueError("boom")
+                self.sender = sender
+                self.sender.send(number(1))
+                threading.Timer(0.3, lambda: sender.send(number(3), FINAL)).start()
+        """
+    )
+    open_one = streams.submit({"IN": FLOATS})
+    streams.wait(open_one, 1)
+    assert "boom" in error_of(streams.wait(streams.submit({"IN": -FLOATS}))[-1])
+    assert streams.numbers(open_one) == [1.0, 2.0, 3.0]
+
+
 def test_an_exception_closes_the_senders_of_its_batch(start):
     streams = start(
         """
@@ -425,16 +445,16 @@ def test_a_model_waits_for_a_slow_client_and_serves_others(start, tmp_path):
     )
     slow = streams.submit({"IN": np.array([1000000], np.float32)})
     streams.wait(slow, 1)
-    streams.on_loop(streams.model.set_paused, slow, True)
+    slow.is_congested = True
     before = -1
     while before != (before := sent.stat().st_size) or before != len(streams.responses(slow)) - 1:
         assert streams.numbers(streams.submit({"IN": np.array([1], np.float32)})) == [0.0]
-        threading.Event().wait(0.02)
+        threading.Event().wait(0.05)
     assert before < 1000000 - 1
-    streams.on_loop(streams.model.set_paused, slow, False)
+    slow.is_congested = False
     streams.wait(slow, before + 100)
     # A client that leaves frees a model that waits for it.
-    streams.on_loop(streams.model.set_paused, slow, True)
+    slow.is_congested = True
     streams.on_loop(streams.model.cancel, slow)
     assert streams.wait(slow)[-1].empty_final
 

@@ -137,7 +137,7 @@ class RemoteInstance(Instance):
         return False
 
     def mark(self, request: InferRequest) -> None:
-        """Tell the other process, if it executes `request`, what `cancelled` and `paused` say now."""
+        """Tell the other process, if it executes `request`, that it was cancelled."""
 
     def abandon(self) -> None:
         """Called when the batch begun has exceeded its time; `finish` must raise soon."""

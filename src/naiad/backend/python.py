@@ -13,6 +13,7 @@ from naiad.backend.python_life import WorkerLife, begin, end
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
+from naiad.config.execution import execution_config
 from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
@@ -85,10 +86,10 @@ class PythonInstance(RemoteInstance):
             "completes": False,
             "decoupled": context.config.model_transaction_policy.decoupled,
             "args": args,
-            "outputs": [output.name for output in context.config.output],
+            "outputs": [output.name for output in execution_config(context.config).output],
         }
         environment = worker_environment(context)
-        rules = OutputRules(context.config)
+        rules = OutputRules(execution_config(context.config))
 
         def launch() -> WorkerProcess:
             return WorkerProcess(
@@ -182,7 +183,7 @@ class PythonInstance(RemoteInstance):
         return self._running is not None and self._running.is_broken
 
     def mark(self, request: InferRequest) -> None:
-        """Let the worker see whether a request was cancelled, and whether its client is slow."""
+        """Let the worker see that a request was cancelled."""
         conversation = self._running
         if conversation is not None:
             conversation.mark(request)

@@ -11,7 +11,7 @@ from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_wire import ReplyDecoder, ResponseShape
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import NUMBERS
-from naiad.backend.worker.board import CANCELLED, PAUSED, SLOTS
+from naiad.backend.worker.board import CANCELLED, CONGESTED, SLOTS
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
 from naiad.backend.worker.outbox import FINAL, HAS_RESPONSE, SLOT_SHIFT
 from naiad.core.batch import Batch
@@ -113,6 +113,8 @@ class EmittingConversation(Conversation):
         self._open: dict[int, InferRequest] = {}
         self._slots: dict[InferRequest, int] = {}
         self._free: list[int] = []
+        self._congested: set[int] = set()
+        """Slots whose clients are slow."""
         self._fresh = itertools.count()
 
     @property
@@ -138,6 +140,8 @@ class EmittingConversation(Conversation):
             return None
         if self._channel.borrower.held:
             self._release_blocks()
+        if self._congested:
+            self._see_who_caught_up()
         if outcome is None:
             return None
         if self._batch is not None:
@@ -150,10 +154,11 @@ class EmittingConversation(Conversation):
         return ()
 
     def mark(self, request: InferRequest) -> None:
-        """Let the worker see whether an open request was cancelled, and whether its client is slow."""
+        """Let the worker see whether an open request was cancelled."""
         slot = self._slots.get(request)
         if slot is not None:
-            self._process.board.slots[slot] = request.cancelled * CANCELLED | request.paused * PAUSED
+            self._congested.discard(slot)
+            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
 
     def _receive(self) -> Frame | None:
         """Emit what has come, and return the answer to the batch sent if that is among it."""
@@ -164,7 +169,7 @@ class EmittingConversation(Conversation):
                 self._take(frame)
             elif frame.kind in (frames.EXECUTED, frames.FAILED):
                 outcome = frame
-            elif frame.kind != frames.WANTS_ROOM:
+            elif frame.kind != frames.WAITING:
                 raise ChannelError(f"a frame of kind {frame.kind}")
         return outcome
 
@@ -178,7 +183,12 @@ class EmittingConversation(Conversation):
             if response.final:
                 del opened[slot], self._slots[request]
                 self._free.append(slot)
+                emit(request, response)
+                continue
             emit(request, response)
+            if request.is_congested and slot not in self._congested and not request.cancelled:
+                self._congested.add(slot)
+                self._process.board.slots[slot] = CONGESTED
 
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
         """Give each request a slot; the table begins with these. Raises InferError when there are not enough."""
@@ -198,6 +208,7 @@ class EmittingConversation(Conversation):
         for request in batch.requests:
             slot = free.pop() if free else next(self._fresh)
             marks[slot] = 0
+            self._congested.discard(slot)
             self._open[slot] = request
             self._slots[request] = slot
             slots.append(slot)
@@ -210,6 +221,15 @@ class EmittingConversation(Conversation):
             if slot is not None:
                 del self._open[slot]
                 self._free.append(slot)
+
+    def _see_who_caught_up(self) -> None:
+        """Let models go on that wait for their clients; they ask now and then while they wait."""
+        for slot in list(self._congested):
+            request = self._open.get(slot)
+            if request is None or not request.is_congested:
+                self._congested.discard(slot)
+                if request is not None:
+                    self._process.board.slots[slot] = 0
 
     def _release_blocks(self) -> None:
         """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from naiad.core.execution_times import ExecutionTimes
     from naiad.core.response import InferResponse
 
 ParameterValue: TypeAlias = str | int | float | bool
@@ -40,13 +41,15 @@ class RequestHeader:
 
     Clients send the same header again and again; decoders intern headers by their bytes, so one header
     object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission`, a memo that belongs to the engine.
+    `admission` and `execution`, memos that belong to the engine.
     """
 
     __slots__ = (
         "admission",
         "binary_output_default",
+        "execution",
         "inputs",
+        "layout",
         "model_name",
         "model_version",
         "outputs",
@@ -57,6 +60,7 @@ class RequestHeader:
         "sequence_start",
         "shared_memory",
         "timeout_us",
+        "wants_empty_final",
     )
 
     def __init__(  # noqa: PLR0913 - the fields of the protocol's header, keyword-only
@@ -73,6 +77,7 @@ class RequestHeader:
         sequence_start: bool = False,
         sequence_end: bool = False,
         binary_output_default: bool = False,
+        wants_empty_final: bool = False,
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
     ) -> None:
         self.model_name = model_name
@@ -89,9 +94,14 @@ class RequestHeader:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.binary_output_default = binary_output_default
+        self.wants_empty_final = wants_empty_final
+        """Streams: send the final response of a decoupled model also when it has no outputs."""
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.admission: object | None = None
+        self.execution: Any = None
+        self.layout: RequestHeader | None = None
+        """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
 
 class InferRequest:
@@ -105,11 +115,13 @@ class InferRequest:
         "data",
         "header",
         "id",
+        "is_congested",
         "lane",
         "model",
         "on_response",
-        "paused",
+        "sequence",
         "shape_key",
+        "times",
     )
 
     def __init__(
@@ -133,17 +145,22 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
-        self.paused = False
-        """Decoupled models: the client does not take the responses as fast as they come."""
+        self.is_congested = False
+        """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
+        it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""
         self.shape_key: object = None
         """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
-        self.model: object = None
+        self.model: Any = None
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.times: ExecutionTimes | None = None
+        """Set by whoever wants to know when the request was executed."""
+        self.sequence: Any = None
+        """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

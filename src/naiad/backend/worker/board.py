@@ -14,7 +14,7 @@ from naiad.backend.worker.block import NUMBERS, anonymous_file
 
 CANCELLED = 1
 """The client has given the request up."""
-PAUSED = 2
+CONGESTED = 2
 """The client takes responses more slowly than they come: no more for now."""
 SLOTS = 65536
 """Requests with a byte of their own: most that are open in a worker at a time."""
@@ -36,7 +36,7 @@ class Board:
         self.blocks = self._bytes[_BLOCKS_AT:_SLOTS_AT]
         """Set to 1 by the server when it has let go of a block."""
         self.slots = self._bytes[_SLOTS_AT:]
-        """CANCELLED and PAUSED by the request's slot."""
+        """CANCELLED and CONGESTED by the request's slot."""
 
     def close(self) -> None:
         """Unmap the board; nobody may look at it any more."""

@@ -31,8 +31,8 @@ EXECUTED = 18
 FAILED = 19
 EMITTED = 20
 """Responses of a decoupled model, of any of its requests."""
-WANTS_ROOM = 21
-"""A decoupled model waits for the server to let go of a block."""
+WAITING = 21
+"""A decoupled model waits for a block or for a slow client: is there news?"""
 
 
 class ChannelError(Exception):

@@ -18,7 +18,7 @@ from typing import Any
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import TransportFullError, rounded
-from naiad.backend.worker.board import CANCELLED, PAUSED, Board
+from naiad.backend.worker.board import CANCELLED, CONGESTED, Board
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.exchange import InferenceResponse, closed_sender
 from naiad.backend.worker.failure import TritonError, TritonModelException
@@ -70,7 +70,8 @@ class Stream:
         """Wait while the client takes no more responses."""
         slots = self._outbox.board.slots
         wait_s = _FIRST_WAIT_S
-        while slots[self.slot] == PAUSED and not self.is_closed:
+        while slots[self.slot] == CONGESTED and not self.is_closed:
+            self._outbox.ask()
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
 
@@ -92,6 +93,7 @@ class Outbox:
         self._sent_count = 0
         """Messages of responses that were sent."""
         self._is_armed = False
+        self._asked_s = 0.0
         self._is_over = False
         """The server is gone."""
         # A queue of jobs for the thread; it may be put into while the garbage collector runs.
@@ -130,6 +132,13 @@ class Outbox:
                 raise
             if is_final:
                 stream.close()
+
+    def ask(self) -> None:
+        """Have the server look whether clients that were slow have caught up. Raises TritonModelException."""
+        with self._lock:
+            self._flush()
+            if time.monotonic() - self._asked_s > _FIRST_WAIT_S:
+                self._ask()
 
     def give_up(self, slot: int) -> None:
         """Answer a request that nobody can answer any more; safe wherever the garbage collector runs."""
@@ -191,8 +200,7 @@ class Outbox:
                 parts = []
             self._channel.send(frames.EMITTED, reply.words, "", reply.extra(), parts, reply.payload_bytes, block)
         except ChannelClosedError:
-            self._is_over = True
-            raise TritonModelException("Unable to send response. The server is gone.") from None
+            raise self._over() from None
         self._sent_count += 1
         self._reply = self._encoder.begin()
         self._count = 0
@@ -216,9 +224,20 @@ class Outbox:
                         f"memory between server and worker, of which {error.limit_bytes} bytes are left "
                         "(--backend-config=python,transport-max-byte-size)"
                     ) from None
-            self._channel.send(frames.WANTS_ROOM)
+            self._ask()
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
+
+    def _ask(self) -> None:
+        self._asked_s = time.monotonic()
+        try:
+            self._channel.send(frames.WAITING)
+        except ChannelClosedError:
+            raise self._over() from None
+
+    def _over(self) -> TritonModelException:
+        self._is_over = True
+        return TritonModelException("Unable to send response. The server is gone.")
 
     def _reclaim(self) -> None:
         self._channel.lender.reclaim(self.board.blocks)
