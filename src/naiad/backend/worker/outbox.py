@@ -111,24 +111,24 @@ class Outbox:
                 raise closed_sender()
             if not is_final and board.slots[stream.slot] & CANCELLED:
                 return  # nobody listens
-            reply = self._reply
-            mark, index = reply.mark(), self._count
+            mark, index = self._reply.mark(), self._count
             try:
-                if response is None:
-                    reply.words.append(stream.slot << SLOT_SHIFT | FINAL)
-                else:
-                    reply.words.append(stream.slot << SLOT_SHIFT | HAS_RESPONSE | is_final)
-                    self._encoder.add(reply, index, stream.output_names, response)
-                self._count += 1
+                reply = self._add(stream, response, is_final)
+                if reply.payload_bytes > channel_module.INLINE_BYTES and index:
+                    # A large one goes alone: it must fit whatever has gathered before it.
+                    reply.rewind(mark, index)
+                    self._count = index
+                    self._flush()
+                    mark, index = self._reply.mark(), 0
+                    reply = self._add(stream, response, is_final)
                 if is_final or reply.is_large or board.taken_count == self._sent_count:
                     self._flush()
                 else:
                     self._keep(mark[1])
             except BaseException:
                 # Strings that cannot be encoded, or too large: as if it had not been sent.
-                if reply is self._reply:
-                    reply.rewind(mark, index)
-                    self._count = index
+                self._reply.rewind(mark, index)
+                self._count = index
                 raise
             if is_final:
                 stream.close()
@@ -179,6 +179,16 @@ class Outbox:
                 self._lock.release()
 
     # --- under the lock ---------------------------------------------------------------------------------------------
+
+    def _add(self, stream: Stream, response: InferenceResponse | None, is_final: bool) -> Reply:
+        reply = self._reply
+        if response is None:
+            reply.words.append(stream.slot << SLOT_SHIFT | FINAL)
+        else:
+            reply.words.append(stream.slot << SLOT_SHIFT | HAS_RESPONSE | is_final)
+            self._encoder.add(reply, self._count, stream.output_names, response)
+        self._count += 1
+        return reply
 
     def _keep(self, first: int) -> None:
         """Keep the parts from `first` on for later: the model may write to its arrays meanwhile."""
