@@ -113,6 +113,8 @@ def test_sender_refuses_what_triton_refuses():
 def test_sender_wants_a_response():
     with pytest.raises(TypeError, match="expected an InferenceResponse, found int"):
         request().get_response_sender().send(3)
+    with pytest.raises(TypeError, match="expected flags to be an int, found str"):
+        request().get_response_sender().send(response(), "final")
 
 
 # --- what execute returns -----------------------------------------------------------------------------------------

@@ -206,6 +206,8 @@ class InferenceResponseSender:
         """
         # hot: bench/micro_emission.py
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            if not isinstance(flags, int):
+                raise TypeError(f"send: expected flags to be an int, found {type(flags).__name__}")
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if type(response) is not InferenceResponse:
             if response is None:
