@@ -47,6 +47,7 @@ class RequestHeader:
         "admission",
         "binary_output_default",
         "inputs",
+        "is_plain",
         "model_name",
         "model_version",
         "outputs",
@@ -91,6 +92,10 @@ class RequestHeader:
         self.binary_output_default = binary_output_default
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
+        self.is_plain = not self.shared_memory and not any(
+            output.classification or output.shared_memory is not None for output in self.outputs
+        )
+        """Every tensor travels as it is: nothing lies in shared memory, no classes are wanted."""
         self.admission: object | None = None
 
 
@@ -103,6 +108,7 @@ class InferRequest:
         "cancelled",
         "context",
         "data",
+        "destinations",
         "header",
         "id",
         "lane",
@@ -132,6 +138,9 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
+        self.destinations: Mapping[str, memoryview] | None = None
+        """Output name to writable memory, for outputs that an instance may put there itself; the data of such an
+        output is then empty in its response. An instance may ignore it: what is answered as usual gets copied."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""

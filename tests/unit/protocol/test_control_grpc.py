@@ -169,7 +169,7 @@ def test_statistics():
     assert (batch.compute_input.count, batch.compute_infer.count, batch.compute_output.count) == (8, 9, 10)
 
 
-@pytest.mark.parametrize("method", ["SystemSharedMemoryStatus", "TraceSetting", "LogSettings", "ModelStreamInfer"])
+@pytest.mark.parametrize("method", ["TraceSetting", "LogSettings", "ModelStreamInfer"])
 def test_refusal_says_what_to_do(method):
     error = control_grpc.refusal(f"/inference.GRPCInferenceService/{method}")
     assert error.code is ErrorCode.UNSUPPORTED
