@@ -260,15 +260,6 @@ class TestControl:
         assert status == "StatusCode.UNIMPLEMENTED"
         assert "is not supported by this server" in text
 
-    def test_stream_is_refused(self, client):
-        answers = queue.Queue()
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("add_sub", add_sub_inputs())
-        result, error = answers.get(timeout=30)
-        client.stop_stream()
-        assert result is None
-        assert "ModelStreamInfer is not supported by this server" in str(error)
-
 
 class TestAsyncio:
     def test_many_at_once(self, server):

@@ -15,6 +15,7 @@ BUILT_IN: Mapping[str, str] = {
     "onnxruntime": "naiad.backend.onnxruntime:OnnxRuntimeBackend",
     "python": "naiad.backend.python:PythonBackend",
     "identity": "naiad.backend.identity:IdentityBackend",
+    "repeat": "naiad.backend.repeat:RepeatBackend",
 }
 """Known without metadata too, so that a source tree on PYTHONPATH serves models."""
 

@@ -40,14 +40,16 @@ class RequestHeader:
 
     Clients send the same header again and again; decoders intern headers by their bytes, so one header
     object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission`, a memo that belongs to the engine.
+    `admission` and `execution`, memos that belong to the engine.
     """
 
     __slots__ = (
         "admission",
         "binary_output_default",
+        "execution",
         "inputs",
         "is_plain",
+        "layout",
         "model_name",
         "model_version",
         "outputs",
@@ -58,6 +60,7 @@ class RequestHeader:
         "sequence_start",
         "shared_memory",
         "timeout_us",
+        "wants_empty_final",
     )
 
     def __init__(  # noqa: PLR0913 - the fields of the protocol's header, keyword-only
@@ -74,6 +77,7 @@ class RequestHeader:
         sequence_start: bool = False,
         sequence_end: bool = False,
         binary_output_default: bool = False,
+        wants_empty_final: bool = False,
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
     ) -> None:
         self.model_name = model_name
@@ -90,6 +94,8 @@ class RequestHeader:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.binary_output_default = binary_output_default
+        self.wants_empty_final = wants_empty_final
+        """Streams: send the final response of a decoupled model also when it has no outputs."""
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.is_plain = not self.shared_memory and not any(
@@ -97,6 +103,9 @@ class RequestHeader:
         )
         """Every tensor travels as it is: nothing lies in shared memory, no classes are wanted."""
         self.admission: object | None = None
+        self.execution: Any = None
+        self.layout: RequestHeader | None = None
+        """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
 
 class InferRequest:
@@ -111,9 +120,11 @@ class InferRequest:
         "destinations",
         "header",
         "id",
+        "is_congested",
         "lane",
         "model",
         "on_response",
+        "sequence",
         "shape_key",
     )
 
@@ -141,6 +152,9 @@ class InferRequest:
         self.destinations: Mapping[str, memoryview] | None = None
         """Output name to writable memory, for outputs that an instance may put there itself; the data of such an
         output is then empty in its response. An instance may ignore it: what is answered as usual gets copied."""
+        self.is_congested = False
+        """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
+        it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""
@@ -150,6 +164,8 @@ class InferRequest:
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.sequence: Any = None
+        """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

@@ -168,6 +168,17 @@ class Engine:
         """Requests that wait or execute, over all models."""
         return sum(s.in_flight_count for row in self._table.values() for s in set(row.values()))
 
+    def close_to_new_sequences(self) -> None:
+        """Let live sequences go on, and refuse new ones, before the server stops."""
+        for row in self._table.values():
+            for served in row.values():
+                served.close_to_new_sequences()
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended, over all models."""
+        return sum(s.live_sequence_count for row in self._table.values() for s in set(row.values()))
+
     # --- what there is to know ------------------------------------------------------------------------------------
 
     def server_metadata(self) -> ServerMetadata:

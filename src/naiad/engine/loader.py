@@ -15,6 +15,7 @@ from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.ports import Loop
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.engine.labels import read_labels
+from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served_model import ServedModel
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import ModelEntry
@@ -107,7 +108,8 @@ class ModelLoader:
             config=config,
             backend_model=model,
             instances=instances,
-            scheduler=create_scheduler(config, delay_count=self._delay_count),
+            scheduler=create_scheduler(config, instance_count=len(instances), delay_count=self._delay_count),
+            sequence_tensors=_sequence_tensors(context),
             statistics=ModelStatistics(
                 context.name,
                 str(context.version),
@@ -148,6 +150,14 @@ def _create_instances(model: Model, specs: Sequence[InstanceSpec]) -> list[Insta
                 future.result().close()
         raise failures[0]
     return [future.result() for future in futures]
+
+
+def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
+    """Return what extends requests of sequences; None for a model that needs nothing besides what clients send."""
+    batching = context.config.sequence_batching
+    if not (batching.control_input or batching.state):
+        return None
+    return SequenceTensors(context.config, context.model_dir)
 
 
 def _close(instances: Sequence[Instance], model: Model) -> None:

@@ -69,6 +69,10 @@ class GrpcCall(Protocol):
     arrival_ns: int
     on_cancel: "object | None"
     """Set by the service: called without arguments on RST_STREAM, on a passed deadline, on a lost connection."""
+    context: "object | None"
+    """Belongs to the service: what it keeps for a streaming call."""
+    queued_bytes: int
+    """Bytes of the answer that the peer has not taken yet."""
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Answer a unary call: headers, one message, status OK, in one write."""
@@ -78,6 +82,15 @@ class GrpcCall(Protocol):
 
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
         """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
+
+    def hold(self) -> None:
+        """Hand over no more messages of a streaming call; the peer may soon send no more either (flow control).
+
+        From then on `GrpcService.stream_writable` is called whenever bytes have left.
+        """
+
+    def release(self) -> None:
+        """Go on handing over messages: at once those that wait, until `hold` is called again."""
 
 
 class GrpcService(Protocol):
@@ -94,3 +107,9 @@ class GrpcService(Protocol):
 
     def stream_half_closed(self, call: GrpcCall) -> None:
         """The peer has sent its last message of a streaming call."""
+
+    def stream_writable(self, call: GrpcCall) -> None:
+        """Bytes have left towards the peer of a call that is held; `queued_bytes` tells how many wait still."""
+
+    def stream_draining(self, call: GrpcCall) -> None:
+        """The server is about to end: finish a streaming call as soon as what it began is answered."""

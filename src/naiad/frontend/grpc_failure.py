@@ -24,11 +24,17 @@ def finish_infer(call: GrpcCall, request_id: str, model: str, version: str, erro
     The log line and the trailer `triton-request-id` carry the same id: the client's, or one made here when the client
     gave none.
     """
-    request_id = request_id[:_MAX_ID_CHARACTERS] or new_request_id()
-    status = status_of(error.code)
-    log_request_failure(
-        protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=status.log_level
-    )
+    request_id = log(request_id, model, version, error)
     # A header value is printable ASCII; an id is any text.
     trailer = quote(request_id, safe=_PRINTABLE).encode()
-    call.finish(status.grpc, error.message, ((REQUEST_ID_TRAILER, trailer),))
+    call.finish(status_of(error.code).grpc, error.message, ((REQUEST_ID_TRAILER, trailer),))
+
+
+def log(request_id: str, model: str, version: str, error: InferError) -> str:
+    """Log a failed request, once, and return the id in the line: the client's, or one made here for want of it."""
+    request_id = request_id[:_MAX_ID_CHARACTERS] or new_request_id()
+    level = status_of(error.code).log_level
+    log_request_failure(
+        protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=level
+    )
+    return request_id

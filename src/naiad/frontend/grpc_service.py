@@ -12,6 +12,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
+from naiad.frontend.grpc_stream import InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.protocol import control_grpc
 from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
@@ -65,12 +66,32 @@ class InferenceGrpcService:
         return path == _MODEL_STREAM_INFER
 
     def stream_message(self, call: GrpcCall, message: Buffer) -> None:
-        """Refuse a streaming call at its first message."""
-        grpc_failure.finish(call, control_grpc.refusal(call.path))
+        """Submit one request of a ModelStreamInfer call."""
+        stream = self._stream_of(call)
+        try:
+            stream.take(message)
+        except Exception:
+            # What was open has nobody to answer to: the transport ends the call.
+            stream.cancel()
+            raise
 
     def stream_half_closed(self, call: GrpcCall) -> None:
-        """Refuse a streaming call without messages."""
-        grpc_failure.finish(call, control_grpc.refusal(call.path))
+        """End a ModelStreamInfer call once everything is answered."""
+        self._stream_of(call).half_close()
+
+    def stream_writable(self, call: GrpcCall) -> None:
+        """Go on with a ModelStreamInfer call that was held."""
+        self._stream_of(call).writable()
+
+    def stream_draining(self, call: GrpcCall) -> None:
+        """End a ModelStreamInfer call once what has begun is answered."""
+        self._stream_of(call).drain()
+
+    def _stream_of(self, call: GrpcCall) -> InferStream:
+        stream = call.context
+        if type(stream) is not InferStream:
+            stream = InferStream(call, self._engine, self._decode, self._forwarding)
+        return stream
 
     # --- inference -------------------------------------------------------------------------------------------
 

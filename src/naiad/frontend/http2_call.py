@@ -1,7 +1,7 @@
 """A gRPC call over HTTP/2: the stream's object, which the service answers."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import Headers
@@ -19,6 +19,9 @@ from naiad.wire.http2_headers import RequestHead
 from naiad.wire.http2_output import Http2Output
 from naiad.wire.http2_stream import Stream
 from naiad.wire.limits import INT32_MAX
+
+if TYPE_CHECKING:
+    from naiad.frontend.http2_hold import HeldBody
 
 _pack_prefix = PREFIX.pack
 
@@ -39,6 +42,12 @@ class CallOwner(Protocol):
     def give_up(self, call: "Http2Call") -> None:
         """End a call whose peer does not take its answers."""
 
+    def hold_messages(self, call: "Http2Call") -> None:
+        """Hand over no more messages of a call."""
+
+    def release_messages(self, call: "Http2Call") -> None:
+        """Hand over the messages of a call that wait."""
+
 
 class Http2Call(Stream):
     """One call; implements `frontend.exchange.GrpcCall`."""
@@ -47,8 +56,10 @@ class Http2Call(Stream):
         "arrival_ns",
         "assembler",
         "collected_bytes",
+        "context",
         "deadline_ns",
         "has_sent_headers",
+        "held_body",
         "held_bytes",
         "is_streaming",
         "message",
@@ -82,6 +93,9 @@ class Http2Call(Stream):
         self.assembler: MessageAssembler | None = None
         self.message: Buffer | None = None
         self.is_streaming = False
+        self.context: object | None = None
+        self.held_body: HeldBody | None = None
+        """What waits while the call is held; kept for the next time."""
         self.collected_bytes = 0
         self.progress_ns = arrival_ns
         """When the body last grew."""
@@ -143,6 +157,15 @@ class Http2Call(Stream):
             owner.release(self)
         if not owner.is_dirty:
             owner.mark_dirty()
+
+    def hold(self) -> None:
+        """Hand over no more messages of a streaming call, and let flow control stop its peer."""
+        if not self.is_local_closed:
+            self.owner.hold_messages(self)
+
+    def release(self) -> None:
+        """Go on handing over messages, at once those that wait."""
+        self.owner.release_messages(self)
 
     def refuse(self, plan: CallPlan) -> None:
         """Answer with the plan's refusal."""

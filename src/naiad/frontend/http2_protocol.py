@@ -16,6 +16,7 @@ from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.http2_clock import Http2Clock
 from naiad.frontend.http2_deadline import DeadlineTimer
+from naiad.frontend.http2_hold import HeldBody
 from naiad.frontend.http2_plan import CallPlan, make_plan
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http2 import Http2Connection
@@ -75,6 +76,8 @@ class Http2Protocol(asyncio.Protocol):
         self._is_reading = True
         self._is_ending = False
         self._drain_sweeps = 0
+        self._held_calls: dict[Http2Call, None] = {}
+        """Calls whose service takes no messages for now."""
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
         self._clock = Http2Clock(server.limits, _now_ns())
 
@@ -112,6 +115,7 @@ class Http2Protocol(asyncio.Protocol):
         self.is_dirty = True  # nothing is written any more
         self._server.unregister(self)
         self._deadlines.close()
+        self._held_calls.clear()
         for call in self._calls():
             self.output.forget(call)
             self.stream_reset(call, Http2Code.CANCEL)
@@ -195,18 +199,29 @@ class Http2Protocol(asyncio.Protocol):
             return
         call.progress_ns = self._arrival_ns
         try:
-            messages = call.assembler.feed(data)
-            for message in messages:
-                self._take_message(call, message)
-            if call.assembler is not None:
-                complete_bytes = 0 if call.message is None else len(call.message)
-                self._count_collected(call, call.assembler.pending_bytes + complete_bytes)
+            if call.is_held and call.held_body is not None:
+                call.held_body.append(data)
+                self._count_collected(call, call.assembler.pending_bytes + call.held_body.unread_bytes)
+                return
+            self._feed(call, call.assembler, data)
         except GrpcError as error:
             self._refuse(call, error)
+
+    def _feed(self, call: Http2Call, assembler: MessageAssembler, data: memoryview) -> None:
+        """Cut messages and hand them over. Raises GrpcError."""
+        for message in assembler.feed(data):
+            self._take_message(call, message)
+        if call.assembler is not None:
+            complete_bytes = 0 if call.message is None else len(call.message)
+            unread_bytes = 0 if call.held_body is None else call.held_body.unread_bytes
+            self._count_collected(call, assembler.pending_bytes + complete_bytes + unread_bytes)
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
         """Hand over what is left: the message of a unary call, the half close of a streaming one."""
         if call.assembler is None or call.is_local_closed:
+            return
+        if call.is_held and call.held_body is not None:
+            call.held_body.end_trailers = trailers
             return
         try:
             call.assembler.finish()
@@ -255,11 +270,14 @@ class Http2Protocol(asyncio.Protocol):
             if call.message is not None:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call takes one request message, got more")
             call.message = message
-            return
-        try:
-            self._service.stream_message(call, message)
-        except Exception:
-            self._service_failed(call)
+        elif call.is_held and call.held_body is not None:
+            call.held_body.messages.append(message)
+        else:
+            call.arrival_ns = self._arrival_ns
+            try:
+                self._service.stream_message(call, message)
+            except Exception:
+                self._service_failed(call)
 
     def _count_collected(self, call: Http2Call, pending_bytes: int) -> None:
         """Keep account of incomplete messages. Raises GrpcError when the connection holds too much."""
@@ -311,13 +329,65 @@ class Http2Protocol(asyncio.Protocol):
         call.deadline_ns = self._arrival_ns + timeout_ns
         self._deadlines.watch(call.deadline_ns, self._arrival_ns)
 
+    # --- streaming calls that are held --------------------------------------------------------------------------
+
+    def hold_messages(self, call: Http2Call) -> None:
+        """Hand over no more messages of a call, and give its peer no more window."""
+        if call.held_body is None:
+            call.held_body = HeldBody()
+        self._held_calls[call] = None
+        self._connection.hold(call)
+
+    def release_messages(self, call: Http2Call) -> None:
+        """Hand over the messages of a call that wait, until it is held again."""
+        held, assembler = call.held_body, call.assembler
+        if held is None or assembler is None or not call.is_held:
+            return
+        call.is_held = False
+        self._held_calls.pop(call, None)
+        self._arrival_ns = _now_ns()
+        try:
+            while held.messages and not call.is_held and not call.is_local_closed:
+                self._take_message(call, held.messages.popleft())
+            while held.unread_bytes and not call.is_held and not call.is_local_closed:
+                self._feed(call, assembler, held.take_chunk())
+        except GrpcError as error:
+            self._refuse(call, error)
+        if call.is_held or call.is_local_closed:
+            return
+        self._connection.release(call)
+        if not self.is_dirty:
+            self.mark_dirty()
+        if held.end_trailers is not None:
+            self.end_received(call, held.end_trailers)
+
     # --- writing and reading ------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write what there is to write."""
-        transport, output = self._transport, self.output
+        transport = self._transport
         if transport is None:
             return
+        self._write(transport)
+        if self._held_calls:
+            self._tell_held()
+            self._write(transport)
+        self.is_dirty = False
+        if self._is_ending and self._connection.is_drained:
+            transport.close()
+
+    def _tell_held(self) -> None:
+        for call in list(self._held_calls):
+            if call.is_local_closed:
+                del self._held_calls[call]
+                continue
+            try:
+                self._service.stream_writable(call)
+            except Exception:
+                self._service_failed(call)
+
+    def _write(self, transport: asyncio.Transport) -> None:
+        output = self.output
         while output.has_frames:
             pieces = output.take()
             if len(pieces) == 1:
@@ -325,9 +395,6 @@ class Http2Protocol(asyncio.Protocol):
             else:
                 transport.writelines(pieces)
             output.pump()
-        self.is_dirty = False
-        if self._is_ending and self._connection.is_drained:
-            transport.close()
 
     def _update_reading(self) -> None:
         transport = self._transport
@@ -346,8 +413,15 @@ class Http2Protocol(asyncio.Protocol):
         """Take no more calls and close when the last is answered."""
         self._is_ending = True
         self._connection.start_drain()
+        self._drain_streams()
         if self._connection.is_set_up:
             self.flush()
+
+    def _drain_streams(self) -> None:
+        """Have streaming calls end, which else would last as long as their clients like."""
+        for call in self._calls():
+            if call.is_streaming and not call.is_local_closed:
+                self._service.stream_draining(call)
 
     def forget_plans(self) -> None:
         """Have the access rule asked again, also for heads that have passed it."""
@@ -384,6 +458,7 @@ class Http2Protocol(asyncio.Protocol):
         for call in blocked:
             self.give_up(call)
         if self._server.is_draining:
+            self._drain_streams()
             self._drain_sweeps += 1
             if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING
                 self._connection.finish_drain()

@@ -201,9 +201,10 @@ def _decode_completely(message: Buffer) -> tuple[RequestHeader, str, list[Buffer
     return header, request.id, data
 
 
-def encode_response(request_id: str, response: InferResponse) -> list[Buffer]:
+def encode_response(request_id: str, response: InferResponse, marker: bytes = b"") -> list[Buffer]:
     """Return a response as the parts of a ModelInferResponse message: small ones joined, large outputs as they are.
 
+    `marker` is an encoded parameter that is added to those of the response.
     Raises InferError: INVALID_ARG when it is larger than a gRPC message may be, UNSUPPORTED for a response parameter
     that the protocol cannot carry.
     """
@@ -220,6 +221,8 @@ def encode_response(request_id: str, response: InferResponse) -> list[Buffer]:
         parts.append(encoded_id)
     if response.parameters:
         parts.append(_encode_parameters(response))
+    if marker:
+        parts.append(marker)
     parts.append(tail)
     large = False
     for content in response.data:

@@ -46,6 +46,7 @@ def to_header_and_data(request: ModelInferRequest, raw: Sequence[Buffer]) -> tup
         sequence_id=parameters.sequence_id,
         sequence_start=parameters.sequence_start,
         sequence_end=parameters.sequence_end,
+        wants_empty_final=parameters.wants_empty_final,
         shared_memory=regions,
     )
     return header, data

@@ -25,6 +25,7 @@ class RequestParameters:
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
+    wants_empty_final: bool = False
 
 
 def parse_request_parameters(parameters: Parameters) -> RequestParameters:
@@ -35,7 +36,7 @@ def parse_request_parameters(parameters: Parameters) -> RequestParameters:
         if reserved is not None:
             reserved(parsed, parameter)
         elif key.startswith("triton_"):
-            _check_triton_key(key, parameter)
+            parsed.wants_empty_final = _enables_empty_final(key, parameter)
         else:
             parsed.custom[key] = _custom_value(key, parameter)
     return parsed
@@ -99,14 +100,14 @@ _RESERVED = {
 }
 
 
-def _check_triton_key(key: str, parameter: Any) -> None:
+def _enables_empty_final(key: str, parameter: Any) -> bool:
     if key != _ALLOWED_TRITON_KEY:
         raise invalid_argument(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {_ALLOWED_TRITON_KEY}"
         )
-    # It speaks of streams: a unary call always has exactly one response, so beyond its type it says nothing here.
-    _flag(key, parameter)
+    # It speaks of streams: a unary call always has exactly one response.
+    return _flag(key, parameter)
 
 
 def _custom_value(key: str, parameter: Any) -> ParameterValue:

@@ -353,10 +353,8 @@ class Http2Connection(Generic[S]):
         stream.receive_window -= length
         if stream.receive_window < 0:
             raise StreamError(stream_id, Http2Code.FLOW_CONTROL_ERROR)
-        full = self._limits.stream_window_bytes
-        if stream.receive_window < full // 2 and not self._data_ends_stream:
-            self.output.send_control(wire.window_update(stream_id, full - stream.receive_window))
-            stream.receive_window = full
+        if not stream.is_held and not self._data_ends_stream:
+            self._refill_stream_window(stream)
         stream.received_bytes += self._data_left
         expected = stream.head.content_length
         if 0 <= expected < stream.received_bytes:  # RFC 9113 8.1.1
@@ -392,6 +390,22 @@ class Http2Connection(Generic[S]):
             return
         stream.is_remote_closed = True
         self._sink.end_received(stream, trailers)
+
+    def hold(self, stream: S) -> None:
+        """Let the peer send only what the stream's window still allows, until `release`."""
+        stream.is_held = True
+
+    def release(self, stream: S) -> None:
+        """Let the peer go on sending."""
+        stream.is_held = False
+        if not stream.is_remote_closed:
+            self._refill_stream_window(stream)
+
+    def _refill_stream_window(self, stream: S) -> None:
+        full = self._limits.stream_window_bytes
+        if stream.receive_window < full // 2:
+            self.output.send_control(wire.window_update(stream.id, full - stream.receive_window))
+            stream.receive_window = full
 
     def _refill_window(self) -> None:
         """Give the peer its whole window back; lazily, when half of it is used."""

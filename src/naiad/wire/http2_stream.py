@@ -20,6 +20,7 @@ class Stream:
         "end_block",
         "head",
         "id",
+        "is_held",
         "is_local_closed",
         "is_remote_closed",
         "queue",
@@ -37,6 +38,8 @@ class Stream:
         self.receive_window = receive_window
         self.received_bytes = 0
         """Body bytes so far, padding left out. Stays 0 for a request that came in one piece."""
+        self.is_held = False
+        """The peer gets no more window for this stream: what it has sent is not taken yet."""
         self.is_remote_closed = False
         self.is_local_closed = False
         """Nothing more may be sent: the end is sent or queued, or the stream was reset."""

@@ -37,7 +37,7 @@ def failure(found: BackendRegistry, name: str) -> InferError:
 
 def test_built_in_backends_need_no_metadata():
     found = BackendRegistry({})
-    assert found.names() == ["identity", "onnxruntime", "python"]
+    assert found.names() == ["identity", "onnxruntime", "python", "repeat"]
     backend = found.get("identity")
     assert type(backend) is IdentityBackend
     assert found.get("identity") is backend
@@ -59,7 +59,8 @@ def test_an_unknown_name_gets_the_nearest_one():
     error = failure(BackendRegistry({}), "onxruntime")
     assert error.code is ErrorCode.INVALID_ARG
     assert error.message.startswith(
-        "unknown backend 'onxruntime', did you mean 'onnxruntime'? available backends: identity, onnxruntime, python."
+        "unknown backend 'onxruntime', did you mean 'onnxruntime'? available backends: identity, onnxruntime, "
+        "python, repeat."
     )
     assert "did you mean" not in failure(BackendRegistry({}), "tensorrt").message
 

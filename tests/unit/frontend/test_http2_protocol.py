@@ -2,6 +2,7 @@ import hpack
 import pytest
 
 from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http2_hold import HeldBody
 from naiad.wire import http2_frames as wire
 from naiad.wire.http2_frames import frame, window_update
 from naiad.wire.limits import Http2Limits
@@ -87,6 +88,10 @@ class FakeService:
         self.messages = []
         self.cancelled = []
         self.half_closed = 0
+        self.held_after = 0
+        """Messages of a stream that it takes before it holds the call; 0 for any number."""
+        self.writable = []
+        self.draining = []
 
     def unary(self, call, message):
         self.calls.append(call)
@@ -105,9 +110,17 @@ class FakeService:
             self.calls.append(call)
         self.messages.append(bytes(message))
         call.on_cancel = lambda: self.cancelled.append(call)
+        if self.held_after and len(self.messages) % self.held_after == 0:
+            call.hold()
 
     def stream_half_closed(self, call):
         self.half_closed += 1
+
+    def stream_writable(self, call):
+        self.writable.append((call, call.queued_bytes))
+
+    def stream_draining(self, call):
+        self.draining.append(call)
 
 
 class Scene:
@@ -349,6 +362,128 @@ def test_call_whose_peer_does_not_read_tells_what_waits_and_is_ended():
     assert scene.service.cancelled == [call]
     assert scene.frames()[-1][0] == wire.RST_STREAM
     assert scene.protocol.output.queued_bytes == 0
+
+
+# Streaming calls that are held
+
+
+def held_scene(limits=None, after=1):
+    scene = Scene(limits).open()
+    scene.service.held_after = after
+    return scene
+
+
+def test_held_call_gets_its_messages_when_it_is_released():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b") + framed(b"c")[:3]))
+    scene.send(data_frame(1, framed(b"c")[3:] + framed(b"d"), end=True))
+    assert scene.service.messages == [b"a"]
+    (call,) = scene.service.calls
+    for messages in ([b"a", b"b"], [b"a", b"b", b"c"], [b"a", b"b", b"c", b"d"]):
+        assert scene.service.half_closed == 0
+        call.release()
+        assert scene.service.messages == messages
+    call.release()
+    assert scene.service.half_closed == 1
+    assert call.arrival_ns > 0
+    call.release()
+    assert scene.service.half_closed == 1
+
+
+def test_messages_of_other_calls_go_on(scene):
+    scene = held_scene(after=1)
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")))
+    scene.send(scene.request(3, b"x"))
+    assert scene.answers()[3][1] == framed(b"x")
+    assert scene.service.messages == [b"a", b"x"]
+
+
+def test_held_call_gets_no_window_until_it_is_released():
+    scene = held_scene(Http2Limits(stream_window_bytes=65_536, frame_bytes=2**14))
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    for _ in range(3):
+        scene.send(data_frame(1, framed(bytes(16_000))))
+    assert [f for f in scene.frames() if f[0] == wire.WINDOW_UPDATE and f[2] == 1] == []
+    scene.service.held_after = 0
+    (call,) = scene.service.calls
+    call.release()
+    (update,) = [f for f in scene.frames() if f[0] == wire.WINDOW_UPDATE and f[2] == 1]
+    assert int.from_bytes(update[3], "big") == 3 * 16_005 + 6
+    assert len(scene.service.messages) == 4
+
+
+def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
+    scene = held_scene(Http2Limits(stream_window_bytes=65_536, frame_bytes=2**14))
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    scene.send(b"".join(data_frame(1, framed(bytes(16_000))) for _ in range(5)))
+    assert scene.frames()[-1][0] == wire.RST_STREAM
+    assert scene.service.cancelled == scene.service.calls
+
+
+def test_what_a_held_call_has_not_taken_counts_as_incomplete():
+    scene = held_scene(Http2Limits(collecting_bytes=100))
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    scene.send(data_frame(1, framed(bytes(40))) + data_frame(1, framed(bytes(60))))
+    assert scene.status(1)[0] == "8"
+    assert scene.service.cancelled == scene.service.calls
+
+
+def test_held_call_that_is_reset_is_forgotten():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")))
+    (call,) = scene.service.calls
+    scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    scene.service.writable.clear()
+    scene.send(frame(wire.PING, 0, 0, bytes(8)))
+    assert scene.service.writable == []
+    call.release()
+    call.hold()
+    assert scene.service.messages == [b"a"]
+
+
+def test_bad_message_among_those_that_waited_ends_the_call():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    scene.send(data_frame(1, b"\x07\0\0\0\0"))
+    (call,) = scene.service.calls
+    call.release()
+    assert scene.status(1)[0] == "13"
+
+
+def test_held_call_is_told_when_bytes_have_left():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    (call,) = scene.service.calls
+    call.send([bytes(100_000)])
+    scene.frames()
+    queued_bytes = call.queued_bytes
+    assert queued_bytes > 0
+    scene.service.writable.clear()
+    scene.send(window_update(0, 100_000) + window_update(1, 100_000))
+    assert scene.service.writable == [(call, 0)]
+
+
+def test_small_pieces_of_a_held_body_share_memory():
+    body = HeldBody()
+    for _ in range(100_000):
+        body.append(memoryview(b"x"))
+    chunks = []
+    while body.unread_bytes:
+        chunks.append(bytes(body.take_chunk()))
+    assert b"".join(chunks) == b"x" * 100_000
+    assert len(chunks) == 2
+
+
+def test_draining_reaches_streaming_calls(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep") + scene.headers(3, "/s/Stream") + data_frame(3, framed(b"a")))
+    scene.server.drain()
+    stream = scene.service.calls[1]
+    assert scene.service.draining == [stream]
+    scene.server.sweep(1)
+    assert scene.service.draining == [stream] * 2
+    stream.finish(14)
+    scene.server.sweep(2)
+    assert scene.service.draining == [stream] * 2
 
 
 # Cancellation and deadlines

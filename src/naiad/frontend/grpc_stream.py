@@ -1,0 +1,280 @@
+"""One `ModelStreamInfer` call: requests in, responses out, errors as messages while the stream goes on.
+
+Rules: requests of ordinary models are answered in their order, one response each; responses of decoupled models leave
+when they come. A stream that has too much open, or whose peer does not take its answers, is held: flow control lets
+its peer send no more until there is room again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from naiad.core.errors import InferError, unavailable
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
+from naiad.frontend import grpc_failure
+from naiad.frontend.exchange import GrpcCall, Headers
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.protocol.infer_grpc import identify
+from naiad.protocol.infer_grpc_stream import (
+    encode_completion,
+    encode_failure,
+    encode_refusal,
+    encode_stream_response,
+)
+from naiad.protocol.status import status_of
+
+Decode = Callable[[Buffer], tuple[RequestHeader, str, list[Buffer]]]
+
+MAX_OPEN_REQUESTS = 1024
+"""Requests of one stream that are submitted and not answered; more wait for their turn."""
+MAX_OPEN_BYTES = 64 * 1024 * 1024
+"""Their messages together; a stream that has reached this takes no more."""
+MAX_QUEUED_BYTES = 1024 * 1024
+"""Answers that the peer has not taken; a stream with more takes no more requests."""
+_STRICT_FIELD = b"triton_grpc_error"
+
+
+class _Turn:
+    """A request's place in its stream."""
+
+    __slots__ = ("answer", "is_ordered", "message_bytes")
+
+    def __init__(self, message_bytes: int, *, is_ordered: bool) -> None:
+        self.message_bytes = message_bytes
+        self.is_ordered = is_ordered
+        self.answer: Sequence[Buffer] | None = None
+        """Set when it is ready before its turn."""
+
+
+class InferStream:
+    """The requests of one streaming call and what is still to be answered."""
+
+    __slots__ = (
+        "_call",
+        "_decode",
+        "_engine",
+        "_forwarding",
+        "_is_congested",
+        "_is_draining",
+        "_is_half_closed",
+        "_is_held",
+        "_is_over",
+        "_is_strict",
+        "_on_response",
+        "_open",
+        "_open_bytes",
+        "_order",
+    )
+
+    def __init__(self, call: GrpcCall, engine: Engine, decode: Decode, forwarding: HeaderForwarding | None) -> None:
+        self._call = call
+        self._engine = engine
+        self._decode = decode
+        self._forwarding = forwarding
+        self._is_strict = _asks_for_grpc_errors(call.metadata)
+        self._open: set[InferRequest] = set()
+        self._open_bytes = 0
+        self._order: deque[_Turn] = deque()
+        """Unanswered requests of ordinary models."""
+        self._is_held = False
+        self._is_congested = False
+        self._is_half_closed = False
+        self._is_draining = False
+        self._is_over = False
+        self._on_response = self._take_response
+        call.context = self
+        call.on_cancel = self.cancel
+
+    # --- called by the service ----------------------------------------------------------------------------------
+
+    def take(self, message: Buffer) -> None:
+        """Submit the request in `message`; whatever is wrong with it is answered in the stream."""
+        # hot: once a request
+        try:
+            header, request_id, data = self._decode(message)
+            if self._forwarding is not None:
+                header = self._forwarding.apply(header, self._call.metadata)
+        except InferError as error:
+            self._refuse_undecoded(message, error)
+            return
+        model_name, model_version = header.model_name, header.model_version
+        turn = _Turn(len(message), is_ordered=True)
+        request = InferRequest(
+            header, data, self._on_response, id=request_id, arrival_ns=self._call.arrival_ns, context=turn
+        )
+        try:
+            if self._is_draining:
+                raise unavailable("Server exiting")
+            if self._engine.is_decoupled(model_name, model_version):
+                turn.is_ordered = False
+            else:
+                self._order.append(turn)
+            self._open.add(request)
+            self._engine.submit(request)
+        except InferError as error:
+            self._open.discard(request)
+            self._refuse(turn, request_id, model_name, model_version, error)
+            return
+        self._open_bytes += turn.message_bytes
+        if len(self._open) >= MAX_OPEN_REQUESTS or self._open_bytes >= MAX_OPEN_BYTES:
+            self._hold()
+
+    def half_close(self) -> None:
+        """End the call once everything is answered."""
+        self._is_half_closed = True
+        self._end_if_done()
+
+    def drain(self) -> None:
+        """Take no more requests and end the call once everything is answered."""
+        self._is_draining = True
+        self._end_if_done()
+
+    def writable(self) -> None:
+        """Go on if there is room again."""
+        if self._is_congested and self._call.queued_bytes <= MAX_QUEUED_BYTES // 2:
+            self._set_congested(False)
+        if self._is_held and not self._is_over and self._has_room():
+            self._is_held = False
+            self._call.release()
+
+    def cancel(self) -> None:
+        """Nobody waits for the answers: cancel what is open and write nothing more."""
+        self._close()
+        for request in list(self._open):
+            self._engine.cancel(request)
+
+    # --- responses ----------------------------------------------------------------------------------------------
+
+    def _take_response(self, request: InferRequest, response: InferResponse) -> None:
+        # hot: once a response
+        turn: _Turn = request.context  # type: ignore[assignment]  # set in `take`
+        if response.final:
+            self._open.discard(request)
+            self._open_bytes -= turn.message_bytes
+        if self._is_over:
+            return
+        if response.error is not None:
+            self._fail(request, turn, response.error, final=response.final)
+        elif response.empty_final and not turn.is_ordered:
+            if request.header.wants_empty_final:
+                header = request.header
+                self._send((encode_completion(request.id, header.model_name, header.model_version),))
+        else:
+            try:
+                parts = encode_stream_response(request.id, response)
+            except InferError as error:
+                self._fail(request, turn, error, final=response.final)
+            else:
+                self._answer(turn, parts)
+        if response.final:
+            self._continue()
+
+    def _continue(self) -> None:
+        """See what an answered request makes possible."""
+        if self._is_held:
+            self.writable()
+        if self._is_half_closed or self._is_draining:
+            self._end_if_done()
+
+    def _fail(self, request: InferRequest, turn: _Turn, error: InferError, *, final: bool) -> None:
+        header = request.header
+        if self._is_strict:
+            # Triton: with `triton_grpc_error` the first error of inference ends the call.
+            self.cancel()
+            grpc_failure.finish_infer(self._call, request.id, header.model_name, header.model_version, error)
+            return
+        grpc_failure.log(request.id, header.model_name, header.model_version, error)
+        text = _text(error)
+        self._answer(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
+
+    def _answer(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
+        """Send an answer, or keep it until those before it are sent."""
+        if not turn.is_ordered:
+            self._send(parts)
+            return
+        order = self._order
+        if order[0] is not turn:
+            turn.answer = parts
+            return
+        order.popleft()
+        self._send(parts)
+        while order and order[0].answer is not None:
+            self._send(order.popleft().answer or ())
+
+    def _send(self, parts: Sequence[Buffer]) -> None:
+        call = self._call
+        call.send(parts)
+        if call.queued_bytes > MAX_QUEUED_BYTES and not self._is_congested:
+            self._hold()
+            self._set_congested(True)
+
+    # --- requests that are refused ------------------------------------------------------------------------------
+
+    def _refuse_undecoded(self, message: Buffer, error: InferError) -> None:
+        """Answer a request that did not decode. Triton: an unknown model wins over whatever else is wrong."""
+        model_name = model_version = request_id = ""
+        turn = _Turn(0, is_ordered=True)
+        try:
+            model_name, model_version, request_id = identify(message)
+            turn.is_ordered = not self._engine.is_decoupled(model_name, model_version)
+        except InferError as earlier:
+            error = earlier
+        self._refuse(turn, request_id, model_name, model_version, error)
+
+    def _refuse(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
+        grpc_failure.log(request_id, model, version, error)
+        if turn.is_ordered and (not self._order or self._order[-1] is not turn):
+            self._order.append(turn)
+        self._answer(turn, (encode_refusal(request_id, _text(error)),))
+        if len(self._order) >= MAX_OPEN_REQUESTS:
+            # Answers of refused requests wait for those before them, as open requests do.
+            self._hold()
+
+    # --- the stream ---------------------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        return (
+            max(len(self._open), len(self._order)) < MAX_OPEN_REQUESTS
+            and self._open_bytes < MAX_OPEN_BYTES
+            and not self._is_congested
+        )
+
+    def _hold(self) -> None:
+        if not self._is_held and not self._is_over:
+            self._is_held = True
+            self._call.hold()
+
+    def _set_congested(self, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        for request in self._open:
+            request.is_congested = is_congested
+
+    def _end_if_done(self) -> None:
+        if self._open or self._is_over:
+            return
+        if self._is_half_closed:
+            self._finish(0)
+        elif self._is_draining:
+            error = unavailable("Server exiting")
+            self._finish(status_of(error.code).grpc, error.message)
+
+    def _finish(self, status: int, message: str = "") -> None:
+        self._close()
+        self._call.finish(status, message)
+
+    def _close(self) -> None:
+        # Call and stream refer to each other: without this the garbage collector would have to find them.
+        self._is_over = True
+        self._call.on_cancel = self._call.context = None
+        self._order.clear()
+
+
+def _text(error: InferError) -> str:
+    """Return a text that is not empty: an empty `error_message` means success."""
+    return error.message or f"the request ended with {error.code.name}"
+
+
+def _asks_for_grpc_errors(metadata: Headers) -> bool:
+    return any(name == _STRICT_FIELD and value == b"true" for name, value in metadata)

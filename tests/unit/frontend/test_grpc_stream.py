@@ -1,0 +1,453 @@
+"""ModelStreamInfer: the service with a call and an engine that record."""
+
+import logging
+import re
+
+import pytest
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, unavailable
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.frontend import grpc_stream
+from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.memory.regions import SharedMemory
+from naiad.protocol import service_pb2 as pb
+
+HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
+EMPTY = ResponseHeader("m", "1", ())
+
+
+class Call:
+    """A streaming call whose peer takes everything at once, unless `queued_bytes` says otherwise."""
+
+    deadline_ns = 0
+    arrival_ns = 77
+
+    def __init__(self, metadata=()):
+        self.path = "/inference.GRPCInferenceService/ModelStreamInfer"
+        self.metadata = metadata
+        self.on_cancel = None
+        self.context = None
+        self.queued_bytes = 0
+        self.sent = []
+        self.status = None
+        self.is_held = False
+        self.holds = 0
+
+    def respond(self, parts):
+        raise AssertionError("the answer of a stream is not unary")
+
+    def send(self, parts):
+        assert self.status is None
+        self.sent.append(pb.ModelStreamInferResponse.FromString(b"".join(parts)))
+
+    def finish(self, status, message="", trailers=()):
+        assert self.status is None
+        self.status, self.message = status, message
+
+    def hold(self):
+        self.is_held = True
+        self.holds += 1
+
+    def release(self):
+        assert self.is_held
+        self.is_held = False
+
+    @property
+    def ids(self):
+        return [response.infer_response.id for response in self.sent]
+
+
+class Engine:
+    """Knows the model m, and d, which is decoupled."""
+
+    def __init__(self):
+        self.submitted = []
+        self.cancelled = []
+        self.refusal = None
+        self.shared_memory = SharedMemory()
+
+    def submit(self, request):
+        if self.refusal:
+            raise self.refusal
+        self.submitted.append(request)
+
+    def cancel(self, request):
+        request.cancelled = True
+        self.cancelled.append(request)
+
+    def is_decoupled(self, name, version=""):
+        if name not in ("m", "d"):
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        return name == "d"
+
+
+class Stage:
+    def __init__(self, *, metadata=(), forwarding=None):
+        self.engine = Engine()
+        self.service = InferenceGrpcService(self.engine, forwarding)
+        self.call = Call(metadata)
+
+    def send(self, *names, model="m", **keywords):
+        """Send one request per name, which becomes its id."""
+        for name in names:
+            self.service.stream_message(self.call, memoryview(message(model, name, **keywords)))
+
+    def request(self, name):
+        (found,) = [request for request in self.engine.submitted if request.id == name]
+        return found
+
+    def answer(self, name, *, error=None, final=True, empty_final=False, value=b"5678", parameters=None):
+        request = self.request(name)
+        if error is not None:
+            response = InferResponse(EMPTY, error=error, final=final)
+        elif empty_final:
+            response = InferResponse(HEADER, final=True, empty_final=True)
+        else:
+            response = InferResponse(HEADER, [value], final=final, parameters=parameters or {})
+        request.on_response(request, response)
+
+    def half_close(self):
+        self.service.stream_half_closed(self.call)
+
+
+def message(model="m", request_id="", version="", data=True, **parameters):
+    request = pb.ModelInferRequest(model_name=model, id=request_id, model_version=version)
+    for key, value in parameters.items():
+        request.parameters[key].bool_param = value
+    request.inputs.add(name="x", datatype="FP32", shape=[1])
+    if data:
+        request.raw_input_contents.append(b"1234")
+    return request.SerializeToString()
+
+
+def final_of(response):
+    parameters = response.infer_response.parameters
+    return parameters["triton_final_response"].bool_param if "triton_final_response" in parameters else None
+
+
+@pytest.fixture
+def stage():
+    return Stage()
+
+
+@pytest.fixture
+def failures(caplog):
+    caplog.set_level(logging.DEBUG, logger="naiad.request")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "naiad.request"]
+
+
+class TestOrdinaryModels:
+    def test_one_response_per_request_marked_as_final(self, stage):
+        stage.send("a")
+        assert stage.request("a").arrival_ns == 77
+        stage.answer("a")
+        (sent,) = stage.call.sent
+        response = sent.infer_response
+        assert (sent.error_message, response.id, response.model_name, response.model_version) == ("", "a", "m", "1")
+        assert list(response.raw_output_contents) == [b"5678"]
+        assert [(o.name, o.datatype, list(o.shape)) for o in response.outputs] == [("y", "FP32", [1])]
+        assert final_of(sent) is True
+        assert stage.call.status is None
+
+    def test_responses_leave_in_the_order_of_requests(self, stage):
+        stage.send("a", "b", "c", "d")
+        stage.answer("c")
+        stage.answer("b", error=internal("it broke"))
+        assert stage.call.ids == []
+        stage.answer("a")
+        assert stage.call.ids == ["a", "b", "c"]
+        stage.answer("d")
+        assert stage.call.ids == ["a", "b", "c", "d"]
+        assert [sent.error_message for sent in stage.call.sent] == ["", "it broke", "", ""]
+
+    def test_a_refused_request_takes_its_turn(self, stage):
+        stage.send("a")
+        stage.send("bad", data=False)
+        stage.send("?", model="?")
+        stage.send("b")
+        assert stage.call.ids == []
+        stage.answer("a")
+        assert stage.call.ids == ["a", "bad", "?"]
+        stage.answer("b")
+        assert stage.call.ids == ["a", "bad", "?", "b"]
+
+    def test_parameters_of_the_model_stay_beside_the_marker(self, stage):
+        stage.send("a")
+        stage.answer("a", parameters={"mine": 7})
+        (sent,) = stage.call.sent
+        assert sent.infer_response.parameters["mine"].int64_param == 7
+        assert final_of(sent) is True
+
+    def test_sequence_parameters_reach_the_engine(self, stage):
+        request = pb.ModelInferRequest.FromString(message(sequence_start=True, sequence_end=True))
+        request.parameters["sequence_id"].int64_param = 9
+        stage.service.stream_message(stage.call, request.SerializeToString())
+        (submitted,) = stage.engine.submitted
+        header = submitted.header
+        assert (header.sequence_id, header.sequence_start, header.sequence_end) == (9, True, True)
+
+
+class TestDecoupledModels:
+    def test_responses_of_several_requests_interleave(self, stage):
+        stage.send("a", "b", model="d")
+        for name in ("b", "a", "b"):
+            stage.answer(name, final=False)
+        stage.answer("b")
+        stage.answer("a")
+        assert stage.call.ids == ["b", "a", "b", "b", "a"]
+        assert [final_of(sent) for sent in stage.call.sent] == [False, False, False, True, True]
+
+    def test_they_do_not_wait_for_ordinary_ones_nor_those_for_them(self, stage):
+        stage.send("slow")
+        stage.send("a", model="d")
+        stage.send("next")
+        stage.answer("a", final=False)
+        stage.answer("slow")
+        stage.answer("next")
+        assert stage.call.ids == ["a", "slow", "next"]
+
+    def test_an_empty_final_response_is_not_sent_unless_wanted(self, stage):
+        stage.send("a", model="d")
+        stage.send("b", model="d", version="1", triton_enable_empty_final_response=True)
+        stage.send("c", model="d", triton_enable_empty_final_response=False)
+        for name in ("a", "b", "c"):
+            stage.answer(name, empty_final=True)
+        (sent,) = stage.call.sent
+        response = sent.infer_response
+        assert (response.id, response.model_name, response.model_version) == ("b", "d", "1")
+        assert final_of(sent) is True
+        assert not response.outputs
+        assert not sent.error_message
+
+    def test_the_version_of_an_empty_final_response_is_the_requested_one(self, stage):
+        stage.send("b", model="d", triton_enable_empty_final_response=True)
+        stage.answer("b", empty_final=True)
+        assert stage.call.sent[0].infer_response.model_version == ""
+
+    def test_an_error_among_the_responses_does_not_end_them(self, stage):
+        stage.send("a", model="d")
+        stage.answer("a", error=internal("one of them broke"), final=False)
+        stage.answer("a", final=True)
+        assert [sent.error_message for sent in stage.call.sent] == ["one of them broke", ""]
+        assert [final_of(sent) for sent in stage.call.sent] == [False, True]
+
+
+class TestErrors:
+    def test_of_inference(self, stage, failures):
+        stage.send("a", version="1")
+        stage.answer("a", error=InferError(ErrorCode.INTERNAL, "it broke", detail="model.py:3"))
+        (sent,) = stage.call.sent
+        response = sent.infer_response
+        assert (sent.error_message, response.id, response.model_name, response.model_version) == (
+            "it broke",
+            "a",
+            "m",
+            "1",
+        )
+        assert final_of(sent) is True
+        assert not response.outputs
+        assert stage.call.status is None
+        (line,) = failures()
+        assert "model.py:3" in line
+
+    def test_early_ones_carry_the_id_only(self, stage, failures):
+        stage.send("a", data=False)
+        stage.engine.refusal = unavailable("Exceeds maximum queue size")
+        stage.send("b")
+        texts = [sent.error_message for sent in stage.call.sent]
+        assert texts == [
+            "unable to find data for input tensor 'x' for model 'm' in request.",
+            "Exceeds maximum queue size",
+        ]
+        for sent, name in zip(stage.call.sent, ("a", "b"), strict=True):
+            assert sent.infer_response == pb.ModelInferResponse(id=name)
+        assert len(failures()) == 2
+        stage.engine.refusal = None
+        stage.send("c")
+        stage.answer("c")
+        assert stage.call.ids == ["a", "b", "c"]
+
+    def test_unknown_model_wins_over_bad_tensors(self, stage):
+        stage.send("a", model="?", data=False)
+        assert stage.call.sent[0].error_message == "Request for unknown model: '?' is not found"
+
+    def test_bytes_that_are_no_request(self, stage):
+        stage.service.stream_message(stage.call, b"\xff")
+        assert stage.call.sent[0].error_message.startswith("Unable to parse request")
+        assert stage.call.status is None
+
+    def test_a_refused_request_of_a_decoupled_model_does_not_wait(self, stage):
+        stage.send("slow")
+        stage.send("a", model="d", data=False)
+        assert stage.call.ids == ["a"]
+
+    def test_an_error_without_text_gets_one(self, stage):
+        # To clients an empty text means success.
+        stage.send("a")
+        stage.answer("a", error=InferError(ErrorCode.CANCELLED, ""))
+        assert "CANCELLED" in stage.call.sent[0].error_message
+
+    def test_a_response_that_cannot_be_encoded(self, stage):
+        stage.send("a")
+        stage.answer("a", parameters={"p": b"bytes"})
+        (sent,) = stage.call.sent
+        assert "'p'" in sent.error_message
+        assert final_of(sent) is True
+
+    def test_a_defect_ends_the_call_and_cancels_what_is_open(self, stage):
+        stage.send("a")
+        stage.engine.refusal = ZeroDivisionError("defect")
+        with pytest.raises(ZeroDivisionError):
+            stage.send("b")
+        assert stage.request("a").cancelled
+
+    def test_a_header_that_may_not_be_forwarded(self):
+        stage = Stage(metadata=((b"priority", b"7"),), forwarding=HeaderForwarding(re.compile("priority")))
+        stage.send("a")
+        assert "cannot be forwarded" in stage.call.sent[0].error_message
+
+
+class TestGrpcErrorMode:
+    @pytest.fixture
+    def stage(self):
+        return Stage(metadata=((b"user-agent", b"x"), (b"triton_grpc_error", b"true")))
+
+    def test_the_first_error_of_inference_ends_the_call(self, stage, failures):
+        stage.send("a")
+        stage.send("b", "c", model="d")
+        stage.answer("b", error=invalid_argument("not this"))
+        assert (stage.call.status, stage.call.message) == (3, "not this")
+        assert {request.id for request in stage.engine.cancelled} == {"a", "c"}
+        stage.answer("a")
+        stage.answer("c", error=internal("later"))
+        assert stage.call.sent == []
+        assert len(failures()) == 1
+
+    def test_early_errors_stay_messages(self, stage):
+        stage.send("a", data=False)
+        assert stage.call.sent[0].error_message
+        assert stage.call.status is None
+
+    def test_other_values_do_not_switch_it_on(self):
+        stage = Stage(metadata=((b"triton_grpc_error", b"false"),))
+        stage.send("a")
+        stage.answer("a", error=internal("it broke"))
+        assert stage.call.status is None
+
+
+class TestEnd:
+    def test_without_a_request(self, stage):
+        stage.half_close()
+        assert stage.call.status == 0
+
+    def test_half_close_waits_for_what_is_open(self, stage):
+        stage.send("a")
+        stage.send("b", model="d")
+        stage.half_close()
+        stage.answer("a")
+        stage.answer("b", final=False)
+        assert stage.call.status is None
+        stage.answer("b", empty_final=True)
+        assert stage.call.status == 0
+        assert stage.call.on_cancel is stage.call.context is None
+
+    def test_cancel_reaches_every_open_request_and_ends_writing(self, stage):
+        stage.send("a", "b", "done")
+        stage.send("c", model="d")
+        stage.answer("a")
+        stage.call.on_cancel()
+        assert {request.id for request in stage.engine.cancelled} == {"b", "done", "c"}
+        stage.answer("b")
+        stage.answer("c", final=False)
+        stage.answer("c")
+        assert stage.call.ids == ["a"]
+
+    def test_draining_ends_an_idle_stream_at_once(self, stage):
+        stage.send("a")
+        stage.answer("a")
+        stage.service.stream_draining(stage.call)
+        assert (stage.call.status, stage.call.message) == (14, "Server exiting")
+
+    def test_draining_answers_what_is_open_and_refuses_the_rest(self, stage):
+        stage.send("a", model="d")
+        stage.service.stream_draining(stage.call)
+        stage.service.stream_draining(stage.call)
+        stage.send("b")
+        assert [sent.error_message for sent in stage.call.sent] == ["Server exiting"]
+        stage.answer("a")
+        assert stage.call.ids == ["b", "a"]
+        assert stage.call.status == 14
+
+    def test_draining_a_half_closed_stream_ends_it_well(self, stage):
+        stage.send("a")
+        stage.half_close()
+        stage.service.stream_draining(stage.call)
+        stage.answer("a")
+        assert stage.call.status == 0
+
+
+class TestBounds:
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        monkeypatch.setattr(grpc_stream, "MAX_OPEN_REQUESTS", 3)
+        monkeypatch.setattr(grpc_stream, "MAX_OPEN_BYTES", 1000)
+        monkeypatch.setattr(grpc_stream, "MAX_QUEUED_BYTES", 100)
+
+    def test_many_open_requests_hold_the_call(self, stage):
+        stage.send("a", "b", model="d")
+        assert not stage.call.is_held
+        stage.send("c", model="d")
+        assert stage.call.is_held
+        stage.answer("b", final=False)
+        assert stage.call.is_held
+        stage.answer("b")
+        assert not stage.call.is_held
+
+    def test_large_requests_hold_the_call(self, stage):
+        stage.send("x" * 600)
+        assert not stage.call.is_held
+        stage.send("y" * 600)
+        assert stage.call.is_held
+        stage.answer("x" * 600)
+        assert not stage.call.is_held
+
+    def test_refused_requests_that_wait_for_their_turn_hold_the_call(self, stage):
+        stage.send("a")
+        stage.send("b", "c", data=False)
+        assert stage.call.is_held
+        stage.answer("a")
+        assert not stage.call.is_held
+
+    def test_a_slow_reader_is_held_until_it_has_read(self, stage):
+        stage.send("a", model="d")
+        stage.call.queued_bytes = 101
+        stage.answer("a", final=False)
+        assert stage.call.is_held
+        assert stage.request("a").is_congested
+        stage.call.queued_bytes = 51
+        stage.service.stream_writable(stage.call)
+        assert stage.call.is_held
+        stage.call.queued_bytes = 50
+        stage.service.stream_writable(stage.call)
+        assert not stage.call.is_held
+        assert not stage.request("a").is_congested
+
+    def test_requests_that_are_handed_over_on_release_may_hold_again(self, stage):
+        def release():
+            stage.call.is_held = False
+            stage.send("d", model="d")
+
+        stage.call.release = release
+        stage.send("a", "b", "c", model="d")
+        stage.answer("a")
+        assert stage.call.is_held
+        assert stage.call.holds == 2
+
+    def test_nothing_is_released_after_the_end(self, stage):
+        stage.send("a", "b", "c", model="d")
+        stage.call.on_cancel()
+        stage.answer("a")
+        assert stage.call.is_held
