@@ -73,7 +73,8 @@ class TensorExchange:
                 response = self._transform(request, response)
             except InferError as error:
                 header = ResponseHeader(response.header.model_name, response.header.model_version, ())
-                response = InferResponse(header, error=error, final=response.final)
+                # Its traceback would lead to this frame and back: a circle that keeps regions mapped.
+                response = InferResponse(header, error=error.with_traceback(None), final=response.final)
         if response.final:
             self.release()
         self._on_response(request, response)
