@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from naiad.core.execution_times import ExecutionTimes
     from naiad.core.response import InferResponse
 
 ParameterValue: TypeAlias = str | int | float | bool
@@ -126,6 +127,7 @@ class InferRequest:
         "on_response",
         "sequence",
         "shape_key",
+        "times",
     )
 
     def __init__(
@@ -160,10 +162,12 @@ class InferRequest:
         """Rows: the first dimension for batching models, otherwise 1."""
         self.shape_key: object = None
         """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
-        self.model: object = None
+        self.model: Any = None
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.times: ExecutionTimes | None = None
+        """Set by whoever wants to know when the request was executed."""
         self.sequence: Any = None
         """Set by a sequence scheduler: the live sequence that the request belongs to."""
 

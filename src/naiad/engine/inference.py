@@ -11,7 +11,7 @@ from naiad.core.errors import InferError, invalid_argument, not_found, unavailab
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.tensor import TensorSpec
-from naiad.engine.served_model import ServedModel
+from naiad.engine.served import Served
 from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
 from naiad.telemetry.metrics import Registry
@@ -59,7 +59,7 @@ class Engine:
         self.shared_memory = shared_memory or SharedMemory()
         """The regions that clients have registered."""
         self._catalog: Catalog | None = None
-        self._table: dict[str, dict[str, ServedModel]] = {}
+        self._table: dict[str, dict[str, Served]] = {}
         self._ready_to_serve = False
         self.is_draining = False
 
@@ -67,9 +67,9 @@ class Engine:
         """Connect the repository; called once, before the frontends start."""
         self._catalog = catalog
 
-    def publish(self, ready: Mapping[str, Mapping[int, ServedModel]]) -> None:
+    def publish(self, ready: Mapping[str, Mapping[int, Served]]) -> None:
         """Replace the set of versions that take requests: model name to version to served model."""
-        table: dict[str, dict[str, ServedModel]] = {}
+        table: dict[str, dict[str, Served]] = {}
         for name, versions in ready.items():
             if versions:
                 row = {str(version): served for version, served in versions.items()}
@@ -99,7 +99,7 @@ class Engine:
         else:
             self._submit_exchanged(request, served)
 
-    def _submit_exchanged(self, request: InferRequest, served: ServedModel) -> None:
+    def _submit_exchanged(self, request: InferRequest, served: Served) -> None:
         """Submit a request with tensors in shared memory or with classes for an answer."""
         # Triton: a region that is not there wins over wrong shapes.
         exchange = TensorExchange(request, served, self.shared_memory)
@@ -111,10 +111,11 @@ class Engine:
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a submitted request: drop it when it waits, mark it when it executes."""
-        if isinstance(request.model, ServedModel):
-            request.model.cancel(request)
+        served: Served | None = request.model
+        if served is not None:
+            served.cancel(request)
 
-    def served(self, name: str, version: str = "") -> ServedModel:
+    def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""
         row = self._table.get(name)
         found = row.get(version) if row is not None else None

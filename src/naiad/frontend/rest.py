@@ -7,6 +7,7 @@ from naiad.core.errors import unavailable, unsupported
 from naiad.core.model import IndexEntry, ServerMetadata
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest_generate import GenerateRoutes
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
 from naiad.frontend.rest_shared_memory import SharedMemoryRoutes
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
@@ -75,6 +76,7 @@ class RestApi:
     ) -> None:
         self._engine = engine
         self._infer = InferRoute(engine, max_input_bytes, forwarding)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
@@ -82,6 +84,8 @@ class RestApi:
         return Router(
             [
                 Route(_MODEL + "/infer", post(self._infer.handle)),
+                Route(_MODEL + "/generate", post(self._generate.generate)),
+                Route(_MODEL + "/generate_stream", post(self._generate.generate_stream)),
                 Route(r"/v2", get(self._server_metadata)),
                 Route(r"/v2/health/live", get(self._live)),
                 Route(r"/v2/health/ready", get(self._ready)),

@@ -257,7 +257,7 @@ def failure(exchange):
 @pytest.fixture
 def logged(monkeypatch):
     lines = []
-    monkeypatch.setattr("naiad.frontend.rest_infer.log_request_failure", lambda **fields: lines.append(fields))
+    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: lines.append(fields))
     return lines
 
 
