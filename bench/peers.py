@@ -168,6 +168,9 @@ class Naiad(Peer):
 
     name = "naiad"
 
+    def __init__(self, *flags: str) -> None:
+        self.flags = flags
+
     def install(self) -> None:
         """Use the running environment."""
 
@@ -181,7 +184,7 @@ class Naiad(Peer):
         command = [sys.executable, "-m", "naiad", "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
         command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
-        return command, {"PYTHONPATH": str(HERE.parent / "src")}
+        return [*command, *self.flags], {"PYTHONPATH": str(HERE.parent / "src")}
 
 
 class Triton(Peer):
