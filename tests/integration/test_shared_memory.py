@@ -3,6 +3,9 @@
 import itertools
 import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -15,7 +18,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor, 
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.process_resources import ProcessResources
-from support.server_process import ServerProcess
+from support.server_process import SOURCE, ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -497,3 +500,23 @@ def test_nothing_stays_behind(models, tmp_path):
 def _shared_mappings(server):
     with open(f"/proc/{server.process.pid}/maps") as maps:
         return sum("/dev/shm/naiad_test" in line for line in maps)
+
+
+_FOREIGN = """
+import mmap, os, sys
+from naiad.memory.bus_error import guard
+
+guard()
+with open(sys.argv[1], "w+b") as file:
+    file.truncate(8192)
+    mapping = mmap.mmap(file.fileno(), 8192)
+    file.truncate(0)
+    mapping[0]
+"""
+
+
+def test_other_bus_errors_end_the_process_as_they_did(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-c", _FOREIGN, str(tmp_path / "file")]
+    done = subprocess.run(command, env=environment, timeout=60, check=False)
+    assert done.returncode == -signal.SIGBUS
