@@ -11,6 +11,7 @@ from naiad.core.errors import internal, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.frontend import grpc_stream
 from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
 
 HEADER = ResponseHeader("m", "1", ())
@@ -77,6 +78,7 @@ class Call:
 class Engine:
     def __init__(self):
         self.open = []
+        self.shared_memory = SharedMemory()
 
     def submit(self, request):
         if request.id.startswith("refused"):

@@ -488,7 +488,21 @@ _TRACING = (
 )
 
 _DEVICE = (
-    Flag("allow-client-shm", _BOOLEAN, "Shared memory of clients.", only=_OFF),
+    Flag(
+        "allow-client-shm",
+        _BOOLEAN,
+        "Let clients register shared memory: any object in /dev/shm that the server may read and write. Off unless "
+        "given.",
+        target="shared_memory.is_allowed",
+    ),
+    Flag(
+        "max-shared-memory-regions",
+        _INTEGER,
+        "naiad: most regions that are registered at a time; each holds a file descriptor.",
+        target="shared_memory.max_regions",
+        minimum=1,
+        maximum=32768,
+    ),
     Flag("pinned-memory-pool-byte-size", _INTEGER, "Pinned host memory for GPUs.", no_effect=True),
     Flag("cuda-memory-pool-byte-size", _STRING, "CUDA memory by device.", no_effect=True, repeat=True),
     Flag("cuda-virtual-address-size", _STRING, "CUDA addresses by device.", no_effect=True, repeat=True),

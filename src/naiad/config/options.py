@@ -119,6 +119,15 @@ class MetricsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedMemoryOptions:
+    """Memory that clients share with the server."""
+
+    is_allowed: bool = False
+    """Clients may register regions."""
+    max_regions: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that `naiad serve` can be told."""
 
@@ -135,6 +144,7 @@ class ServerOptions:
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
+    shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -181,6 +191,7 @@ _SECTIONS: Mapping[str, type] = {
     "http_tls": TlsOptions,
     "grpc_tls": TlsOptions,
     "access": AccessOptions,
+    "shared_memory": SharedMemoryOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")

@@ -18,6 +18,7 @@ from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
+from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
@@ -69,7 +70,10 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
-        self._engine = Engine(server_id=options.server_id, metrics=self._registry)
+        shared_memory = SharedMemory(
+            is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
+        )
+        self._engine = Engine(server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory)
         self._backends = BackendRegistry()
         self._stop = StopSignal()
 
