@@ -31,7 +31,7 @@ test: ## what CI runs: style, types, import rules, documentation, every test
 	VENV=$(VENV) .ci/run
 
 test-unit: $(STAMP) ## the tests that need no server
-	$(BIN)/python -m pytest tests/unit tests/property tests/contract
+	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
 
 bench: $(STAMP) ## measure, beside the peers that can be installed
 	$(BIN)/python -m bench

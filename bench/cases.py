@@ -18,12 +18,15 @@ from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
 from bench.peers import ALL, FastApi, Naiad, Running
 from bench.process_tree import MIB, CpuMeter, memory, peak_rss, reset_peak
 from bench.session import Session
+from bench.stream import StreamClient, count_request, repeat_request
 from bench.transfer_grpc import GrpcConnection
 from naiad.backend.cores import usable_cores
 
 GRPC_SHAPES = (Shape(1), Shape(2, 4), Shape(8, 4), Shape(32))
 LARGE_ELEMENTS = 16 * MIB
 """Of four bytes each: 64 MiB."""
+RESPONSES = 100
+"""Of a decoupled model for each request."""
 _SETTLE_S = 1.0
 
 
@@ -241,6 +244,28 @@ def _repeat(
     }
 
 
+def decoupled(session: Session) -> None:
+    """Decoupled models, 100 responses a request, one stream, one request at a time."""
+    python_only = session.repository("count_py")
+    repositories = {"naiad": session.repository("count_py", "repeat"), "triton": python_only}
+    plan = (
+        ("naiad", "count_py", count_request),
+        ("triton", "count_py", count_request),
+        ("naiad", "repeat", repeat_request),
+    )
+    options = session.options
+    with serving(session, repositories) as running:
+        for _ in range(options.rounds):
+            for name, model, make in plan:
+                if name in running:
+                    server = running[name]
+                    with contextlib.closing(StreamClient(server.grpc_port)) as client:
+                        message = make(model, RESPONSES)
+                        client.run(message, RESPONSES, options.warm_up_s)
+                        found = client.run(message, RESPONSES, options.seconds, server.process.pid)
+                    session.add("decoupled", {"server": name, "model": model}, found.as_dict())
+
+
 def perf_analyzer(session: Session) -> None:
     """The real perf_analyzer over both protocols: the ONNX model on naiad, the Python model on naiad and Triton."""
     reason = analyzer.unavailable()
@@ -282,5 +307,6 @@ CASES: dict[str, Callable[[Session], None]] = {
     "json": json_body,
     "image": image,
     "large": large,
+    "decoupled": decoupled,
     "perf_analyzer": perf_analyzer,
 }

@@ -95,6 +95,17 @@ def _large(rows: Sequence[Row]) -> Iterator[Figure]:
         yield _at_most(f"{name}: peak memory", middle(row, "peak_tensors"), 3, "x the tensor")
 
 
+def _decoupled(rows: Sequence[Row]) -> Iterator[Figure]:
+    for ours in _rows(rows, case="decoupled", server="naiad", model="count_py"):
+        for theirs in _rows(rows, case="decoupled", server="triton", model="count_py"):
+            name = "Decoupled Python model, 100 responses a request, one stream"
+            ratio = median(_ratios(ours, theirs, "responses_per_s"))
+            yield Figure(f"{name}: responses", "at least 2 x Triton", f"{ratio:.2f} x", ratio >= 2)
+            first, limit = middle(ours, "first_p50_us"), middle(theirs, "first_p50_us")
+            measured = f"{first / 1000:.2f} ms beside {limit / 1000:.2f} ms"
+            yield Figure(f"{name}: first response", "before Triton's", measured, first < limit)
+
+
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="start", server="naiad", model="add_sub"):
         name = "One small ONNX model"
@@ -103,4 +114,4 @@ def _start(rows: Sequence[Row]) -> Iterator[Figure]:
         yield _at_most(f"{name}: idle", middle(row, "idle_cpu_percent"), 0.5, "% CPU")
 
 
-_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (_onnx, _python, _image, _large, _start)
+_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (_onnx, _python, _image, _large, _decoupled, _start)

@@ -89,6 +89,20 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("peak / tensor", _number("peak_tensors", digits=2)),
         ),
     ),
+    "decoupled": (
+        "Decoupled models",
+        "A request for 100 responses over one stream, the next when all have come. `repeat` is a backend in the "
+        "server's own process.",
+        (
+            ("server", _server),
+            ("model", _text("model")),
+            ("responses/s", _number("responses_per_s")),
+            ("first response p50 ms", _number("first_p50_us", 1e-3, 2)),
+            ("p99 ms", _number("first_p99_us", 1e-3, 2)),
+            ("all responses p50 ms", _number("request_p50_us", 1e-3, 2)),
+            ("CPU µs / response", _number("cpu_us", digits=1)),
+        ),
+    ),
     "start": (
         "Start, memory, idle",
         "One model, ready, no request yet.",

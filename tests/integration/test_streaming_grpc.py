@@ -4,6 +4,7 @@ import asyncio
 import queue
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -183,9 +184,30 @@ class TestDecoupledModels:
         assert "expected IN and DELAY shape to match" in stream.next_error().message()
         assert stream.next().get_response().id == "good"
 
+    def test_responses_are_counted_by_position(self, client, stream, server):
+        def counts():
+            (row,) = client.get_inference_statistics("repeat", as_json=True)["model_stats"]
+            return {k: int(v["success"].get("count", 0)) for k, v in row.get("response_stats", {}).items()}
+
+        before = counts()
+        stream.send("repeat", repeat_inputs([1, 2]), enable_empty_final_response=True)
+        for _ in range(3):
+            stream.next()
+        after = counts()
+        assert [after[k] - before.get(k, 0) for k in ("0", "1", "2")] == [1, 1, 0]
+        (row,) = server.get("/v2/models/repeat/stats").json["model_stats"]
+        assert row["response_stats"]["1"]["success"]["count"] == after["1"]
+
     def test_unary_calls_are_refused(self, client):
         with pytest.raises(Exception, match="doesn't support models with decoupled transaction policy"):
             client.infer("repeat", repeat_inputs([1]))
+
+
+def test_the_documented_client_works_as_it_is_printed(server, capsys):
+    page = Path(__file__).parents[2] / "docs" / "streaming.md"
+    code = page.read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(code.replace("localhost:8001", server.grpc_url), str(page), "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["[4] [0]", "[2] [1]", "[0] [2]"]
 
 
 class TestAsyncio:

@@ -164,3 +164,28 @@ def external_data(directory: Path) -> Path:
     path = directory / "model.onnx"
     onnx.save_model(made, path, save_as_external_data=True, location="model.onnx.data", size_threshold=0)
     return path
+
+
+def running_sum() -> bytes:
+    """OUTPUT = STATE_OUT = INPUT + STATE_IN, all FP32 of [N, 1].
+
+    The controls come out as they went in: CORRID (INT64) as SEEN_ID, START, READY and END as SEEN_START and so on.
+    """
+    return model(
+        [
+            helper.make_node("Add", ["INPUT", "STATE_IN"], ["STATE_OUT"]),
+            helper.make_node("Identity", ["STATE_OUT"], ["OUTPUT"]),
+            helper.make_node("Identity", ["CORRID"], ["SEEN_ID"]),
+            helper.make_node("Identity", ["START"], ["SEEN_START"]),
+            helper.make_node("Identity", ["READY"], ["SEEN_READY"]),
+            helper.make_node("Identity", ["END"], ["SEEN_END"]),
+        ],
+        [
+            *(value(name, ("N", 1)) for name in ("INPUT", "START", "READY", "END", "STATE_IN")),
+            value("CORRID", ("N", 1), DataType.INT64),
+        ],
+        [
+            *(value(name, ("N", 1)) for name in ("OUTPUT", "STATE_OUT", "SEEN_START", "SEEN_READY", "SEEN_END")),
+            value("SEEN_ID", ("N", 1), DataType.INT64),
+        ],
+    )

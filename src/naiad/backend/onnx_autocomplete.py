@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from naiad.backend.onnx_signature import OnnxSignature, OnnxTensor
+from naiad.config.execution import server_inputs, server_outputs
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 from naiad.core.errors import invalid_argument, unsupported
 
@@ -26,9 +27,12 @@ def complete(config: ModelConfig, signature: OnnxSignature, default_max_batch_si
     completed.CopyFrom(config)
     _complete_batching(completed, signature, default_max_batch_size)
     batching = completed.max_batch_size > 0
-    _complete_tensors(completed.input, signature.inputs.values(), "input", batching=batching)
+    added, kept = server_inputs(config), server_outputs(config)
+    inputs = [tensor for tensor in signature.inputs.values() if tensor.name not in added]
+    _complete_tensors(completed.input, inputs, "input", batching=batching)
     if not completed.output:
-        _complete_tensors(completed.output, signature.outputs.values(), "output", batching=batching)
+        outputs = [tensor for tensor in signature.outputs.values() if tensor.name not in kept]
+        _complete_tensors(completed.output, outputs, "output", batching=batching)
     return completed
 
 

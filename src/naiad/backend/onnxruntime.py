@@ -24,6 +24,7 @@ from naiad.backend.onnx_signature import OnnxSignature, SignatureCheck, read_sig
 from naiad.backend.onnx_staging import OnnxStagedRun, are_small, plan_outputs
 from naiad.backend.onnx_threads import ThreadPlan, plan_threads, thread_count
 from naiad.backend.tensor_instance import StagedRun, TensorInstance
+from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import InferError, internal, invalid_argument
@@ -86,7 +87,7 @@ class OnnxRuntimeBackend(Backend):
             raise
         strict = context.backend_config.get("strict-model-config", "false").lower() == "true"
         signature = next(iter(sessions.values())).signature
-        SignatureCheck(context.config, signature, strict=strict).check()
+        SignatureCheck(execution_config(context.config), signature, strict=strict).check()
         if not has_global_threads:
             _log.info("model '%s' version %d: %s", context.name, context.version, threads)
         return OnnxModel(context, sessions, threads)

@@ -12,6 +12,7 @@ from naiad.backend.python_life import WorkerLife, begin, end
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
+from naiad.config.execution import execution_config
 from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
@@ -82,10 +83,10 @@ class PythonInstance(RemoteInstance):
             "model_dir": str(context.model_dir),
             "completes": False,
             "args": args,
-            "outputs": [output.name for output in context.config.output],
+            "outputs": [output.name for output in execution_config(context.config).output],
         }
         environment = worker_environment(context)
-        rules = OutputRules(context.config)
+        rules = OutputRules(execution_config(context.config))
 
         def launch(is_cancelled: Any) -> WorkerProcess:
             return WorkerProcess(

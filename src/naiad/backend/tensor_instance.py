@@ -19,6 +19,7 @@ from naiad.backend.tensor_layout import (
     TensorConfig,
     TensorTable,
 )
+from naiad.config.execution import execution_config
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import ErrorCode, InferError, internal
@@ -98,7 +99,7 @@ class TensorInstance(Instance):
     def __init__(self, context: ModelContext) -> None:
         self._model_name = context.name
         self._model_version = str(context.version)
-        self._table = TensorTable(context.config)
+        self._table = TensorTable(execution_config(context.config))
         self._is_batching = self._table.is_batching
         self._may_stage = True
         self._error_header = ResponseHeader(self._model_name, self._model_version, ())
@@ -131,9 +132,9 @@ class TensorInstance(Instance):
         # hot: bench/micro_tensor_instance.py
         requests = batch.requests
         count = len(requests)
-        header = requests[0].header
-        plan = self._plans.get((header, count))
-        if plan is None or (count > 1 and [r.header for r in requests].count(header) != count):
+        layout = requests[0].header.layout or requests[0].header
+        plan = self._plans.get((layout, count))
+        if plan is None or (count > 1 and [r.header.layout or r.header for r in requests].count(layout) != count):
             plan = self._find_plan(requests)
             if plan is None:
                 return self._execute_mixed(batch)
@@ -230,9 +231,9 @@ class TensorInstance(Instance):
 
     def _find_plan(self, requests: Sequence[InferRequest]) -> _Plan | None:
         """Return the plan for requests with one header, made if need be; None when they have several."""
-        header = requests[0].header
+        header = requests[0].header.layout or requests[0].header
         count = len(requests)
-        if any(request.header is not header for request in requests):
+        if any((request.header.layout or request.header) is not header for request in requests):
             return None
         plan = self._plans.get((header, count))
         if plan is None:
@@ -304,7 +305,11 @@ class TensorInstance(Instance):
             raise internal(
                 f"model '{self._model_name}' does not batch but was given {len(requests)} requests at once"
             )
-        layouts = [self._layout(request.header) for request in requests]
+        layouts = [self._layout(request.header.layout or request.header) for request in requests]
+        tails = [[(slot.name, slot.tail) for slot in layout.inputs] for layout in layouts]
+        if any(tail != tails[0] for tail in tails):
+            # States of sequences may differ in shape where the requests do not.
+            return self._execute_one_by_one(batch)
         total = sum(layout.rows for layout in layouts)
         inputs: dict[str, Array] = {}
         for index, slot in enumerate(layouts[0].inputs):

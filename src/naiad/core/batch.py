@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestHeader
 
 if TYPE_CHECKING:
     from naiad.core.response import InferResponse
@@ -17,6 +17,7 @@ class Batch:
     """
 
     __slots__ = (
+        "client_headers",
         "compute_end_ns",
         "compute_start_ns",
         "emit",
@@ -25,6 +26,7 @@ class Batch:
         "release_reason",
         "requests",
         "size",
+        "slots",
     )
 
     def __init__(self, requests: Sequence[InferRequest], size: int, release_reason: str = "idle") -> None:
@@ -36,6 +38,10 @@ class Batch:
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
         """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
         returned, until the one that is `final`."""
+        self.client_headers: Sequence[RequestHeader] = ()
+        """Sequences only: the headers as clients wrote them, while `requests` have those they are executed with."""
+        self.slots: Sequence[int] = ()
+        """Direct sequences only: the row that each request belongs into, ascending; the rows between stay empty."""
         self.exec_start_ns = 0
         self.compute_start_ns = 0
         self.compute_end_ns = 0

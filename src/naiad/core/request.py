@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from naiad.core.execution_times import ExecutionTimes
     from naiad.core.response import InferResponse
 
 ParameterValue: TypeAlias = str | int | float | bool
@@ -40,13 +41,15 @@ class RequestHeader:
 
     Clients send the same header again and again; decoders intern headers by their bytes, so one header
     object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission`, a memo that belongs to the engine.
+    `admission` and `execution`, memos that belong to the engine.
     """
 
     __slots__ = (
         "admission",
         "binary_output_default",
+        "execution",
         "inputs",
+        "layout",
         "model_name",
         "model_version",
         "outputs",
@@ -96,6 +99,9 @@ class RequestHeader:
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
         self.admission: object | None = None
+        self.execution: Any = None
+        self.layout: RequestHeader | None = None
+        """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
 
 class InferRequest:
@@ -113,7 +119,9 @@ class InferRequest:
         "lane",
         "model",
         "on_response",
+        "sequence",
         "shape_key",
+        "times",
     )
 
     def __init__(
@@ -145,10 +153,14 @@ class InferRequest:
         """Rows: the first dimension for batching models, otherwise 1."""
         self.shape_key: object = None
         """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
-        self.model: object = None
+        self.model: Any = None
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.times: ExecutionTimes | None = None
+        """Set by whoever wants to know when the request was executed."""
+        self.sequence: Any = None
+        """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

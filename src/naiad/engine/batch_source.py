@@ -20,7 +20,7 @@ class BatchSource(Protocol):
     def withdraw(self, driver: Any) -> bool:
         """Take a driver off the list of the idle; False when someone is about to wake it."""
 
-    def tend_unhealthy(self) -> bool:
+    def tend_unhealthy(self, driver: Any) -> bool:
         """See to the queue while an instance cannot execute; False when the model has stopped."""
 
     def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:

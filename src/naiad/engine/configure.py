@@ -77,8 +77,7 @@ def finish_config(
 def _refuse_unsupported(config: ModelConfig) -> None:
     """Refuse what would change answers if it were left out; warn of what only costs time."""
     refused = {
-        "ensemble_scheduling": config.HasField("ensemble_scheduling"),
-        "sequence_batching": config.HasField("sequence_batching"),
+        "iterative_sequence": config.sequence_batching.iterative_sequence,
         "batch_input": bool(config.batch_input),
         "batch_output": bool(config.batch_output),
         "model_repository_agents": bool(config.model_repository_agents.agents),

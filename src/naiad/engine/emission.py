@@ -3,12 +3,15 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.telemetry import response_statistics
+from naiad.telemetry.response_statistics import EMPTY, SUCCESS, ResponseStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +22,18 @@ class _Deliver(Protocol):
     ) -> None: ...
 
 
+class _Open:
+    """A request that has not had its final response."""
+
+    __slots__ = ("request", "response_count", "since_ns")
+
+    def __init__(self, request: InferRequest, since_ns: int) -> None:
+        self.request = request
+        self.response_count = 0
+        self.since_ns = since_ns
+        """When its next response was begun: when the one before was sent."""
+
+
 class Emission:
     """Takes the responses that instances emit, from any thread, until the final one of each request.
 
@@ -26,11 +41,19 @@ class Emission:
     requests in flight; what is emitted waits in the delivery, then in the frontends, which bound it per peer.
     """
 
-    def __init__(self, deliver: _Deliver) -> None:
-        """`deliver` takes requests and their responses, and says whether it is called on the loop."""
+    def __init__(
+        self, deliver: _Deliver, statistics: ResponseStatistics, on_final: Callable[[InferRequest], object]
+    ) -> None:
+        """`deliver` takes requests and their responses, and is told whether it is called on the loop.
+
+        `on_final` is called with each request that has had its final response.
+        """
         self._deliver = deliver
-        self._open: dict[int, InferRequest] = {}
-        self._changed = threading.Condition()
+        self._statistics = statistics
+        self._on_final = on_final
+        self._open: dict[int, _Open] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._loop_thread = 0
 
     def bind_loop_thread(self) -> None:
@@ -45,19 +68,31 @@ class Emission:
     def begin(self, batch: Batch) -> None:
         """Open the requests of a batch that is about to be executed."""
         # Without the lock (an insertion is atomic): the caller may hold one that `deliver` takes as well.
+        now_ns = time.monotonic_ns()
         for request in batch.requests:
-            self._open[id(request)] = request
+            self._open[id(request)] = _Open(request, now_ns)
         batch.emit = self.emit
 
     def emit(self, request: InferRequest, response: InferResponse) -> None:
         """Send one response; callable from any thread. A request that is complete takes no more of them."""
         # hot: once a response
         key = id(request)
-        with self._changed:
+        now_ns = time.monotonic_ns()
+        with self._lock:  # twice as fast as by way of the condition
+            entry = self._open.get(key)
             # The request itself is compared: an id may be another request's by now.
-            if self._open.get(key) is not request:
+            if entry is None or entry.request is not request:
                 _log.debug("a response for request '%s', which is complete, was dropped", request.id)
                 return
+            # Counted before it is on its way: whoever has the response finds it in the statistics. Its outputs are
+            # ready, so putting them together takes no time.
+            if response.error is None and not request.cancelled:
+                outcome = EMPTY if response.empty_final else SUCCESS
+            else:
+                outcome = _failed_outcome(request, response)
+            self._statistics.record(entry.response_count, outcome, entry.since_ns, now_ns, now_ns)
+            entry.response_count += 1
+            entry.since_ns = now_ns
             if response.final:
                 del self._open[key]
                 if not self._open:
@@ -68,11 +103,14 @@ class Emission:
                 self._deliver((request,), (response,))
         if on_loop:
             self._deliver((request,), (response,), on_loop=True)
+        if response.final:
+            self._on_final(request)
 
     def fail(self, requests: Sequence[InferRequest], response: InferResponse) -> None:
         """Answer with `response` those of `requests` that are open."""
         for request in requests:
-            if self._open.get(id(request)) is request:
+            entry = self._open.get(id(request))
+            if entry is not None and entry.request is request:
                 self.emit(request, response)
 
     def wait_closed(self, timeout_s: float) -> bool:
@@ -87,6 +125,11 @@ class Emission:
 
     def abandon(self, response: InferResponse) -> int:
         """Answer everything that is open with `response`; return how many requests that were."""
-        left = list(self._open.values())
+        left = [entry.request for entry in list(self._open.values())]
         self.fail(left, response)
         return len(left)
+
+
+def _failed_outcome(request: InferRequest, response: InferResponse) -> int:
+    is_cancelled = response.error is not None and response.error.code is ErrorCode.CANCELLED
+    return response_statistics.CANCEL if is_cancelled or request.cancelled else response_statistics.FAIL

@@ -11,7 +11,7 @@ from naiad.core.errors import InferError, invalid_argument, not_found, unavailab
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.tensor import TensorSpec
-from naiad.engine.served_model import ServedModel
+from naiad.engine.served import Served
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import VersionStatistics
 
@@ -52,7 +52,7 @@ class Engine:
         self._server_id = server_id
         self._metrics = metrics
         self._catalog: Catalog | None = None
-        self._table: dict[str, dict[str, ServedModel]] = {}
+        self._table: dict[str, dict[str, Served]] = {}
         self._ready_to_serve = False
         self.is_draining = False
 
@@ -60,9 +60,9 @@ class Engine:
         """Connect the repository; called once, before the frontends start."""
         self._catalog = catalog
 
-    def publish(self, ready: Mapping[str, Mapping[int, ServedModel]]) -> None:
+    def publish(self, ready: Mapping[str, Mapping[int, Served]]) -> None:
         """Replace the set of versions that take requests: model name to version to served model."""
-        table: dict[str, dict[str, ServedModel]] = {}
+        table: dict[str, dict[str, Served]] = {}
         for name, versions in ready.items():
             if versions:
                 row = {str(version): served for version, served in versions.items()}
@@ -91,10 +91,11 @@ class Engine:
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a submitted request: drop it when it waits, mark it when it executes."""
-        if isinstance(request.model, ServedModel):
-            request.model.cancel(request)
+        served: Served | None = request.model
+        if served is not None:
+            served.cancel(request)
 
-    def served(self, name: str, version: str = "") -> ServedModel:
+    def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""
         row = self._table.get(name)
         found = row.get(version) if row is not None else None
@@ -147,6 +148,17 @@ class Engine:
     def in_flight_count(self) -> int:
         """Requests that wait or execute, over all models."""
         return sum(s.in_flight_count for row in self._table.values() for s in set(row.values()))
+
+    def close_to_new_sequences(self) -> None:
+        """Let live sequences go on, and refuse new ones, before the server stops."""
+        for row in self._table.values():
+            for served in row.values():
+                served.close_to_new_sequences()
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended, over all models."""
+        return sum(s.live_sequence_count for row in self._table.values() for s in set(row.values()))
 
     # --- what there is to know ------------------------------------------------------------------------------------
 

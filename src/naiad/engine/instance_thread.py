@@ -33,7 +33,9 @@ class InstanceThread:
     A thread that finds nothing to do sleeps on a lock of its own until the model releases it.
     """
 
-    def __init__(self, model: BatchSource, instance: Instance, loop: Loop) -> None:
+    def __init__(self, model: BatchSource, instance: Instance, loop: Loop, index: int = 0) -> None:
+        self.index = index
+        """Number of the instance among those of its model."""
         self._model = model
         self._instance = instance
         self._loop = loop
@@ -104,7 +106,7 @@ class InstanceThread:
         model = self._model
         while True:
             if self._instance.health:
-                if not model.tend_unhealthy():
+                if not model.tend_unhealthy(self):
                     return None
                 time.sleep(_HEALTH_POLL_S)
                 continue

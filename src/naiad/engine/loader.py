@@ -10,11 +10,16 @@ from pathlib import Path
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.problem import raise_problems
+from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.core.errors import invalid_argument, unsupported
+from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.ports import Loop
 from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.labels import read_labels
+from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import ModelEntry
@@ -36,12 +41,15 @@ class ModelLoader:
         usable_cores: int,
         auto_complete: bool = True,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        router: Router | None = None,
     ) -> None:
+        """`router` is how ensembles reach their members; without one they cannot be loaded."""
         self._loop = loop
         self._backends = backends
         self._usable_cores = usable_cores
         self._auto_complete = auto_complete
         self._backend_config = backend_config or {}
+        self._router = router
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -58,12 +66,16 @@ class ModelLoader:
         config = prepare_config(parsed, entry, files, self._backends.names())
         return ModelPlan(entry, config, versions, parsed)
 
-    def load(self, plan: ModelPlan, version: int) -> ServedModel:
+    def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
 
         Raises InferError; nothing is left behind then.
         """
         start_ns = time.monotonic_ns()
+        if plan.config.HasField("ensemble_scheduling"):
+            ensemble = self._load_ensemble(plan, version)
+            ensemble.load_duration_ns = time.monotonic_ns() - start_ns
+            return ensemble
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
@@ -77,6 +89,33 @@ class ModelLoader:
             raise
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
+
+    def _load_ensemble(self, plan: ModelPlan, version: int) -> EnsembleModel:
+        """Hold an ensemble against its members, which are loaded. Raises InferError."""
+        router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
+        if router is None:
+            raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
+        members: dict[str, ModelConfig] = {}
+        for step in config.ensemble_scheduling.step:
+            version_text = "" if step.model_version < 0 else str(step.model_version)
+            try:
+                members[step.model_name] = router.served(step.model_name, version_text).config
+            except InferError as error:
+                raise invalid_argument(
+                    f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version. Model "
+                    f"'{step.model_name}' loading failed with error: {error.message}"
+                ) from None
+        raise_problems(ensemble_member_problems(config, members, plan.source))
+        return EnsembleModel(
+            name=config.name,
+            version=version,
+            config=config,
+            members=members,
+            router=router,
+            statistics=ModelStatistics(config.name, str(version)),
+            loop=self._loop,
+            labels=read_labels(config, plan.entry.model_dir),
+        )
 
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
         context = ModelContext(
@@ -107,7 +146,8 @@ class ModelLoader:
             config=config,
             backend_model=model,
             instances=instances,
-            scheduler=create_scheduler(config, delay_count=self._delay_count),
+            scheduler=create_scheduler(config, instance_count=len(instances), delay_count=self._delay_count),
+            sequence_tensors=_sequence_tensors(context),
             statistics=ModelStatistics(
                 context.name,
                 str(context.version),
@@ -148,6 +188,14 @@ def _create_instances(model: Model, specs: Sequence[InstanceSpec]) -> list[Insta
                 future.result().close()
         raise failures[0]
     return [future.result() for future in futures]
+
+
+def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
+    """Return what extends requests of sequences; None for a model that needs nothing besides what clients send."""
+    batching = context.config.sequence_batching
+    if not (batching.control_input or batching.state):
+        return None
+    return SequenceTensors(context.config, context.model_dir)
 
 
 def _close(instances: Sequence[Instance], model: Model) -> None:

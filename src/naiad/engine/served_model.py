@@ -3,7 +3,7 @@
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
@@ -17,6 +17,7 @@ from naiad.engine.delivery import Delivery
 from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
+from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
@@ -46,13 +47,14 @@ class ServedModel:
         scheduler: Scheduler,
         statistics: ModelStatistics,
         loop: Loop,
-        labels: "dict[str, Sequence[str]] | None" = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        sequence_tensors: SequenceTensors | None = None,
     ) -> None:
         self.name = name
         self.version = str(version)
         self.config = config
         self.statistics = statistics
-        self.labels = labels or {}
+        self.labels: Mapping[str, Sequence[str]] = labels or {}
         """Output name to class labels, one a line of the label file."""
         self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
@@ -62,27 +64,34 @@ class ServedModel:
         self._scheduler = scheduler
         self._loop = loop
         self._rules = AdmissionRules(config)
+        self._sequence_tensors = sequence_tensors
+        self._is_by_instance = scheduler.is_by_instance
         self._delivery = Delivery(loop)
         self._error_header = ResponseHeader(name, self.version, ())
-        keeps_order = config.dynamic_batching.preserve_ordering and len(self._instances) > 1
+        asks_for_order = (
+            config.dynamic_batching.preserve_ordering or config.sequence_batching.oldest.preserve_ordering
+        )
+        keeps_order = asks_for_order and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
-        self._emission = Emission(self._deliver) if self.is_decoupled else None
+        self._emission = Emission(self._deliver, statistics.responses, self._on_final) if self.is_decoupled else None
         if self._emission is not None:
             loop.call_soon_threadsafe(self._emission.bind_loop_thread)
         self._lock = threading.Lock()
         self._idle: list[Driver] = []
         self._executing = 0
         self._stopping = False
+        self._refusing = False
+        """Whether only requests are taken that go on with a live sequence."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
-        self._drivers: list[Driver] = [self._driver_for(instance) for instance in self._instances]
+        self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
         for driver in self._drivers:
             driver.start()
 
-    def _driver_for(self, instance: Instance) -> Driver:
+    def _driver_for(self, index: int, instance: Instance) -> Driver:
         if isinstance(instance, RemoteInstance):
-            return InstanceOnLoop(self, instance, self._loop)
-        return InstanceThread(self, instance, self._loop)
+            return InstanceOnLoop(self, instance, self._loop, index)
+        return InstanceThread(self, instance, self._loop, index)
 
     # --- called on the event loop -------------------------------------------------------------------------------
 
@@ -97,15 +106,17 @@ class ServedModel:
         request.batch_size = admission.batch_size
         request.shape_key = admission.shape_key
         request.model = self
+        if self._sequence_tensors is not None:
+            self._sequence_tensors.check(request.header)
         idle = None
         with self._lock:
-            if self._stopping:
+            if self._refusing and not self._scheduler.admits_while_stopping(request):
                 raise self._stopped(request)
             worth_waking = self._scheduler.enqueue(request, request.arrival_ns)
             if self._ordered is not None:
                 self._ordered.expect(request)
             if worth_waking and self._idle:
-                idle = self._idle.pop()
+                idle = self._pop_woken() if self._is_by_instance else self._idle.pop()
             expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
         if idle is not None:
             idle.wake()
@@ -115,11 +126,17 @@ class ServedModel:
     def cancel(self, request: InferRequest) -> None:
         """Drop a request that still waits; a request that executes is only marked."""
         request.cancelled = True
+        idle = None
         with self._lock:
             queued = self._scheduler.cancel(request)
+            others = self._scheduler.expire(_now_ns()) if queued and self._is_by_instance else ()
+            if self._is_by_instance:
+                idle = self._pop_woken()
         if queued:
             error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
-            self._drop([(request, error)])
+            self._drop([(request, error), *others])
+        if idle is not None:
+            idle.wake()
 
     def _stopped(self, request: InferRequest) -> InferError:
         return unavailable(
@@ -138,10 +155,17 @@ class ServedModel:
 
     def _on_timer(self) -> None:
         self._timer = None
+        idle = None
         with self._lock:
             dropped = self._scheduler.expire(_now_ns())
             expire_ns = self._scheduler.expire_ns()
+            if self._is_by_instance:
+                idle = self._pop_woken()
+                if self._stopping and not self._scheduler.live_sequence_count:
+                    self._wake_all()
         self._drop(dropped)
+        if idle is not None:
+            idle.wake()
         if expire_ns:
             self._arm_timer(expire_ns)
 
@@ -157,6 +181,16 @@ class ServedModel:
         """Requests that wait or execute."""
         open_count = self._emission.open_count if self._emission is not None else 0
         return self._scheduler.pending_count + self._executing + open_count
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended."""
+        return self._scheduler.live_sequence_count
+
+    def close_to_new_sequences(self) -> None:
+        """Take only requests of live sequences from now on, if this is a model of sequences."""
+        if self._is_by_instance:
+            self._refusing = True
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -185,7 +219,7 @@ class ServedModel:
         Blocks, so it is called from a loading thread or at shutdown.
         """
         with self._lock:
-            self._stopping = True
+            self._stopping = self._refusing = True
             self._wake_all()
         deadline = time.monotonic() + timeout_s
         ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
@@ -238,24 +272,50 @@ class ServedModel:
             now_ns = _now_ns()
             if self._scheduler.has_timeouts:
                 dropped = self._scheduler.expire(now_ns)
-            batch = self._scheduler.take(now_ns)
+            batch = self._scheduler.take(now_ns, driver.index)
+            if self._is_by_instance:
+                other = self._pop_woken()
             if batch is not None:
                 if self._emission is not None:
                     self._emission.begin(batch)
                 else:
                     self._executing += len(batch.requests)
-                if self._idle and self._scheduler.pending_count:
+                if self._idle and self._scheduler.pending_count and not self._is_by_instance:
                     other = self._idle.pop()
-            elif self._stopping and not self._scheduler.pending_count:
+            elif self._stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
                 wake_ns = _STOPPED
             else:
-                wake_ns = self._scheduler.wake_ns()
+                wake_ns = self._scheduler.wake_ns(driver.index)
                 self._idle.append(driver)
         if dropped:
             self._drop(dropped)
         if other is not None:
             other.wake_now()
+        if batch is not None and self._sequence_tensors is not None:
+            self._sequence_tensors.prepare(batch)
         return batch, wake_ns
+
+    def _on_final(self, request: InferRequest) -> None:
+        """Let the sequence of a decoupled request go on; called on any thread."""
+        if self._is_by_instance:
+            with self._lock:
+                self._scheduler.release(request)
+                other = self._pop_woken()
+            if other is not None:
+                other.wake_now()
+
+    def _pop_woken(self) -> Driver | None:
+        """Take the first idle driver that the scheduler has something for off the list, and wake the others.
+
+        Called with the lock held.
+        """
+        woken = self._scheduler.pop_woken()
+        found = [driver for driver in self._idle if driver.index in woken]
+        for driver in found:
+            self._idle.remove(driver)
+        for driver in found[1:]:
+            driver.wake_now()
+        return found[0] if found else None
 
     def withdraw(self, driver: Driver) -> bool:
         """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
@@ -265,15 +325,18 @@ class ServedModel:
                 return True
         return False
 
-    def tend_unhealthy(self) -> bool:
+    def tend_unhealthy(self, driver: Driver) -> bool:
         """See to the queue while an instance cannot execute; False when the model has stopped.
 
-        While no instance can execute nobody else will answer what is queued, so it is answered here.
+        While no instance can execute nobody else will answer what is queued, so it is answered here. The same goes
+        for what only this instance may execute.
         """
-        reason = self.health
+        reason = self._instances[driver.index].health if self._is_by_instance else self.health
         if reason:
             with self._lock:
-                left = self._scheduler.drain()
+                left = (
+                    self._scheduler.drain_instance(driver.index) if self._is_by_instance else self._scheduler.drain()
+                )
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
         return not self._stopping
 
@@ -290,6 +353,12 @@ class ServedModel:
 
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed; callable on any thread."""
+        if self._sequence_tensors is not None:
+            try:
+                responses = self._sequence_tensors.settle(batch, responses)
+            except InferError as error:
+                self.fail(batch, error, on_loop=on_loop)
+                return
         if self._emission is not None:
             self._complete_decoupled(batch, responses, on_loop=on_loop)
             return
@@ -300,6 +369,7 @@ class ServedModel:
             return
         batch.exec_end_ns = end_ns = _now_ns()
         self.statistics.record_batch(batch, responses, end_ns)
+        _tell_times(batch)
         self._executing_ended(batch)
         self._deliver(batch.requests, responses, on_loop=on_loop)
 
@@ -312,9 +382,12 @@ class ServedModel:
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch(batch, (), end_ns)
+        _tell_times(batch)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
+        if self._sequence_tensors is not None:
+            self._sequence_tensors.restore(batch)
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,
@@ -326,6 +399,7 @@ class ServedModel:
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch_failure(batch, end_ns)
+        _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         if self._emission is not None:
             self._emission.fail(batch.requests, response)
@@ -341,3 +415,13 @@ class ServedModel:
         for driver in self._idle:
             driver.wake_now()
         self._idle.clear()
+
+
+def _tell_times(batch: Batch) -> None:
+    for request in batch.requests:
+        times = request.times
+        if times is not None:
+            times.exec_start_ns = batch.exec_start_ns
+            times.compute_start_ns = batch.compute_start_ns
+            times.compute_end_ns = batch.compute_end_ns
+            times.exec_end_ns = batch.exec_end_ns

@@ -131,7 +131,9 @@ class Http2Call(Stream):
         if self.queued_bytes > self.owner.max_queued_bytes:
             self.owner.give_up(self)
             return
-        size = sum(map(len, parts))
+        size = 0
+        for part in parts:
+            size += len(part)
         if size > INT32_MAX:
             self.finish(GrpcStatus.INVALID_ARGUMENT, _too_large(size))
             return

@@ -14,7 +14,9 @@ from naiad.core.errors import InferError, internal, invalid_argument, unsupporte
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol import service_pb2 as pb
-from naiad.telemetry.statistics import Duration, VersionStatistics
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.response_statistics import PositionStatistics
+from naiad.telemetry.statistics import VersionStatistics
 
 HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""
@@ -179,6 +181,18 @@ def _model_statistics(version: VersionStatistics) -> pb.ModelStatistics:
             )
             for batch in version.batch_stats
         ],
+        response_stats={str(number): _response_stats(entry) for number, entry in enumerate(version.response_stats)},
+    )
+
+
+def _response_stats(entry: PositionStatistics) -> pb.InferResponseStatistics:
+    return pb.InferResponseStatistics(
+        compute_infer=_duration(entry.compute_infer),
+        compute_output=_duration(entry.compute_output),
+        success=_duration(entry.success),
+        fail=_duration(entry.fail),
+        empty_response=_duration(entry.empty_response),
+        cancel=_duration(entry.cancel),
     )
 
 

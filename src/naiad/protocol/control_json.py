@@ -13,7 +13,9 @@ from naiad.core.errors import invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json_tree import as_string, parse_document
-from naiad.telemetry.statistics import Duration, VersionStatistics
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.response_statistics import PositionStatistics
+from naiad.telemetry.statistics import VersionStatistics
 
 
 def encode_error(message: str) -> bytes:
@@ -116,7 +118,7 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
         "inference_count": row.inference_count,
         "execution_count": row.execution_count,
         "inference_stats": {name: _duration(getattr(row, name)) for name in _DURATIONS},
-        "response_stats": {},
+        "response_stats": {str(number): _response_stats(entry) for number, entry in enumerate(row.response_stats)},
         "batch_stats": [
             {
                 "batch_size": batch.batch_size,
@@ -127,6 +129,17 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
             for batch in row.batch_stats
         ],
         "memory_usage": [],
+    }
+
+
+def _response_stats(entry: PositionStatistics) -> dict[str, dict[str, int]]:
+    return {
+        "compute_infer": _duration(entry.compute_infer),
+        "compute_output": _duration(entry.compute_output),
+        "success": _duration(entry.success),
+        "fail": _duration(entry.fail),
+        "empty_response": _duration(entry.empty_response),
+        "cancel": _duration(entry.cancel),
     }
 
 

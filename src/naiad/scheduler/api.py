@@ -1,7 +1,7 @@
 """What a scheduler decides: which of the waiting requests execute together, and when."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from naiad.core.batch import Batch
@@ -28,6 +28,10 @@ class Scheduler(abc.ABC):
     """Whether requests may time out in the queue, so that `expire` can have anything to do."""
     pending_count: int = 0
     """Requests that wait."""
+    live_sequence_count: int = 0
+    """Sequences that hold a slot or wait for one."""
+    is_by_instance: bool = False
+    """Whether a request belongs to a certain instance, so that it is no use to wake any other."""
 
     @abc.abstractmethod
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
@@ -39,17 +43,18 @@ class Scheduler(abc.ABC):
         """
 
     @abc.abstractmethod
-    def take(self, now_ns: int) -> Batch | None:
+    def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return the next batch for an instance that is free, or None when nothing should run now.
 
+        Everything that was taken for this instance before, and is not decoupled, has been executed.
         None although requests wait means that they are held back to grow the batch: call again at `wake_ns`.
         """
 
     @abc.abstractmethod
-    def wake_ns(self) -> int:
+    def wake_ns(self, instance: int = 0) -> int:
         """Return the monotonic time at which `take` or `expire` acts even if no request comes; 0 for never.
 
-        Asked by a free instance after `take` returned None. The time may lie in the past.
+        Asked by this free instance after `take` returned None. The time may lie in the past.
         """
 
     @abc.abstractmethod
@@ -71,3 +76,18 @@ class Scheduler(abc.ABC):
     @abc.abstractmethod
     def drain(self) -> list[InferRequest]:
         """Remove and return everything that waits, for a model that stops."""
+
+    def drain_instance(self, instance: int) -> list[InferRequest]:
+        """Remove and return what waits for an instance that cannot execute, if only that one may execute it."""
+        return []
+
+    def pop_woken(self) -> Collection[int]:
+        """Return the instances that have got something to do since the last call; with `is_by_instance` only."""
+        return ()
+
+    def release(self, request: InferRequest) -> None:  # noqa: B027 - most schedulers forget what they have handed out
+        """Note that a request of a decoupled model, which was taken, has had its final response."""
+
+    def admits_while_stopping(self, request: InferRequest) -> bool:
+        """Tell whether a model that stops still takes a request, because it goes on with something begun."""
+        return False

@@ -25,7 +25,7 @@ class DirectScheduler(Scheduler):
         self.pending_count += 1
         return True
 
-    def take(self, now_ns: int) -> Batch | None:
+    def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return the request that waits longest, released as `full`: it never could have grown."""
         # hot: bench/micro_scheduler.py
         if not self.pending_count:
@@ -39,7 +39,7 @@ class DirectScheduler(Scheduler):
         self.pending_count -= 1
         return Batch((request,), request.batch_size, "full")
 
-    def wake_ns(self) -> int:
+    def wake_ns(self, instance: int = 0) -> int:
         """Return 1, long past, while requests wait for a `take`; otherwise 0."""
         return 1 if self.pending_count else 0
 

@@ -153,7 +153,7 @@ class DynamicScheduler(Scheduler):
 
     # --- departure ------------------------------------------------------------------------------------------------
 
-    def take(self, now_ns: int) -> Batch | None:
+    def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return the next batch by the rules above, or None to wait."""
         # hot: bench/micro_scheduler.py
         if self.has_timeouts:
@@ -258,7 +258,7 @@ class DynamicScheduler(Scheduler):
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def wake_ns(self) -> int:
+    def wake_ns(self, instance: int = 0) -> int:
         """Return when a held-back batch goes or a request times out, whichever comes first; 0 for never."""
         expire_ns = self.expire_ns()
         if not self.pending_count or self._hold_count > self.pending_count:

@@ -5,17 +5,21 @@ from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
 from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.sequence_direct import DirectSequenceScheduler
+from naiad.scheduler.sequence_oldest import OldestSequenceScheduler
 
 
 def create_scheduler(
-    config: ModelConfig, *, delay_count: int = 0, strategy: BatchStrategy | None = None
+    config: ModelConfig, *, instance_count: int = 1, delay_count: int = 0, strategy: BatchStrategy | None = None
 ) -> Scheduler:
     """Return the scheduler that a complete, valid configuration asks for.
 
     `delay_count` is the value of TRITONSERVER_DELAY_SCHEDULER: the dynamic batcher holds everything until that many
-    requests wait, once. `strategy` is a custom rule of the dynamic batcher.
+    requests wait, once. `strategy` is a custom rule of the dynamic batcher. Sequences have their slots on
+    `instance_count` instances.
     """
-    # Sequence batching gets schedulers of its own; the repository refuses configurations that ask for what is absent.
+    if config.HasField("sequence_batching"):
+        return _create_sequence_scheduler(config, max(1, instance_count))
     if not config.HasField("dynamic_batching"):
         return DirectScheduler()
     batching = config.dynamic_batching
@@ -31,4 +35,32 @@ def create_scheduler(
         },
         strategy=strategy,
         delay_count=delay_count,
+    )
+
+
+def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Scheduler:
+    batching = config.sequence_batching
+    # Triton: a second, unless the configuration says otherwise.
+    idle_ns = (batching.max_sequence_idle_microseconds or 1_000_000) * 1000
+    is_decoupled = config.model_transaction_policy.decoupled
+    if batching.HasField("oldest"):
+        oldest = batching.oldest
+        return OldestSequenceScheduler(
+            model_name=config.name,
+            instance_count=instance_count,
+            max_batch_size=config.max_batch_size,
+            idle_ns=idle_ns,
+            max_candidate_sequences=oldest.max_candidate_sequences,
+            preferred_batch_sizes=oldest.preferred_batch_size,
+            delay_ns=oldest.max_queue_delay_microseconds * 1000,
+            is_decoupled=is_decoupled,
+        )
+    return DirectSequenceScheduler(
+        model_name=config.name,
+        instance_count=instance_count,
+        max_batch_size=config.max_batch_size,
+        idle_ns=idle_ns,
+        delay_ns=batching.direct.max_queue_delay_microseconds * 1000,
+        minimum_slot_utilization=batching.direct.minimum_slot_utilization,
+        is_decoupled=is_decoupled,
     )

@@ -15,7 +15,7 @@ from naiad.config.options import ServerOptions
 from naiad.core.errors import InferError
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
-from naiad.engine.served_model import ServedModel
+from naiad.engine.served import Served
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
@@ -93,9 +93,10 @@ class Server:
             usable_cores=usable_cores(),
             auto_complete=options.repository.auto_complete,
             backend_config=options.backend_config,
+            router=self._engine,
         )
 
-    def _make_catalog(self, loader: ModelLoader) -> Catalog[ServedModel]:
+    def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
         stores: list[Store] = [open_path(Path(path), config_name=options.model_config_name) for path in options.paths]
         return Catalog(
@@ -107,7 +108,7 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
         )
 
-    async def _load(self, catalog: Catalog[ServedModel]) -> bool:
+    async def _load(self, catalog: Catalog[Served]) -> bool:
         """Load all models; whether the server may go on."""
         loading = asyncio.ensure_future(asyncio.to_thread(catalog.load_all))
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -135,7 +136,7 @@ class Server:
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
-    async def _leave(self, catalog: Catalog[ServedModel], ports: Ports) -> int:
+    async def _leave(self, catalog: Catalog[Served], ports: Ports) -> int:
         in_time = await drain(
             self._engine,
             ports.services,

@@ -18,6 +18,7 @@ from typing import Protocol
 from naiad.server.endpoint import Connections, Endpoint
 
 _log = logging.getLogger(__name__)
+_SEQUENCE_POLL_S = 0.05
 
 
 class Draining(Protocol):
@@ -28,6 +29,13 @@ class Draining(Protocol):
     @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute."""
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended."""
+
+    def close_to_new_sequences(self) -> None:
+        """Let live sequences go on, and refuse new ones."""
 
 
 async def drain(
@@ -47,6 +55,10 @@ async def drain(
         _log.info("not ready any more; serving for another %g s", drain_s)
         await asyncio.sleep(drain_s)
     deadline_s = time.monotonic() + exit_timeout_s
+    engine.close_to_new_sequences()
+    while engine.live_sequence_count and time.monotonic() < deadline_s:
+        # They go on over the connections that are open, and end at the latest when they are idle.
+        await asyncio.sleep(_SEQUENCE_POLL_S)
     for service in services:
         service.stop_listening()
         service.connections.drain()

@@ -11,8 +11,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from naiad.core.errors import FailureReason
+from naiad.telemetry.duration import Duration
 from naiad.telemetry.exposition import format_labels, format_value
-from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, Duration, ModelStatistics, Sample, VersionStatistics
+from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample, VersionStatistics
 
 RELEASE_REASONS = ("full", "preferred", "delay", "shape", "priority", "idle")
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

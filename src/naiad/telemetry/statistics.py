@@ -12,6 +12,8 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.response_statistics import PositionStatistics, ResponseStatistics
 
 _MS = 1_000_000
 LATENCY_BOUNDS_NS: tuple[int, ...] = (
@@ -26,14 +28,6 @@ LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_outp
 
 _BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
 _SAMPLE_LIMIT = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """How often something happened and how long it took in all."""
-
-    count: int = 0
-    ns: int = 0
 
 
 _NEVER = Duration()
@@ -82,6 +76,8 @@ class VersionStatistics:
     cache_miss: Duration = _NEVER
     batch_stats: Sequence[BatchStatistics] = ()
     """Ascending by batch size."""
+    response_stats: Sequence[PositionStatistics] = ()
+    """Decoupled models: by the position of a response among those of its request."""
     failures: Mapping[FailureReason, int] = field(default_factory=dict)
     """Failed requests by reason, every reason present."""
     release_reasons: Mapping[str, int] = field(default_factory=dict)
@@ -105,6 +101,7 @@ class ModelStatistics:
         """
         self.model = model
         self.version = version
+        self.responses = ResponseStatistics()
         self._answered_is_success = answered_is_success
         self._lock = threading.Lock()
         self._last_inference_ms = 0
@@ -241,6 +238,7 @@ class ModelStatistics:
                     BatchStatistics(size, *(Duration(entry[0], ns) for ns in entry[1:]))
                     for size, entry in sorted(self._batches.items())
                 ],
+                response_stats=self.responses.snapshot(),
                 failures=dict(self._failures),
                 release_reasons=dict(self._release_reasons),
                 latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},

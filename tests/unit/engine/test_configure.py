@@ -75,7 +75,6 @@ def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("sequence_batching { }", "sequence_batching"),
         ('model_repository_agents { agents [ { name: "checksum" } ] }', "model_repository_agents"),
     ],
 )

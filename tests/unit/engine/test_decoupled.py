@@ -158,3 +158,28 @@ def test_stopping_waits_for_open_requests_and_answers_those_that_stay_open(serve
     error = answers.received[0][1].error
     assert error is not None
     assert error.code is ErrorCode.UNAVAILABLE
+
+
+def test_responses_are_counted_by_position_and_outcome(serve: Serve, loop: StepLoop) -> None:
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        assert batch.emit is not None
+        (asked,) = batch.requests
+        if asked.id == "cancelled":
+            asked.cancelled = True
+        batch.emit(asked, part(0))
+        if asked.id == "broken":
+            batch.emit(asked, InferResponse(HEADER, error=invalid_argument("no"), final=True))
+        else:
+            batch.emit(asked, completion())
+        return ()
+
+    answers = Answers()
+    model = serve(script)
+    for name in ("good", "broken", "cancelled"):
+        model.submit(request(answers, name))
+    loop.run_until(lambda: len(answers) == 6)
+    first, second = model.statistics.snapshot().response_stats
+    assert (first.success.count, first.cancel.count, first.fail.count, first.empty_response.count) == (2, 1, 0, 0)
+    assert (second.success.count, second.cancel.count, second.fail.count, second.empty_response.count) == (0, 1, 1, 1)
+    assert (first.compute_infer.count, second.compute_infer.count) == (2, 1)
+    assert first.success.ns == first.compute_infer.ns > 0

@@ -7,7 +7,9 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.tensor import TensorSpec
 from naiad.protocol import control_grpc
 from naiad.protocol import service_pb2 as pb
-from naiad.telemetry.statistics import BatchStatistics, Duration, VersionStatistics
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.response_statistics import PositionStatistics
+from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
 
 
 def test_model_reference():
@@ -153,6 +155,7 @@ def test_statistics():
         cache_hit=durations[7],
         cache_miss=durations[0],
         batch_stats=[BatchStatistics(4, durations[8], durations[9], durations[10])],
+        response_stats=[PositionStatistics(*durations[:6]), PositionStatistics(*durations[5:])],
         failures={FailureReason.BACKEND: 1},
         release_reasons={},
     )
@@ -164,6 +167,12 @@ def test_statistics():
     assert [getattr(stats, field).count for field in fields] == [1, 2, 3, 4, 5, 6, 7]
     assert [getattr(stats, field).ns for field in fields] == [100, 200, 300, 400, 500, 600, 700]
     assert stats.HasField("cache_miss")
+    fields = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+    assert sorted(parsed.response_stats) == ["0", "1"]
+    for position, first in (("0", 0), ("1", 5)):
+        row = parsed.response_stats[position]
+        assert [getattr(row, field).count for field in fields] == list(range(first, first + 6))
+        assert [getattr(row, field).ns for field in fields] == list(range(100 * first, 100 * first + 600, 100))
     (batch,) = parsed.batch_stats
     assert batch.batch_size == 4
     assert (batch.compute_input.count, batch.compute_infer.count, batch.compute_output.count) == (8, 9, 10)

@@ -10,7 +10,9 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.tensor import TensorSpec
 from naiad.protocol import control_json
 from naiad.protocol.status import status_of
-from naiad.telemetry.statistics import BatchStatistics, Duration, VersionStatistics
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.response_statistics import PositionStatistics
+from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,23 @@ def test_statistics_have_all_keys():
         }
     ]
     assert (tree["response_stats"], tree["memory_usage"]) == ({}, [])
+    assert list(tree)[-4:] == ["inference_stats", "response_stats", "batch_stats", "memory_usage"]
     assert (tree["last_inference"], tree["inference_count"], tree["execution_count"]) == (0, 0, 0)
+
+
+def test_statistics_of_responses():
+    entries = [PositionStatistics(*(Duration(10 * i + k, 100 * i + k) for k in range(6))) for i in range(2)]
+    row = VersionStatistics("m", "1", response_stats=entries)
+    (tree,) = json.loads(control_json.encode_statistics([row]))["model_stats"]
+    assert list(tree["response_stats"]) == ["0", "1"]
+    assert tree["response_stats"]["1"] == {
+        "compute_infer": {"count": 10, "ns": 100},
+        "compute_output": {"count": 11, "ns": 101},
+        "success": {"count": 12, "ns": 102},
+        "fail": {"count": 13, "ns": 103},
+        "empty_response": {"count": 14, "ns": 104},
+        "cancel": {"count": 15, "ns": 105},
+    }
 
 
 def test_index_leaves_out_what_is_not_known():

@@ -7,8 +7,23 @@ from naiad.server.drain import drain
 
 
 class Engine:
+    """An engine with a sequence that ends by the third look at it."""
+
     is_draining = False
     in_flight_count = 3
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.is_closed_to_new_sequences = False
+
+    @property
+    def live_sequence_count(self) -> int:
+        assert self.is_closed_to_new_sequences
+        self.looks += 1
+        return int(self.looks < 3)
+
+    def close_to_new_sequences(self) -> None:
+        self.is_closed_to_new_sequences = True
 
 
 class FakeConnections:
@@ -57,6 +72,7 @@ def test_drain_goes_in_order() -> None:
     events: list[str] = []
     engine = Engine()
     assert run_drain(engine, events)
+    assert engine.looks == 3
     assert engine.is_draining
     assert events == [
         "http stops listening",

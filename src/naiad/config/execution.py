@@ -1,0 +1,52 @@
+"""The tensors that a model is executed with: those that clients know, and those that the server adds and keeps."""
+
+from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelSequenceBatching
+
+Control = ModelSequenceBatching.Control
+
+_VALUE_TYPES = {
+    "int32_false_true": DataType.TYPE_INT32,
+    "fp32_false_true": DataType.TYPE_FP32,
+    "bool_false_true": DataType.TYPE_BOOL,
+}
+
+
+def control_type(control: Control) -> int:
+    """Return the datatype of a control tensor: that of its values, or its own for a correlation id."""
+    for name, datatype in _VALUE_TYPES.items():
+        if getattr(control, name):
+            return int(datatype)
+    return int(control.data_type)
+
+
+def execution_config(config: ModelConfig) -> ModelConfig:
+    """Return a configuration whose inputs and outputs are those that a backend executes.
+
+    Sequence controls and implicit states are inputs of the model, and states are outputs of it, though no client
+    sends or gets them. Without any of these it is `config` itself.
+    """
+    batching = config.sequence_batching
+    if not config.HasField("sequence_batching") or not (batching.control_input or batching.state):
+        return config
+    extended = ModelConfig()
+    extended.CopyFrom(config)
+    for control_input in batching.control_input:
+        if control_input.control:
+            extended.input.add(name=control_input.name, data_type=control_type(control_input.control[0]), dims=[1])
+    outputs = {output.name for output in config.output}
+    for state in batching.state:
+        extended.input.add(name=state.input_name, data_type=state.data_type, dims=state.dims)
+        if state.output_name not in outputs:
+            extended.output.add(name=state.output_name, data_type=state.data_type, dims=state.dims)
+    return extended
+
+
+def server_inputs(config: ModelConfig) -> set[str]:
+    """Return the names of the inputs that the server adds."""
+    batching = config.sequence_batching
+    return {tensor.name for tensor in batching.control_input} | {state.input_name for state in batching.state}
+
+
+def server_outputs(config: ModelConfig) -> set[str]:
+    """Return the names of the outputs that the server keeps."""
+    return {state.output_name for state in config.sequence_batching.state}

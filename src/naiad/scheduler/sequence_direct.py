@@ -1,0 +1,104 @@
+"""The direct strategy: a sequence's requests always execute in the same row of the batch."""
+
+from collections.abc import Sequence
+
+from naiad.core.batch import Batch
+from naiad.core.request import InferRequest
+from naiad.scheduler.sequence import LiveSequence, SequenceTable
+from naiad.scheduler.sequence_scheduler import SequenceScheduler
+
+
+class DirectSequenceScheduler(SequenceScheduler):
+    """One slot, which is one row of the model's batch, for each sequence.
+
+    A batch goes from slot 0 to the highest slot that has a request; `Batch.slots` tells the slot of each request, and
+    the rows between are for whoever executes it to fill. A request of another shape than the first waits a round.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        instance_count: int,
+        max_batch_size: int,
+        idle_ns: int,
+        delay_ns: int = 0,
+        minimum_slot_utilization: float = 0.0,
+        is_decoupled: bool = False,
+    ) -> None:
+        """Triton: the delay counts only beside a utilisation."""
+        self._slot_count = max(1, max_batch_size)
+        super().__init__(
+            SequenceTable(
+                model_name=model_name, instance_count=instance_count, slot_count=self._slot_count, idle_ns=idle_ns
+            ),
+            is_decoupled=is_decoupled,
+        )
+        self._delay_ns = delay_ns if minimum_slot_utilization > 0.0 else 0
+        self._minimum_ready = minimum_slot_utilization * self._slot_count
+
+    def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Requests are taken straight from the sequences."""
+
+    def _withdraw(self, request: InferRequest) -> None:
+        """Nothing is held outside the sequences."""
+
+    def _heads(self, instance: int) -> list[tuple[int, LiveSequence]]:
+        """Return the slots of an instance that have a request to execute."""
+        slots = enumerate(self._table.slots[instance])
+        return [(slot, held) for slot, held in slots if held is not None and held.queue and not held.is_busy]
+
+    def take(self, now_ns: int, instance: int = 0) -> Batch | None:
+        """Return one request of each ready slot of an instance, or None while there is none or they are held back."""
+        heads = self._heads(instance)
+        if not heads or self._release_ns(heads) > now_ns:
+            return None
+        shape_key = heads[0][1].queue[0].shape_key
+        taken: list[InferRequest] = []
+        slots: list[int] = []
+        for slot, sequence in heads:
+            request = sequence.queue[0]
+            if request.shape_key == shape_key:
+                sequence.queue.popleft()
+                request.lane = None
+                sequence.is_busy = self._is_decoupled
+                taken.append(request)
+                slots.append(slot)
+        self.pending_count -= len(taken)
+        batch = Batch(taken, len(taken), self._reason(heads, taken))
+        batch.slots = slots
+        for request in taken:
+            self._release_if_over(request.sequence, now_ns)
+        return batch
+
+    def _reason(self, heads: Sequence[tuple[int, LiveSequence]], taken: Sequence[InferRequest]) -> str:
+        if len(taken) < len(heads):
+            return "shape"
+        if len(taken) == self._slot_count:
+            return "full"
+        if not self._delay_ns:
+            return "idle"
+        return "preferred" if len(taken) >= self._minimum_ready else "delay"
+
+    def _release_ns(self, heads: Sequence[tuple[int, LiveSequence]]) -> int:
+        """Return until when these are held back; 0 when they are not."""
+        if not self._delay_ns or len(heads) >= self._minimum_ready:
+            return 0
+        return min(sequence.queue[0].arrival_ns for _, sequence in heads) + self._delay_ns
+
+    def wake_ns(self, instance: int = 0) -> int:
+        """Return when a held-back batch of this instance goes or a sequence ends, whichever comes first."""
+        heads = self._heads(instance)
+        expire_ns = self.expire_ns()
+        if not heads:
+            return expire_ns
+        release_ns = self._release_ns(heads) or 1
+        return min(release_ns, expire_ns) if expire_ns else release_ns
+
+    def release(self, request: InferRequest) -> None:
+        """Let the next request of a sequence execute, now that the final response of this one has come."""
+        sequence: LiveSequence = request.sequence
+        sequence.is_busy = False
+        if sequence.queue:
+            self._woken.add(sequence.instance)
+        self._release_if_over(sequence, sequence.heard_ns)

@@ -1,0 +1,104 @@
+"""The oldest strategy: the oldest requests of many sequences execute together, one of each sequence at a time."""
+
+from collections.abc import Collection
+
+from naiad.core.batch import Batch
+from naiad.core.request import InferRequest
+from naiad.scheduler.dynamic import DynamicScheduler
+from naiad.scheduler.sequence import LiveSequence, SequenceTable
+from naiad.scheduler.sequence_scheduler import SequenceScheduler
+
+
+class OldestSequenceScheduler(SequenceScheduler):
+    """A dynamic batcher for each instance, into which every sequence feeds one request at a time."""
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        instance_count: int,
+        max_batch_size: int,
+        idle_ns: int,
+        max_candidate_sequences: int = 0,
+        preferred_batch_sizes: Collection[int] = (),
+        delay_ns: int = 0,
+        is_decoupled: bool = False,
+    ) -> None:
+        """Triton: without `max_candidate_sequences` there are as many slots as rows in a batch."""
+        slot_count = max_candidate_sequences or max(1, max_batch_size)
+        super().__init__(
+            SequenceTable(
+                model_name=model_name, instance_count=instance_count, slot_count=slot_count, idle_ns=idle_ns
+            ),
+            is_decoupled=is_decoupled,
+        )
+        self._inner = [
+            DynamicScheduler(
+                max_batch_size=max_batch_size, preferred_batch_sizes=preferred_batch_sizes, delay_ns=delay_ns
+            )
+            for _ in range(instance_count)
+        ]
+        self._executing: list[list[InferRequest]] = [[] for _ in range(instance_count)]
+        """What each instance executes at present; of decoupled models nothing, `release` tells of theirs."""
+
+    def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
+        if sequence.is_busy or not sequence.queue:
+            return
+        sequence.is_busy = True
+        request = sequence.queue.popleft()
+        self._inner[sequence.instance].enqueue(request, now_ns)
+
+    def _withdraw(self, request: InferRequest) -> None:
+        sequence: LiveSequence = request.sequence
+        self._inner[sequence.instance].cancel(request)
+        self.pending_count -= 1
+        sequence.is_busy = False
+
+    def take(self, now_ns: int, instance: int = 0) -> Batch | None:
+        """Return the batch that the inner batcher of this instance makes."""
+        self._settle(instance, now_ns)
+        batch = self._inner[instance].take(now_ns)
+        if batch is None:
+            return None
+        self.pending_count -= len(batch.requests)
+        if not self._is_decoupled:
+            self._executing[instance].extend(batch.requests)
+        return batch
+
+    def _settle(self, instance: int, now_ns: int) -> None:
+        """Feed the sequences whose requests this instance has executed."""
+        executed = self._executing[instance]
+        if not executed:
+            return
+        self._executing[instance] = []
+        for request in executed:
+            self._go_on(request.sequence, now_ns)
+
+    def _go_on(self, sequence: LiveSequence, now_ns: int) -> None:
+        sequence.is_busy = False
+        self._feed(sequence, now_ns)
+        self._release_if_over(sequence, now_ns)
+
+    def wake_ns(self, instance: int = 0) -> int:
+        """Return when the inner batcher of this instance acts or a sequence ends, whichever comes first."""
+        times = [time_ns for time_ns in (self._inner[instance].wake_ns(), self.expire_ns()) if time_ns]
+        return min(times) if times else 0
+
+    def release(self, request: InferRequest) -> None:
+        """Feed the next request of a sequence, now that the final response of this one has come."""
+        sequence: LiveSequence = request.sequence
+        self._go_on(sequence, sequence.heard_ns)
+        if sequence.is_busy:
+            self._woken.add(sequence.instance)
+
+    def drain(self) -> list[InferRequest]:
+        """Remove and return everything that waits; every sequence ends."""
+        left = [request for inner in self._inner for request in inner.drain()]
+        return left + super().drain()
+
+    def drain_instance(self, instance: int) -> list[InferRequest]:
+        """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
+        left = self._inner[instance].drain()
+        self.pending_count -= len(left)
+        self._executing[instance] = []
+        return left + super().drain_instance(instance)

@@ -1,0 +1,184 @@
+"""What the two strategies of the sequence batcher share: arrival, idleness, timeouts, cancellation."""
+
+import abc
+from collections.abc import Collection, Sequence
+
+from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.request import InferRequest
+from naiad.scheduler.api import Dropped, Scheduler
+from naiad.scheduler.queue import Deadlines
+from naiad.scheduler.sequence import LiveSequence, SequenceTable, cancelled, cut_short
+
+_AT_ONCE = 1
+"""A time in the past."""
+BACKLOG_CHECK_NS = 50_000_000
+"""Triton: looks every 50 ms for sequences of the backlog whose timeout is over; here, the most that one is late."""
+
+
+class SequenceScheduler(Scheduler):
+    """Routes each request to the instance and slot of its sequence."""
+
+    has_timeouts = True
+    is_by_instance = True
+
+    def __init__(self, table: SequenceTable, *, is_decoupled: bool = False) -> None:
+        """`is_decoupled`: a request is not over when its instance is free, but when `release` says so."""
+        self._table = table
+        self._is_decoupled = is_decoupled
+        self._woken: set[int] = set()
+        self._rejected: list[Dropped] = []
+        self._backlog_deadlines = Deadlines()
+
+    # --- arrival --------------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: InferRequest, now_ns: int) -> bool:
+        """Take in a request. Raises InferError(INVALID_ARG) for one that belongs to no sequence."""
+        sequence = self._table.admit(request, now_ns)
+        self.live_sequence_count = self._table.live_count
+        request.sequence = sequence
+        request.lane = sequence
+        sequence.queue.append(request)
+        self.pending_count += 1
+        if sequence.is_backlogged:
+            if request.header.timeout_us:
+                self._backlog_deadlines.add(request, now_ns + request.header.timeout_us * 1000)
+            return False
+        self._feed(sequence, now_ns)
+        self._woken.add(sequence.instance)
+        return True
+
+    @abc.abstractmethod
+    def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Let a sequence that holds a slot take part in batches, after its queue has grown or it was released."""
+
+    def admits_while_stopping(self, request: InferRequest) -> bool:
+        """Tell whether a request goes on with a live sequence."""
+        return self._table.find(request.header.sequence_id) is not None
+
+    def pop_woken(self) -> Collection[int]:
+        """Return the instances whose slots have got something to do."""
+        woken, self._woken = self._woken, set()
+        return woken
+
+    # --- the end of sequences -------------------------------------------------------------------------------------
+
+    def _release_if_over(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Free the slot of a sequence that has ended and has nothing left to do."""
+        if not sequence.has_ended or sequence.queue or self._is_occupied(sequence):
+            return
+        successor = self._table.release(sequence)
+        self.live_sequence_count = self._table.live_count
+        if successor is None:
+            return
+        for request in successor.queue:
+            self._backlog_deadlines.remove(request)
+        self._feed(successor, now_ns)
+        self._woken.add(successor.instance)
+        self._release_if_over(successor, now_ns)
+
+    def _is_occupied(self, sequence: LiveSequence) -> bool:
+        """Tell whether a request of a sequence has left its queue and keeps its slot."""
+        return sequence.is_busy
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def expire_ns(self) -> int:
+        """Return when the next sequence may become idle or times out in the backlog; 0 for never."""
+        if self._rejected:
+            return _AT_ONCE
+        times = [time_ns for time_ns in (self._table.idle_ns(), self._backlog_deadlines.nearest_ns()) if time_ns]
+        return min(times) if times else 0
+
+    def expire(self, now_ns: int) -> Sequence[Dropped]:
+        """End the sequences that are idle, and remove and return the requests of those that timed out."""
+        for sequence in self._table.pop_idle(now_ns):
+            self._release_if_over(sequence, now_ns)
+        for request in self._backlog_deadlines.pop_expired(now_ns):
+            self._expire_backlogged(request, now_ns)
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def _expire_backlogged(self, request: InferRequest, now_ns: int) -> None:
+        """Triton: the timeout of one request in the backlog ends its whole sequence."""
+        sequence: LiveSequence = request.sequence
+        if not sequence.is_backlogged or request.lane is not sequence:
+            return
+        for waiting in self._remove_from(sequence, sequence.queue[0]):
+            error = InferError(
+                ErrorCode.UNAVAILABLE,
+                "timeout of the corresponding sequence has been expired",
+                reason=FailureReason.REJECTED,
+            )
+            self._rejected.append(Dropped(waiting, error))
+        self._table.end(sequence)
+        self._release_if_over(sequence, now_ns)
+
+    # --- removal --------------------------------------------------------------------------------------------------
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Remove a request that waits; what waits behind it in its sequence, which ends, is rejected by `expire`.
+
+        What waits before it is still executed.
+        """
+        sequence = request.sequence
+        if request.lane is None or sequence is None:
+            return False
+        now_ns = sequence.heard_ns
+        if request.lane is sequence:
+            behind = self._remove_from(sequence, request)[1:]
+        else:
+            self._withdraw(request)
+            behind = self._remove_from(sequence, sequence.queue[0]) if sequence.queue else []
+        self._rejected.extend(cancelled(behind))
+        self._table.end(sequence)
+        self._release_if_over(sequence, now_ns)
+        return True
+
+    @abc.abstractmethod
+    def _withdraw(self, request: InferRequest) -> None:
+        """Take back a request that has left its sequence's queue and was not taken yet."""
+
+    def _remove_from(self, sequence: LiveSequence, request: InferRequest) -> list[InferRequest]:
+        removed = cut_short(sequence, request)
+        for waiting in removed:
+            waiting.lane = None
+            self._backlog_deadlines.remove(waiting)
+        self.pending_count -= len(removed)
+        return removed
+
+    def drain(self) -> list[InferRequest]:
+        """Remove and return everything that waits; every sequence ends."""
+        left: list[InferRequest] = []
+        for slots in self._table.slots:
+            for sequence in slots:
+                left.extend(self._drain_sequence(sequence))
+        for sequence in self._table.backlog:
+            left.extend(self._drain_sequence(sequence))
+        self._table.clear()
+        self._backlog_deadlines.clear()
+        self.pending_count = self.live_sequence_count = 0
+        self._woken.clear()
+        return left
+
+    def drain_instance(self, instance: int) -> list[InferRequest]:
+        """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
+        left: list[InferRequest] = []
+        for sequence in self._table.slots[instance]:
+            if sequence is not None:
+                drained = self._drain_sequence(sequence)
+                self.pending_count -= len(drained)
+                left.extend(drained)
+                sequence.is_busy = False
+                self._table.end(sequence)
+                self._release_if_over(sequence, sequence.heard_ns)
+        return left
+
+    def _drain_sequence(self, sequence: LiveSequence | None) -> list[InferRequest]:
+        """Empty the queue of a sequence, without counting."""
+        if sequence is None:
+            return []
+        left = list(sequence.queue)
+        sequence.queue.clear()
+        for request in left:
+            request.lane = None
+        return left

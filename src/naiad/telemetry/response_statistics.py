@@ -1,0 +1,75 @@
+"""Statistics of the single responses of a decoupled model, by their position among those of a request."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from naiad.telemetry.duration import Duration
+
+MAX_POSITIONS = 1024
+"""The last position counts all responses that follow, too: a request may have any number of them."""
+
+
+# What became of a response: the place of its count in a row. Plain integers, since enums take longer to add to.
+SUCCESS: Final = 4
+FAIL: Final = 6
+EMPTY: Final = 8
+CANCEL: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PositionStatistics:
+    """The responses at one position."""
+
+    compute_infer: Duration
+    """From the response before, or the start of the request, until it was computed."""
+    compute_output: Duration
+    """From there until it was handed over."""
+    success: Duration
+    fail: Duration
+    empty_response: Duration
+    """Completions without outputs."""
+    cancel: Duration
+    """Responses of requests that had been cancelled."""
+
+
+class ResponseStatistics:
+    """Counts responses; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: list[list[int]] = []
+        """Count and ns of each field of `PositionStatistics`, in their order."""
+
+    def record(self, position: int, outcome: int, start_ns: int, output_ns: int, end_ns: int) -> None:
+        """Count a response that was begun, computed and handed over at these monotonic times.
+
+        `outcome` is one of SUCCESS, FAIL, EMPTY, CANCEL.
+        """
+        # hot: once a response
+        rows = self._rows
+        with self._lock:
+            if position >= len(rows):
+                position = self._make_row(position)
+            row = rows[position]
+            row[outcome] += 1
+            row[outcome + 1] += end_ns - start_ns
+            if outcome <= FAIL:
+                row[0] += 1
+                row[1] += output_ns - start_ns
+                row[2] += 1
+                row[3] += end_ns - output_ns
+
+    def _make_row(self, position: int) -> int:
+        """Return where a response at a position without a row is counted."""
+        rows = self._rows
+        while len(rows) <= position and len(rows) < MAX_POSITIONS:
+            rows.append([0] * 12)
+        return min(position, MAX_POSITIONS - 1)
+
+    def snapshot(self) -> Sequence[PositionStatistics]:
+        """Return the counts of one moment, by position."""
+        with self._lock:
+            rows = [list(row) for row in self._rows]
+        return [PositionStatistics(*(Duration(row[i], row[i + 1]) for i in range(0, 12, 2))) for row in rows]
