@@ -86,7 +86,6 @@ def _refuse_unsupported(config: ModelConfig) -> None:
         if is_set:
             raise unsupported(f"model '{config.name}': '{field}' is not supported by this server yet; remove it")
     ignored = {
-        "model_warmup": bool(config.model_warmup),
         "response_cache": config.response_cache.enable,
     }
     for field, is_set in ignored.items():

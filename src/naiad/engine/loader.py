@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from naiad.engine.labels import read_labels
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
+from naiad.engine.warmup import WarmUp
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.factory import create_scheduler
@@ -82,7 +83,8 @@ class ModelLoader:
         model = backend.load(context)
         instances: list[Instance] = []
         try:
-            instances = _create_instances(model, instance_specs(context.config))
+            warm_up = WarmUp(context).run if context.config.model_warmup else None
+            instances = _create_instances(model, instance_specs(context.config), warm_up)
             served = self._serve(context, backend, model, instances, labels)
         except BaseException:
             _close(instances, model)
@@ -175,12 +177,25 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     return specs
 
 
-def _create_instances(model: Model, specs: Sequence[InstanceSpec]) -> list[Instance]:
-    """Create all instances, several at a time; when one fails, none is left."""
+def _create_instances(
+    model: Model, specs: Sequence[InstanceSpec], warm_up: Callable[[Instance, InstanceSpec], None] | None
+) -> list[Instance]:
+    """Create all instances, several at a time, and warm each one up; when one fails, none is left."""
+
+    def create(spec: InstanceSpec) -> Instance:
+        instance = model.create_instance(spec)
+        if warm_up is not None:
+            try:
+                warm_up(instance, spec)
+            except BaseException:
+                instance.close()
+                raise
+        return instance
+
     if len(specs) == 1:
-        return [model.create_instance(specs[0])]
+        return [create(specs[0])]
     with ThreadPoolExecutor(min(len(specs), _CREATING_THREADS), thread_name_prefix="instance") as pool:
-        futures = [pool.submit(model.create_instance, spec) for spec in specs]
+        futures = [pool.submit(create, spec) for spec in specs]
     failures = [error for future in futures if (error := future.exception()) is not None]
     if failures:
         for future in futures:

@@ -15,7 +15,6 @@ from naiad.wire.grpc import (
 )
 from naiad.wire.hpack_cache import HeaderDecoder
 
-
 MIB = 2**20
 
 
