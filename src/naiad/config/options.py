@@ -104,7 +104,7 @@ class MetricsOptions:
 class ServerOptions:
     """Everything that `naiad serve` can be told."""
 
-    server_id: str = "naiad"
+    server_id: str = "triton"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
     log: LogOptions = field(default_factory=LogOptions)
