@@ -131,7 +131,7 @@ class SharedMemoryOptions:
 class ServerOptions:
     """Everything that `naiad serve` can be told."""
 
-    server_id: str = "naiad"
+    server_id: str = "triton"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
     unix_socket_mode: int = 0o600

@@ -327,3 +327,9 @@ def test_a_name_with_a_nul_is_like_any_unknown_member():
     header, _, data = decode(body({**tensor(), "\0": 1, "data\0": 2}))
     assert [spec.name for spec in header.inputs] == [tensor()["name"]]
     assert len(data) == 1
+
+
+def test_names_that_the_fast_parser_cannot_look_up_are_read_all_the_same():
+    entry = {"name": "A", "shape": [1], "datatype": "FP32", "data": [1], "x\0y": 1}
+    header, _, _ = InferJsonDecoder().decode("m", "", json.dumps({"inputs": [entry]}).encode(), None)
+    assert header.inputs[0].name == "A"
