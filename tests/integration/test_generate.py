@@ -80,6 +80,13 @@ def test_failure_of_the_model_is_the_status(client):
     assert (answer.status_code, answer.json()) == (500, {"error": "a prompt is empty"})
 
 
+def test_large_prompts_among_small_ones(client):
+    """What is large goes to the model on another thread than what is small."""
+    for count in (2, 300_000, 2, 300_000):
+        body = {"text_input": "word " * count, "max_tokens": 3}
+        assert client.post("/v2/models/whole/generate", json=body).json()["text_output"].startswith("word word")
+
+
 def test_ordinary_model_streams_its_only_response(client):
     status, found = events(client, "/v2/models/whole/generate_stream", {"text_input": PROMPT})
     assert status == 200
