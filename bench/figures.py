@@ -95,6 +95,15 @@ def _large(rows: Sequence[Row]) -> Iterator[Figure]:
         yield _at_most(f"{name}: peak memory", middle(row, "peak_tensors"), 3, "x the tensor")
 
 
+def _shared_memory(rows: Sequence[Row]) -> Iterator[Figure]:
+    for sent in _rows(rows, case="shared_memory", tensors="sent", transport=HTTP_BINARY):
+        # Neither client looks at the values, and neither moves them but for what its way needs.
+        for shared in _rows(rows, case="shared_memory", transport=HTTP_BINARY, tensors="shared, used in place"):
+            ratio = median(_ratios(shared, sent, "throughput"))
+            name = "4 MiB identity, HTTP with shared memory: throughput"
+            yield Figure(name, "at least 3 x HTTP binary", f"{ratio:.1f} x", ratio >= 3)
+
+
 def _decoupled(rows: Sequence[Row]) -> Iterator[Figure]:
     for ours in _rows(rows, case="decoupled", server="naiad", model="count_py"):
         for theirs in _rows(rows, case="decoupled", server="triton", model="count_py"):
@@ -136,6 +145,7 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _python,
     _image,
     _large,
+    _shared_memory,
     _decoupled,
     _start,
     _idle_connections,

@@ -325,7 +325,7 @@ class TestFloods:
             for stream_id in range(3, 60_001, 2)
         ]
         for at in range(0, len(storm), 500):
-            if not peer.send(b"".join(storm[at : at + 500])):
+            if not peer.goes_on(b"".join(storm[at : at + 500])):
                 break
         assert peer.wait_goaway() == ENHANCE_YOUR_CALM
 
@@ -337,7 +337,7 @@ class TestFloods:
             for stream_id in range(3, 60_001, 2)
         ]
         for at in range(0, len(storm), 500):
-            if not peer.send(b"".join(storm[at : at + 500])):
+            if not peer.goes_on(b"".join(storm[at : at + 500])):
                 break
         assert peer.wait_goaway() == ENHANCE_YOUR_CALM
 

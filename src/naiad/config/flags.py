@@ -473,7 +473,7 @@ _BACKEND = (
     Flag("backend-directory", _STRING, "Directory of backend libraries; naiad's are packages.", no_effect=True),
     Flag("repoagent-directory", _STRING, "Directory of repository agents.", no_effect=True),
     Flag("cache-directory", _STRING, "Directory of response cache libraries.", no_effect=True),
-    Flag("cache-config", Kind.SETTING, "Response cache.", only=(), repeat=True),
+    Flag("cache-config", Kind.SETTING, "Response cache.", "cache_config", repeat=True),
     Flag("rate-limit", _STRING, "Rate limiter: off.", only=("off",)),
     Flag("rate-limit-resource", _STRING, "Resources of the rate limiter.", no_effect=True, repeat=True),
 )
@@ -488,7 +488,21 @@ _TRACING = (
 )
 
 _DEVICE = (
-    Flag("allow-client-shm", _BOOLEAN, "Shared memory of clients.", only=_OFF),
+    Flag(
+        "allow-client-shm",
+        _BOOLEAN,
+        "Let clients register shared memory: any object in /dev/shm that the server may read and write. Off unless "
+        "given.",
+        target="shared_memory.is_allowed",
+    ),
+    Flag(
+        "max-shared-memory-regions",
+        _INTEGER,
+        "naiad: most regions that are registered at a time; each holds a file descriptor.",
+        target="shared_memory.max_regions",
+        minimum=1,
+        maximum=32768,
+    ),
     Flag("pinned-memory-pool-byte-size", _INTEGER, "Pinned host memory for GPUs.", no_effect=True),
     Flag("cuda-memory-pool-byte-size", _STRING, "CUDA memory by device.", no_effect=True, repeat=True),
     Flag("cuda-virtual-address-size", _STRING, "CUDA addresses by device.", no_effect=True, repeat=True),
@@ -517,7 +531,7 @@ _DEPRECATED = (
         target="repository.auto_complete",
         negate=True,
     ),
-    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", only=("0",)),
+    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", "cache_size_bytes", minimum=0),
 )
 
 GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (

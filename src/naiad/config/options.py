@@ -119,10 +119,19 @@ class MetricsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedMemoryOptions:
+    """Memory that clients share with the server."""
+
+    is_allowed: bool = False
+    """Clients may register regions."""
+    max_regions: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that `naiad serve` can be told."""
 
-    server_id: str = "naiad"
+    server_id: str = "triton"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
     unix_socket_mode: int = 0o600
@@ -135,8 +144,13 @@ class ServerOptions:
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
+    shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
+    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Name of the response cache to its settings."""
+    cache_size_bytes: int = 0
+    """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()
     """Flags that were given and accepted, but have nothing to act on; the log says so once."""
 
@@ -177,6 +191,7 @@ _SECTIONS: Mapping[str, type] = {
     "http_tls": TlsOptions,
     "grpc_tls": TlsOptions,
     "access": AccessOptions,
+    "shared_memory": SharedMemoryOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -236,11 +251,13 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
     sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    cache_config = _cache_config(collected.get("cache_config", ()), values[""].get("cache_size_bytes", 0))
     no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
     return ServerOptions(
         **values[""],
         **sections,
-        backend_config=_backend_config(collected.get("backend_config", ())),
+        backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
+        cache_config=cache_config,
         no_effect=tuple(dict.fromkeys(no_effect)),
     )
 
@@ -329,14 +346,23 @@ def _listed(values: Sequence[str]) -> str:
     return ", ".join(f"'{value}'" for value in values)
 
 
-def _backend_config(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Split `[<backend>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
+def _cache_config(texts: Sequence[str], size_bytes: int) -> dict[str, dict[str, str]]:
+    """Return the settings of the cache. Triton: --response-cache-byte-size means local,size."""
+    if size_bytes and texts:
+        raise OptionError("--response-cache-byte-size and --cache-config exclude each other; use --cache-config")
+    if size_bytes:
+        return {"local": {"size": str(size_bytes)}}
+    return _named_settings("cache-config", texts)
+
+
+def _named_settings(flag: str, texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Split `[<name>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
     config: dict[str, dict[str, str]] = {}
     for text in texts:
         left, _, value = text.partition("=")
         backend, _, setting = left.rpartition(",")
         if not setting:
-            raise OptionError(f"--backend-config: '{text}' names no setting; write <backend>,<setting>=<value>")
+            raise OptionError(f"--{flag}: '{text}' names no setting; write <name>,<setting>=<value>")
         config.setdefault(backend, {})[setting] = value
     return config
 

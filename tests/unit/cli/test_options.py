@@ -158,7 +158,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
         "--model-control-mode=poll",
         "--load-model=m",
         "--rate-limit=execution_count",
-        "--cache-config=local,size=1",
         "--trace-config=level=TIMESTAMPS",
         "--allow-sagemaker=true",
     ],
@@ -198,3 +197,12 @@ def test_help_shows_every_flag() -> None:
     for _, flags in GROUPS:
         for flag in flags:
             assert f"--{flag.name}" in text
+
+
+def test_the_cache_is_asked_for_in_either_way_but_not_in_both() -> None:
+    assert parse("--cache-config=local,size=5", "--cache-config=local,ttl=2").cache_config == {
+        "local": {"size": "5", "ttl": "2"}
+    }
+    assert parse("--response-cache-byte-size=7").cache_config == {"local": {"size": "7"}}
+    with pytest.raises(OptionError, match="exclude each other"):
+        parse("--response-cache-byte-size=7", "--cache-config=local,size=5")
