@@ -116,9 +116,8 @@ class TestOpening:
             assert peer.wait_goaway() == PROTOCOL_ERROR
 
     def test_http_2_on_the_http_port(self, server: ServerProcess) -> None:
-        with HttpPeer(server.http_url) as peer:
-            peer.send(OPENING)
-            assert peer.answer().status == 400
+        with Http2Peer(server.http_url, opening=PREFACE + frame(PING, 0, 0, bytes(8))) as peer:
+            assert peer.wait_goaway() == PROTOCOL_ERROR
 
 
 class TestFrames:
