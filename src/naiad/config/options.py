@@ -65,6 +65,7 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
+    max_decompressed_bytes: int = 64 * 1024 * 1024
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
@@ -83,6 +84,9 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    max_decompressed_bytes: int = 64 * 1024 * 1024
+    compression_level: str = "none"
+    """Of the answers of inference: none, low, medium or high."""
     header_forward_pattern: str = ""
 
 

@@ -6,6 +6,7 @@ import time
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
+from naiad.frontend.side_threads import RunAside, run_here
 from naiad.wire.limits import Http2Limits
 
 _SWEEP_S = 1.0
@@ -25,6 +26,7 @@ class Http2Server:
         *,
         max_connections: int = 16_384,
         rule: AccessRule | None = None,
+        run_aside: RunAside = run_here,
     ) -> None:
         self.service = service
         self.limits = limits or Http2Limits()
@@ -32,6 +34,7 @@ class Http2Server:
         self.is_draining = False
         self.rule = rule
         """Decides which requests are answered; None for all."""
+        self.run_aside = run_aside
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
         self._dirty: list[Http2Protocol] = []

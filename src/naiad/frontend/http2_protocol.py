@@ -16,9 +16,11 @@ from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.http2_clock import Http2Clock
 from naiad.frontend.http2_deadline import DeadlineTimer
+from naiad.frontend.http2_decompression import Decompression
 from naiad.frontend.http2_hold import HeldBody
 from naiad.frontend.http2_plan import CallPlan, make_plan
-from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, MessageAssembler
+from naiad.frontend.side_threads import RunAside
+from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http2 import Http2Connection
 from naiad.wire.http2_frames import Http2Code, Http2Error
 from naiad.wire.http2_headers import Fields, RequestHead
@@ -45,6 +47,7 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     is_draining: bool
     rule: AccessRule | None
+    run_aside: RunAside
 
     def register(self, connection: "Http2Protocol") -> bool:
         """Add a connection; False when there are too many."""
@@ -80,6 +83,7 @@ class Http2Protocol(asyncio.Protocol):
         """Calls whose service takes no messages for now."""
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
         self._clock = Http2Clock(server.limits, _now_ns())
+        self._decompression = Decompression(self, server.run_aside)
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -189,7 +193,9 @@ class Http2Protocol(asyncio.Protocol):
             call.refuse(plan)
             return
         call.is_streaming = plan.is_streaming
-        call.assembler = MessageAssembler(self._max_message_bytes, plan.encoding)
+        call.assembler = MessageAssembler(
+            self._max_message_bytes, plan.encoding, max_decompressed_bytes=self._limits.decompressed_bytes
+        )
         if plan.timeout_ns:
             self._set_deadline(call, plan.timeout_ns)
 
@@ -205,7 +211,7 @@ class Http2Protocol(asyncio.Protocol):
                 return
             self._feed(call, call.assembler, data)
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
 
     def _feed(self, call: Http2Call, assembler: MessageAssembler, data: memoryview) -> None:
         """Cut messages and hand them over. Raises GrpcError."""
@@ -228,17 +234,28 @@ class Http2Protocol(asyncio.Protocol):
             if not call.is_streaming and call.message is None:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call needs one request message, got none")
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
             return
         call.arrival_ns = self._arrival_ns
         self._count_collected(call, 0)
         message, call.message = call.message, None
-        try:
-            if message is None:
+        if isinstance(message, CompressedMessage):
+            self._hold(call, len(message))
+            self._decompression.start(call, message)
+        elif message is not None:
+            self.unary_message(call, message)
+        else:
+            try:
                 self._service.stream_half_closed(call)
-            else:
-                self._hold(call, len(message))
-                self._service.unary(call, message)
+            except Exception:
+                self._service_failed(call)
+
+    def unary_message(self, call: Http2Call, message: Buffer) -> None:
+        """Hand over the message of a unary call."""
+        self.release(call)  # of its compressed form
+        self._hold(call, len(message))
+        try:
+            self._service.unary(call, message)
         except Exception:
             self._service_failed(call)
 
@@ -263,7 +280,7 @@ class Http2Protocol(asyncio.Protocol):
         head.memo = plan
         return plan
 
-    def _take_message(self, call: Http2Call, message: Buffer) -> None:
+    def _take_message(self, call: Http2Call, message: Buffer | CompressedMessage) -> None:
         if call.is_local_closed:
             return
         if not call.is_streaming:
@@ -272,6 +289,8 @@ class Http2Protocol(asyncio.Protocol):
             call.message = message
         elif call.is_held and call.held_body is not None:
             call.held_body.messages.append(message)
+        elif isinstance(message, CompressedMessage):
+            self._decompression.start(call, message)
         else:
             call.arrival_ns = self._arrival_ns
             try:
@@ -297,7 +316,8 @@ class Http2Protocol(asyncio.Protocol):
             if self._held_bytes > self._limits.outstanding_bytes:
                 self._update_reading()
 
-    def _refuse(self, call: Http2Call, error: GrpcError) -> None:
+    def refuse(self, call: Http2Call, error: GrpcError) -> None:
+        """End a call whose request is wrong."""
         call.finish(error.status, error.message)
         self._drop(call)
 
@@ -352,14 +372,15 @@ class Http2Protocol(asyncio.Protocol):
             while held.unread_bytes and not call.is_held and not call.is_local_closed:
                 self._feed(call, assembler, held.take_chunk())
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
         if call.is_held or call.is_local_closed:
             return
         self._connection.release(call)
         if not self.is_dirty:
             self.mark_dirty()
-        if held.end_trailers is not None:
-            self.end_received(call, held.end_trailers)
+        trailers, held.end_trailers = held.end_trailers, None
+        if trailers is not None:
+            self.end_received(call, trailers)
 
     # --- writing and reading ------------------------------------------------------------------------------------
 
@@ -452,7 +473,7 @@ class Http2Protocol(asyncio.Protocol):
         slow, blocked = self._clock.late_calls(self._connection.streams.values(), now_ns)
         for call in slow:
             limit_s = self._limits.body_timeout_s
-            self._refuse(
+            self.refuse(
                 call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, f"the request made no progress for {limit_s:g} s")
             )
         for call in blocked:

@@ -10,7 +10,9 @@ from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pat
 from naiad.engine.inference import Engine
 from naiad.frontend.access import AccessRule, AllOf, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
+from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.cors import Cors
+from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
@@ -18,6 +20,7 @@ from naiad.frontend.http1_limits import Http1Limits
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
+from naiad.frontend.side_threads import SideThreads
 from naiad.server.api_keys import read_api_keys
 from naiad.server.endpoint import Address, Endpoint, bind
 from naiad.server.file_watch import FileWatch
@@ -37,6 +40,8 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
+        self._coding_threads = SideThreads(loop, "coding")
+        """Where large bodies are compressed and decompressed."""
         self.services: list[Endpoint] = []
         """In Triton's order of starting: gRPC, HTTP."""
         self.metrics: Endpoint | None = None
@@ -56,6 +61,7 @@ class Ports:
 
     def close(self) -> None:
         """Close what is still open once the services have drained."""
+        self._coding_threads.close()
         for watch in self._watches:
             watch.stop()
         if self.metrics is not None:
@@ -102,12 +108,15 @@ class Ports:
         options = self._options.grpc
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        level = LEVELS.get(options.compression_level)
+        compression = None if level is None else GrpcCompression(level, self._coding_threads.run)
         server = Http2Server(
-            InferenceGrpcService(self._engine, forwarding),
+            InferenceGrpcService(self._engine, forwarding, compression),
             self._loop,
             _http2_limits(options),
             max_connections=options.max_connections,
             rule=self._rule(self._options.access.grpc_restricted, "protocol"),
+            run_aside=self._coding_threads.run,
         )
         self._http2_servers.append(server)
         return _endpoint(_grpc_address(options), server, self._tls(self._options.grpc_tls, "grpc", "h2"))
@@ -116,7 +125,12 @@ class Ports:
         options = self._options.http
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        rest = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding)
+        rest = RestApi(
+            self._engine,
+            max_input_bytes=options.max_input_bytes,
+            forwarding=forwarding,
+            codings=ContentCodings(self._coding_threads.run, self._engine, options.max_decompressed_bytes),
+        )
         router = rest.router()
         rule = self._rule(self._options.access.http_restricted, "API")
         if rule is not None:
@@ -161,4 +175,8 @@ def _http1_limits(options: HttpOptions) -> Http1Limits:
 
 
 def _http2_limits(options: GrpcOptions) -> Http2Limits:
-    return Http2Limits(concurrent_streams=options.max_concurrent_streams, message_bytes=options.max_message_bytes)
+    return Http2Limits(
+        concurrent_streams=options.max_concurrent_streams,
+        message_bytes=options.max_message_bytes,
+        decompressed_bytes=options.max_decompressed_bytes,
+    )
