@@ -1,5 +1,9 @@
 """Whatever the order of requests, answers, failures and a slow reader: a stream answers each request as promised."""
 
+import logging
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,9 +11,20 @@ from naiad.core.errors import internal, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.frontend import grpc_stream
 from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
 
 HEADER = ResponseHeader("m", "1", ())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """Log nothing: so many failures at once would be summed up, and with them those of the tests that follow."""
+    logger = logging.getLogger("naiad.request")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
 
 
 class Call:
@@ -63,6 +78,7 @@ class Call:
 class Engine:
     def __init__(self):
         self.open = []
+        self.shared_memory = SharedMemory()
 
     def submit(self, request):
         if request.id.startswith("refused"):

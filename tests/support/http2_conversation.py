@@ -66,6 +66,12 @@ class Service:
     def stream_half_closed(self, call) -> None:
         call.finish(0)
 
+    def stream_writable(self, call) -> None:
+        pass
+
+    def stream_draining(self, call) -> None:
+        pass
+
 
 class Loop:
     """Runs what is to be run soon when it is told to; timers never fire."""

@@ -85,9 +85,3 @@ def _refuse_unsupported(config: ModelConfig) -> None:
     for field, is_set in refused.items():
         if is_set:
             raise unsupported(f"model '{config.name}': '{field}' is not supported by this server yet; remove it")
-    ignored = {
-        "response_cache": config.response_cache.enable,
-    }
-    for field, is_set in ignored.items():
-        if is_set:
-            _log.warning("model '%s': '%s' has no effect in this server yet", config.name, field)

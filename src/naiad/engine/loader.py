@@ -1,5 +1,6 @@
 """Loading: from a model's files to a version that serves."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +16,11 @@ from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.ports import Loop
+from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.labels import read_labels
+from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
@@ -26,6 +29,8 @@ from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
+
+_log = logging.getLogger(__name__)
 
 _CREATING_THREADS = 16
 """Most instances of one version that are created at the same time."""
@@ -43,14 +48,19 @@ class ModelLoader:
         auto_complete: bool = True,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         router: Router | None = None,
+        response_store: ResponseStore | None = None,
     ) -> None:
-        """`router` is how ensembles reach their members; without one they cannot be loaded."""
+        """`router` is how ensembles reach their members; without one they cannot be loaded.
+
+        `response_store` is the cache of the models that ask for one.
+        """
         self._loop = loop
         self._backends = backends
         self._usable_cores = usable_cores
         self._auto_complete = auto_complete
         self._backend_config = backend_config or {}
         self._router = router
+        self._response_store = response_store
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -73,10 +83,24 @@ class ModelLoader:
         Raises InferError; nothing is left behind then.
         """
         start_ns = time.monotonic_ns()
-        if plan.config.HasField("ensemble_scheduling"):
-            ensemble = self._load_ensemble(plan, version)
-            ensemble.load_duration_ns = time.monotonic_ns() - start_ns
-            return ensemble
+        is_ensemble = plan.config.HasField("ensemble_scheduling")
+        served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
+        if served.config.response_cache.enable:
+            served = self._cached(served)
+        served.load_duration_ns = time.monotonic_ns() - start_ns
+        return served
+
+    def _cached(self, served: Served) -> Served:
+        if self._response_store is not None:
+            return CachedModel(served, self._response_store)
+        _log.warning(
+            "model '%s' has 'response_cache { enable: true }', but the server has no cache: start it with "
+            "--cache-config local,size=BYTES",
+            served.name,
+        )
+        return served
+
+    def _load_model(self, plan: ModelPlan, version: int) -> Served:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
@@ -85,14 +109,12 @@ class ModelLoader:
         try:
             warm_up = WarmUp(context).run if context.config.model_warmup else None
             instances = _create_instances(model, instance_specs(context.config), warm_up)
-            served = self._serve(context, backend, model, instances, labels)
+            return self._serve(context, backend, model, instances, labels)
         except BaseException:
             _close(instances, model)
             raise
-        served.load_duration_ns = time.monotonic_ns() - start_ns
-        return served
 
-    def _load_ensemble(self, plan: ModelPlan, version: int) -> EnsembleModel:
+    def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Hold an ensemble against its members, which are loaded. Raises InferError."""
         router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
         if router is None:

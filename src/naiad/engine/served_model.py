@@ -135,6 +135,10 @@ class ServedModel:
         if queued:
             error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
             self._drop([(request, error), *others])
+        else:
+            for instance in self._instances:
+                if isinstance(instance, RemoteInstance):
+                    instance.mark(request)
         if idle is not None:
             idle.wake()
 

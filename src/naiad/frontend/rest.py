@@ -10,7 +10,9 @@ from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_generate import GenerateRoutes
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
+from naiad.frontend.rest_shared_memory import SharedMemoryRoutes
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
+from naiad.frontend.shared_memory import SharedMemoryControl
 from naiad.protocol.control_json import (
     decode_control_parameters,
     decode_index_request,
@@ -33,6 +35,10 @@ class ControlEngine(InferEngine, Protocol):
     """What the REST routes ask of the engine."""
 
     is_draining: bool
+
+    @property
+    def shared_memory(self) -> SharedMemoryControl:
+        """The regions that clients have registered."""
 
     def is_live(self) -> bool:
         """Tell whether the server answers at all."""
@@ -93,6 +99,7 @@ class RestApi:
                 Route(_MODEL + "/ready", get(self._model_ready)),
                 Route(_MODEL + "/config", get(self._model_config)),
                 Route(_MODEL + "/stats", get(self._model_statistics)),
+                *SharedMemoryRoutes(self._engine.shared_memory).routes(),
                 Route(_REPOSITORY + "/index", post(self._index)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._load)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._unload)),

@@ -13,13 +13,18 @@ from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
 from naiad.core.errors import InferError
+from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
+from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
+from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
+from naiad.server.cache_metrics import show_cache
 from naiad.server.drain import drain
+from naiad.server.file_limit import raise_file_limit
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication
 from naiad.server.report import log_backends, log_models
@@ -47,6 +52,7 @@ def serve(options: ServerOptions) -> int:
         return 1
     if options.no_effect:
         _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
+    raise_file_limit(options.most_connections)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(Server(options).run())
@@ -64,7 +70,10 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
-        self._engine = Engine(server_id=options.server_id, metrics=self._registry)
+        shared_memory = SharedMemory(
+            is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
+        )
+        self._engine = Engine(server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory)
         self._backends = BackendRegistry()
         self._stop = StopSignal()
 
@@ -73,7 +82,10 @@ class Server:
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         ports = Ports(self._options, self._engine, loop)
-        catalog = self._make_catalog(self._make_loader(loop))
+        store = open_store(self._options.cache_config, loop)
+        if store is not None:
+            show_cache(self._registry, store)
+        catalog = self._make_catalog(self._make_loader(loop, store))
         self._engine.attach(catalog)
         if not await self._load(catalog):
             return 1
@@ -85,7 +97,7 @@ class Server:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    def _make_loader(self, loop: asyncio.AbstractEventLoop) -> ModelLoader:
+    def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options
         return ModelLoader(
             loop=loop,
@@ -94,6 +106,7 @@ class Server:
             auto_complete=options.repository.auto_complete,
             backend_config=options.backend_config,
             router=self._engine,
+            response_store=store,
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:

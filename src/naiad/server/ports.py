@@ -3,31 +3,41 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
+from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
+from naiad.config.places import is_one_port, obstacle, owner_of_tls
 from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.engine.inference import Engine
-from naiad.frontend.access import AccessRule, AllOf, Restrictions
+from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
 from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.cors import Cors
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
 from naiad.frontend.http1_limits import Http1Limits
 from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http2_rest import RestSide
 from naiad.frontend.metrics_route import MetricsRoute
+from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
 from naiad.frontend.side_threads import SideThreads
 from naiad.server.api_keys import read_api_keys
-from naiad.server.endpoint import Address, Endpoint, bind
+from naiad.server.endpoint import Endpoint
 from naiad.server.file_watch import FileWatch
+from naiad.server.listener import Address
 from naiad.server.tls import load, server_context
+from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
+
+_ALPN = ("h2", "http/1.1")
+_GRPC = ("GRPCInferenceService",)
+_HTTP = ("HTTPService",)
 
 
 class Ports:
@@ -42,13 +52,18 @@ class Ports:
         self._keys = self._watch_keys()
         self._coding_threads = SideThreads(loop, "coding")
         """Where large bodies are compressed and decompressed."""
+        self._service = self._make_service()
+        self._handle = self._make_handle()
         self.services: list[Endpoint] = []
         """In Triton's order of starting: gRPC, HTTP."""
         self.metrics: Endpoint | None = None
-        if options.grpc.allow:
-            self.services.append(self._grpc())
-        if options.http.allow:
-            self.services.append(self._http())
+        if is_one_port(options.http_place, options.grpc_place):
+            self.services.append(self._one_port())
+        else:
+            if options.grpc.allow:
+                self.services.append(self._grpc())
+            if options.http.allow:
+                self.services.append(self._http())
         if options.metrics.allow:
             self.metrics = self._metrics()
 
@@ -70,6 +85,31 @@ class Ports:
 
     def _all(self) -> list[Endpoint]:
         return [*self.services, self.metrics] if self.metrics is not None else self.services
+
+    # --- what is answered -------------------------------------------------------------------------------------------
+
+    def _make_service(self) -> InferenceGrpcService:
+        options = self._options.grpc
+        pattern = compile_header_pattern(options.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        level = LEVELS.get(options.compression_level)
+        compression = None if level is None else GrpcCompression(level, self._coding_threads.run)
+        return InferenceGrpcService(self._engine, forwarding, compression)
+
+    def _make_handle(self) -> Callable[[HttpExchange], None]:
+        options, access = self._options.http, self._options.access
+        pattern = compile_header_pattern(options.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern) if pattern else None
+        codings = ContentCodings(self._coding_threads.run, self._engine, options.max_decompressed_bytes)
+        router = RestApi(
+            self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding, codings=codings
+        ).router()
+        rule = self._rule(access.http_restricted, "API")
+        if rule is not None:
+            router.restrict(rule)
+        return Cors(access.http_cors_origins, router.handle).handle if access.http_cors_origins else router.handle
+
+    # --- whom -------------------------------------------------------------------------------------------------------
 
     def _watch_keys(self) -> ApiKeyRule | None:
         path = self._options.access.api_key_file
@@ -104,70 +144,69 @@ class Ports:
             rules.append(Restrictions(restricted, noun))
         return AllOf(*rules) if rules else None
 
-    def _grpc(self) -> Endpoint:
-        options = self._options.grpc
-        pattern = compile_header_pattern(options.header_forward_pattern)
-        forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
-        level = LEVELS.get(options.compression_level)
-        compression = None if level is None else GrpcCompression(level, self._coding_threads.run)
-        server = Http2Server(
-            InferenceGrpcService(self._engine, forwarding, compression),
-            self._loop,
-            _http2_limits(options),
-            max_connections=options.max_connections,
-            rule=self._rule(self._options.access.grpc_restricted, "protocol"),
-            run_aside=self._coding_threads.run,
-        )
-        self._http2_servers.append(server)
-        return _endpoint(_grpc_address(options), server, self._tls(self._options.grpc_tls, "grpc", "h2"))
+    # --- where ------------------------------------------------------------------------------------------------------
+
+    def _one_port(self) -> Endpoint:
+        owner = owner_of_tls(self._options.http_place, self._options.grpc_place)
+        options = self._options.http
+        reuse = options.reuse_port or self._options.grpc.reuse_port
+        address = self._address(_GRPC + _HTTP, "http", options.address, options.port, reuse)
+        connections = self._both("")
+        return Endpoint(address, connections, connections.protocol, self._tls(owner.tls, owner.name, *_ALPN))
 
     def _http(self) -> Endpoint:
         options = self._options.http
-        pattern = compile_header_pattern(options.header_forward_pattern)
-        forwarding = HeaderForwarding(pattern) if pattern else None
-        rest = RestApi(
-            self._engine,
-            max_input_bytes=options.max_input_bytes,
-            forwarding=forwarding,
-            codings=ContentCodings(self._coding_threads.run, self._engine, options.max_decompressed_bytes),
-        )
-        router = rest.router()
-        rule = self._rule(self._options.access.http_restricted, "API")
-        if rule is not None:
-            router.restrict(rule)
-        origins = self._options.access.http_cors_origins
-        handle = Cors(origins, router.handle).handle if origins else router.handle
-        server = Http1Server(handle, self._loop, _http1_limits(options))
-        return _endpoint(_http_address(options), server, self._tls(self._options.http_tls, "http", "http/1.1"))
+        address = self._address(_HTTP, "http", options.address, options.port, options.reuse_port)
+        connections = self._both(obstacle(self._options.grpc_place, self._options.http_place))
+        return Endpoint(address, connections, connections.protocol, self._tls(self._options.http_tls, "http", *_ALPN))
+
+    def _grpc(self) -> Endpoint:
+        options = self._options.grpc
+        address = self._address(_GRPC, "grpc", options.address, options.port, options.reuse_port)
+        server = self._http2(rest=not obstacle(self._options.http_place, self._options.grpc_place))
+        return Endpoint(address, server, server.protocol, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
     def _metrics(self) -> Endpoint:
+        options = self._options
+        address = self._address(("Metrics Service",), "metrics", options.metrics_place.address, options.metrics.port)
         server = Http1Server(MetricsRoute(self._engine.metrics_text, self._keys).handle, self._loop)
-        return _endpoint(_metrics_address(self._options.metrics, self._options.http), server)
+        return Endpoint(address, server, server.protocol)
 
+    def _both(self, grpc_obstacle: str) -> OnePort:
+        """Return what serves REST over both versions of HTTP, and gRPC unless something is in its way."""
+        http1 = Http1Server(self._handle, self._loop, _http1_limits(self._options.http))
+        return OnePort(http1, self._http2(rest=True, grpc_obstacle=grpc_obstacle))
 
-def _endpoint(
-    address: Address, connections: "Http1Server | Http2Server", tls: ssl.SSLContext | None = None
-) -> Endpoint:
-    protocol: Callable[[], asyncio.BaseProtocol] = connections.protocol
-    return Endpoint(address, bind(address), connections, protocol, tls)
+    def _http2(self, *, rest: bool, grpc_obstacle: str = "") -> Http2Server:
+        options = self._options
+        if grpc_obstacle:
+            rule: AccessRule | None = Closed(grpc_obstacle)
+        else:
+            rule = self._rule(options.access.grpc_restricted, "protocol")
+        server = Http2Server(
+            self._service,
+            self._loop,
+            _http2_limits(options.grpc),
+            max_connections=options.grpc.max_connections,
+            rule=rule,
+            run_aside=self._coding_threads.run,
+            rest=RestSide(self._handle, options.http.max_body_bytes) if rest else None,
+        )
+        self._http2_servers.append(server)
+        return server
 
-
-def _grpc_address(options: GrpcOptions) -> Address:
-    return Address("GRPCInferenceService", "grpc", options.address, options.port, options.reuse_port)
-
-
-def _http_address(options: HttpOptions) -> Address:
-    return Address("HTTPService", "http", options.address, options.port, options.reuse_port)
-
-
-def _metrics_address(options: MetricsOptions, http: HttpOptions) -> Address:
-    return Address("Metrics Service", "metrics", options.address or http.address, options.port)
+    def _address(self, services: Sequence[str], flag: str, host: str, port: int, reuse: bool = False) -> Address:
+        return Address(services, flag, host, port, reuse, self._options.unix_socket_mode)
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:
     return Http1Limits(
         connections=options.max_connections,
         body_bytes=options.max_body_bytes,
+        head_bytes=options.max_header_bytes,
+        target_bytes=min(options.max_header_bytes, Http1Limits().target_bytes),
+        header_count=options.max_header_count,
+        pipelined_requests=options.max_pipelined_requests,
         head_timeout_s=options.header_timeout_s,
         body_timeout_s=options.body_timeout_s,
         idle_timeout_s=options.idle_timeout_s,
@@ -179,4 +218,23 @@ def _http2_limits(options: GrpcOptions) -> Http2Limits:
         concurrent_streams=options.max_concurrent_streams,
         message_bytes=options.max_message_bytes,
         decompressed_bytes=options.max_decompressed_bytes,
+        header_list_bytes=options.max_header_bytes,
+        resets_burst=20 * options.max_resets_per_s,
+        resets_per_s=options.max_resets_per_s,
+        control_frames_burst=10 * options.max_control_frames_per_s,
+        control_frames_per_s=options.max_control_frames_per_s,
+        keepalive=_keepalive_rules(options),
+    )
+
+
+def _keepalive_rules(options: GrpcOptions) -> KeepaliveRules:
+    return KeepaliveRules(
+        time_s=options.keepalive_time_ms / 1e3,
+        timeout_s=options.keepalive_timeout_ms / 1e3,
+        permits_without_calls=options.keepalive_permit_without_calls,
+        pings_without_data=options.max_pings_without_data,
+        peer_interval_s=options.min_recv_ping_interval_ms / 1e3,
+        peer_strikes=options.max_ping_strikes,
+        age_s=options.max_connection_age_ms / 1e3,
+        age_grace_s=options.max_connection_age_grace_ms / 1e3,
     )

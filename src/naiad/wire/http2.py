@@ -19,6 +19,7 @@ from naiad.wire.http2_frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2_headers import Fields, RequestHead, encode_fields, trailers_error
 from naiad.wire.http2_output import Http2Output
 from naiad.wire.http2_stream import Stream
+from naiad.wire.keepalive import PingStrikes
 from naiad.wire.limits import Http2Limits
 
 S = TypeVar("S", bound=Stream)
@@ -28,6 +29,7 @@ _MAX_SETTINGS_BYTES = 64 * wire.SETTING.size
 _WORK_PER_CONTROL_FRAME = 4
 _INCOMPLETE = -1
 _DRAIN_PING = b"drain..."
+_KEEPALIVE_PING = b"alive..?"
 _TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"),))
 _NO_TRAILERS: Fields = ()
 
@@ -90,6 +92,7 @@ class Http2Connection(Generic[S]):
         self._block_frames = 0
         self._resets = FloodMeter(limits.resets_burst, limits.resets_per_s)
         self._control_frames = FloodMeter(limits.control_frames_burst, limits.control_frames_per_s)
+        self._ping_strikes = PingStrikes(limits.keepalive)
         self._work_seen = 0
         self._data_frames = 0
         self._goaway_last_id = -1
@@ -144,6 +147,11 @@ class Http2Connection(Generic[S]):
             self._takes_short_way = False
             self._goaway_last_id = self._last_stream_id
             self.output.send_control(wire.goaway(self._last_stream_id, Http2Code.NO_ERROR))
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life; whatever it sends next is one."""
+        if not self._is_closed:
+            self.output.send_control(wire.frame(wire.PING, 0, 0, _KEEPALIVE_PING))
 
     def fail(self, code: Http2Code, message: str) -> None:
         """Queue the GOAWAY of a connection error; nothing received later is looked at."""
@@ -572,6 +580,11 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "PING is not 8 bytes long")
         self._count_control_frame("PING")
         if not flags & wire.FLAG_ACK:
+            if self._ping_strikes.is_one_too_many(
+                self._now_ns, self.output.data_count, has_calls=bool(self._streams)
+            ):
+                # gRPC clients know this text and ask less often from then on.
+                raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")
             self.output.send_control(wire.frame(wire.PING, wire.FLAG_ACK, 0, bytes(payload)))
         elif self._is_draining and payload == _DRAIN_PING:
             self.finish_drain()

@@ -67,7 +67,7 @@ class Http2Output:
         self.queued_bytes = 0
         """Bytes that wait for windows, over all streams."""
         self.data_count = 0
-        """Messages and bodies sent so far, whole or in part."""
+        """Heads, messages and bodies sent so far, whole or in part."""
         self.is_paused = False
         """The socket takes no more; frames of queues are not made."""
         self.recently_reset: dict[int, None] = {}
@@ -118,6 +118,7 @@ class Http2Output:
         limit = self.peer_frame_bytes
         flags = FLAG_END_STREAM if ends_stream else 0
         kind = HEADERS
+        self.data_count += 1
         while len(block) > limit:
             self.send_control(frame(kind, flags, stream.id, block[:limit]))
             block, flags, kind = block[limit:], 0, CONTINUATION
