@@ -171,15 +171,15 @@ class Channel:
         while True:
             try:
                 data = os.read(self._read_fd, size_bytes)
-                break
             except BlockingIOError:
                 # An event loop that has watched the descriptor may have made it one that does not block.
                 _await_input(self._read_fd)
+                continue
             except OSError as error:
                 raise ChannelClosedError(str(error)) from None
-        if not data:
-            raise ChannelClosedError("end of file")
-        return data
+            if not data:
+                raise ChannelClosedError("end of file")
+            return data
 
     def _write_rest(self, rest: memoryview) -> None:
         while rest:
