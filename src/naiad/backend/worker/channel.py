@@ -174,12 +174,12 @@ class Channel:
             except BlockingIOError:
                 # An event loop that has watched the descriptor may have made it one that does not block.
                 _await_input(self._read_fd)
+                continue
             except OSError as error:
                 raise ChannelClosedError(str(error)) from None
-            else:
-                if not data:
-                    raise ChannelClosedError("end of file")
-                return data
+            if not data:
+                raise ChannelClosedError("end of file")
+            return data
 
     def _write_rest(self, rest: memoryview) -> None:
         while rest:
