@@ -151,7 +151,7 @@ def test_client_without_alpn_is_told_apart_over_tls(one_tls_port: ServerProcess,
 def test_all_of_rest_is_the_same_over_both_versions(one_port: ServerProcess, mode: str) -> None:
     url = f"http://{one_port.http_url}"
     metadata = curl(mode, f"{url}/v2")
-    assert "binary_tensor_data" in json.loads(metadata)["extensions"]
+    assert json.loads(metadata)["name"] == "triton"
     assert curl(mode, "-o", "/dev/null", "-w", "%{http_code}", f"{url}/v2/health/ready") == "200"
     assert f"content-length: {len(metadata)}" in curl(mode, "-I", f"{url}/v2").lower()
     answer = curl(mode, "-w", "\n%{http_code}", f"{url}/v2/models/none")

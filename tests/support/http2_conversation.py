@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import hpack
 
+from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2 import Http2Server
+from naiad.frontend.side_threads import RunAside, run_here
 from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 from support.raw_http2 import (
@@ -137,13 +139,21 @@ class Transport:
 class Conversation:
     """One connection. Bytes are handed over in pieces of `piece_bytes`, 0 for all at once."""
 
-    def __init__(self, piece_bytes: int = 0, limits: Http2Limits | None = None, *, opened: bool = True) -> None:
+    def __init__(
+        self,
+        piece_bytes: int = 0,
+        limits: Http2Limits | None = None,
+        *,
+        opened: bool = True,
+        service: GrpcService | None = None,
+        run_aside: RunAside = run_here,
+    ) -> None:
         self._piece_bytes = piece_bytes
         self._loop = Loop()
         self.transport = Transport()
         # A PING after every step is what tells the tests that it was read.
         limits = replace(limits or Http2Limits(), keepalive=KeepaliveRules(peer_strikes=0))
-        self._protocol = Http2Server(Service(), self._loop, limits).protocol()
+        self._protocol = Http2Server(service or Service(), self._loop, limits, run_aside=run_aside).protocol()
         self._encoder = hpack.Encoder()
         self._decoder = hpack.Decoder()
         self._protocol.connection_made(self.transport)

@@ -234,6 +234,13 @@ _HTTP = (
         minimum=1,
     ),
     Flag(
+        "http-max-decompressed-size",
+        _INTEGER,
+        "naiad: largest body in bytes that a compressed request (gzip, deflate) may become; larger ones get 400.",
+        target="http.max_decompressed_bytes",
+        minimum=1,
+    ),
+    Flag(
         "http-max-header-size",
         _INTEGER,
         "naiad: largest request line and fields together over HTTP/1.1, in bytes; larger ones get 431.",
@@ -379,6 +386,15 @@ _GRPC = (
         maximum=2**31 - 1,
     ),
     Flag(
+        "grpc-max-decompressed-size",
+        _INTEGER,
+        "naiad: largest message in bytes that a compressed one (gzip, deflate) may become; larger ones get "
+        "RESOURCE_EXHAUSTED.",
+        target="grpc.max_decompressed_bytes",
+        minimum=1,
+        maximum=2**31 - 1,
+    ),
+    Flag(
         "grpc-max-header-size",
         _INTEGER,
         "naiad: largest header list of a request over HTTP/2, in bytes, each field as 32 more; larger ones get 431.",
@@ -411,7 +427,13 @@ _GRPC = (
         repeat=True,
     ),
     *_tls_flags("grpc", "gRPC"),
-    Flag("grpc-infer-response-compression-level", _STRING, "Compression of gRPC responses.", only=("none",)),
+    Flag(
+        "grpc-infer-response-compression-level",
+        _STRING,
+        "How hard answers of inference are compressed for clients that accept it: none, low, medium, high.",
+        target="grpc.compression_level",
+        choices=("none", "low", "medium", "high"),
+    ),
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
     Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),
     Flag("grpc-max-response-pool-size", _INTEGER, "Pooled response objects.", no_effect=True),

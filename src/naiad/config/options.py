@@ -67,6 +67,7 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
+    max_decompressed_bytes: int = 64 * 1024 * 1024
     max_header_bytes: int = 32768
     max_header_count: int = 128
     max_pipelined_requests: int = 32
@@ -88,6 +89,9 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    max_decompressed_bytes: int = 64 * 1024 * 1024
+    compression_level: str = "none"
+    """Of the answers of inference: none, low, medium or high."""
     max_header_bytes: int = 65536
     max_resets_per_s: int = 1000
     max_control_frames_per_s: int = 200

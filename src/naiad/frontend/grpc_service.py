@@ -11,6 +11,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
 from naiad.frontend.grpc_stream import InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
@@ -27,8 +28,14 @@ _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 class InferenceGrpcService:
     """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
 
-    def __init__(self, engine: Engine, forwarding: HeaderForwarding | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        forwarding: HeaderForwarding | None = None,
+        compression: GrpcCompression | None = None,
+    ) -> None:
         self._engine = engine
+        self._compression = compression
         self._forwarding = forwarding
         self._decode = InferRequestDecoder().decode
         self._handlers: dict[str, Callable[[Buffer], bytes]] = {
@@ -143,7 +150,11 @@ class InferenceGrpcService:
         error = response.error
         if error is None and not request.cancelled:
             try:
-                call.respond(encode_response(request.id, response))
+                parts = encode_response(request.id, response)
+                if self._compression is None:
+                    call.respond(parts)
+                else:
+                    self._compression.respond(call, parts)
                 return
             except InferError as too_large:
                 error = too_large

@@ -8,6 +8,7 @@ from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
 from naiad.frontend.http2_rest import RestSide
+from naiad.frontend.side_threads import RunAside, run_here
 from naiad.wire.limits import Http2Limits
 
 _SWEEP_S = 1.0
@@ -28,6 +29,7 @@ class Http2Server:
         *,
         max_connections: int = 16_384,
         rule: AccessRule | None = None,
+        run_aside: RunAside = run_here,
         rest: RestSide | None = None,
     ) -> None:
         self.service = service
@@ -38,6 +40,7 @@ class Http2Server:
         """Decides which gRPC calls are answered; None for all."""
         self.rest = rest
         """Answers what is not gRPC; None when nothing does."""
+        self.run_aside = run_aside
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
         self._dirty: list[Http2Protocol] = []

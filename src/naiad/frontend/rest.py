@@ -5,6 +5,7 @@ from typing import Protocol
 
 from naiad.core.errors import unavailable, unsupported
 from naiad.core.model import IndexEntry, ServerMetadata
+from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_generate import GenerateRoutes
@@ -73,17 +74,20 @@ class RestApi:
         *,
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
+        codings: ContentCodings | None = None,
     ) -> None:
         self._engine = engine
+        self._codings = codings
         self._infer = InferRoute(engine, max_input_bytes, forwarding)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
         get, post = _get, _post
+        infer = self._infer.handle if self._codings is None else self._codings.around(self._infer.handle)
         return Router(
             [
-                Route(_MODEL + "/infer", post(self._infer.handle)),
+                Route(_MODEL + "/infer", post(infer)),
                 Route(_MODEL + "/generate", post(self._generate.generate)),
                 Route(_MODEL + "/generate_stream", post(self._generate.generate_stream)),
                 Route(r"/v2", get(self._server_metadata)),

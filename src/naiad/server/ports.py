@@ -11,8 +11,10 @@ from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pat
 from naiad.engine.inference import Engine
 from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
+from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.cors import Cors
 from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
@@ -22,6 +24,7 @@ from naiad.frontend.http2_rest import RestSide
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
+from naiad.frontend.side_threads import SideThreads
 from naiad.server.api_keys import read_api_keys
 from naiad.server.endpoint import Endpoint
 from naiad.server.file_watch import FileWatch
@@ -47,6 +50,8 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
+        self._coding_threads = SideThreads(loop, "coding")
+        """Where large bodies are compressed and decompressed."""
         self._service = self._make_service()
         self._handle = self._make_handle()
         self.services: list[Endpoint] = []
@@ -71,6 +76,7 @@ class Ports:
 
     def close(self) -> None:
         """Close what is still open once the services have drained."""
+        self._coding_threads.close()
         for watch in self._watches:
             watch.stop()
         if self.metrics is not None:
@@ -83,14 +89,21 @@ class Ports:
     # --- what is answered -------------------------------------------------------------------------------------------
 
     def _make_service(self) -> InferenceGrpcService:
-        pattern = compile_header_pattern(self._options.grpc.header_forward_pattern)
-        return InferenceGrpcService(self._engine, HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None)
+        options = self._options.grpc
+        pattern = compile_header_pattern(options.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        level = LEVELS.get(options.compression_level)
+        compression = None if level is None else GrpcCompression(level, self._coding_threads.run)
+        return InferenceGrpcService(self._engine, forwarding, compression)
 
     def _make_handle(self) -> Callable[[HttpExchange], None]:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        router = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding).router()
+        codings = ContentCodings(self._coding_threads.run, self._engine, options.max_decompressed_bytes)
+        router = RestApi(
+            self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding, codings=codings
+        ).router()
         rule = self._rule(access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
@@ -176,6 +189,7 @@ class Ports:
             _http2_limits(options.grpc),
             max_connections=options.grpc.max_connections,
             rule=rule,
+            run_aside=self._coding_threads.run,
             rest=RestSide(self._handle, options.http.max_body_bytes) if rest else None,
         )
         self._http2_servers.append(server)
@@ -203,6 +217,7 @@ def _http2_limits(options: GrpcOptions) -> Http2Limits:
     return Http2Limits(
         concurrent_streams=options.max_concurrent_streams,
         message_bytes=options.max_message_bytes,
+        decompressed_bytes=options.max_decompressed_bytes,
         header_list_bytes=options.max_header_bytes,
         resets_burst=20 * options.max_resets_per_s,
         resets_per_s=options.max_resets_per_s,
