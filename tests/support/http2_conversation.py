@@ -4,6 +4,7 @@ Frames are made and read by this package's own code (`support.raw_http2`), not b
 """
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import hpack
@@ -11,6 +12,7 @@ import hpack
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.side_threads import RunAside, run_here
+from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 from support.raw_http2 import (
     ACK,
@@ -148,6 +150,8 @@ class Conversation:
         self._piece_bytes = piece_bytes
         self._loop = Loop()
         self.transport = Transport()
+        # A PING after every step is what tells the tests that it was read.
+        limits = replace(limits or Http2Limits(), keepalive=KeepaliveRules(peer_strikes=0))
         self._protocol = Http2Server(service or Service(), self._loop, limits, run_aside=run_aside).protocol()
         self._encoder = hpack.Encoder()
         self._decoder = hpack.Decoder()
