@@ -307,12 +307,6 @@ class TestErrors:
         assert status == "400"
         assert message.endswith(text)
 
-    @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-    def test_compressed_requests_are_refused_in_words(self, client, algorithm):
-        status, message = failure(client.infer, "add_sub", add_sub_inputs(), request_compression_algorithm=algorithm)
-        assert status == "501"
-        assert "Unsupported compression type" in message
-
     def test_failures_are_the_same_for_concurrent_requests(self, client):
         pending = [
             client.async_infer("add_sub", add_sub_inputs()[: 1 + number % 2], request_id=str(number))
