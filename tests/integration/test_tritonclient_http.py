@@ -307,6 +307,11 @@ class TestErrors:
         assert status == "400"
         assert message.endswith(text)
 
+    @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+    def test_compressed_requests_fail_in_the_same_words(self, client, algorithm):
+        status, message = failure(client.infer, "nowhere", add_sub_inputs(), request_compression_algorithm=algorithm)
+        assert (status, message) == ("404", "Request for unknown model: 'nowhere' is not found")
+
     def test_failures_are_the_same_for_concurrent_requests(self, client):
         pending = [
             client.async_infer("add_sub", add_sub_inputs()[: 1 + number % 2], request_id=str(number))

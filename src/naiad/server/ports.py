@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 
 from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
-from naiad.config.places import is_one_port, obstacle, owner_of_tls
+from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
 from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.engine.inference import Engine
 from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
@@ -136,7 +136,7 @@ class Ports:
                 server.rule_changed()
 
         self._watches.append(FileWatch(self._loop, (path,), reload))
-        if not (self._options.http_tls.is_on and self._options.grpc_tls.is_on):
+        if are_overheard(self._options.http_place, self._options.grpc_place):
             _log.warning("API keys travel in plain text on ports without TLS; see --http-use-ssl and --grpc-use-ssl")
         return rule
 
