@@ -42,7 +42,7 @@ class Flag:
     minimum: float | None = None
     maximum: float | None = None
     only: Sequence[str] | None = None
-    """Not supported but for these values, which ask for nothing; empty: never supported."""
+    """Only these values are supported, in any case; without a target they ask for nothing. Empty: none is."""
     no_effect: bool = False
 
     @property
@@ -130,11 +130,19 @@ _REPOSITORY = (
     Flag(
         "model-control-mode",
         _STRING,
-        "How models come and go: none (all are loaded at start); poll and explicit are not supported yet.",
-        only=("none",),
+        "How models come and go: none (all are loaded at start) or explicit (those of --load-model are, and clients "
+        "load and unload); poll is not supported yet.",
+        target="repository.control_mode",
+        only=("none", "explicit"),
     ),
     Flag("repository-poll-secs", _INTEGER, "Poll interval of mode poll.", no_effect=True, minimum=0),
-    Flag("load-model", _STRING, "Load at start in mode explicit.", only=(), repeat=True),
+    Flag(
+        "load-model",
+        _STRING,
+        "Load this model at start, in mode explicit; repeatable, * alone for all.",
+        target="repository.load_models",
+        repeat=True,
+    ),
     Flag(
         "model-config-name",
         _STRING,

@@ -46,6 +46,9 @@ class RepositoryOptions:
     strict_readiness: bool = True
     ready_models: str = "all"
     model_config_name: str = ""
+    control_mode: str = "none"
+    """none: everything is loaded at start; explicit: what `load_models` names, and what commands ask for."""
+    load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0
 
@@ -251,6 +254,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
             section, _, name = flag.target.rpartition(".")
             values[section][name] = (not value) if flag.negate else value
     values["repository"]["paths"] = tuple(collected["repository.paths"])
+    values["repository"]["load_models"] = tuple(collected.get("repository.load_models", ()))
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
@@ -334,7 +338,7 @@ def _parse_value(flag: Flag, text: str) -> Any:
     if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
         allowed = f"; this server takes only {_listed(flag.only)}" if flag.only else ""
         raise OptionError(f"--{flag.name}={text} is not supported by this server{allowed}")
-    return value
+    return text.lower() if flag.only is not None and flag.kind is Kind.STRING else value
 
 
 def _check_range(flag: Flag, value: Any) -> None:
@@ -399,6 +403,15 @@ def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+def _check_models_at_start(options: RepositoryOptions) -> None:
+    names = options.load_models
+    if names and options.control_mode != "explicit":
+        # Triton: "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        raise OptionError(f"--load-model={names[0]} needs --model-control-mode=explicit as well")
+    if "*" in names and len(names) > 1:
+        raise OptionError("--load-model=* stands for all models and must be the only --load-model")
+
+
 def _check_pattern(flag: str, pattern: str) -> None:
     try:
         compile_header_pattern(pattern)
@@ -415,6 +428,7 @@ def _check(options: ServerOptions) -> None:
             raise OptionError(problem)
     _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
+    _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
