@@ -522,12 +522,25 @@ _BACKEND = (
 )
 
 _TRACING = (
-    Flag("trace-config", _STRING, "Tracing; only level=OFF.", only=("level=OFF",), repeat=True),
-    Flag("trace-level", _STRING, "Deprecated, see --trace-config.", only=("OFF",), repeat=True),
-    Flag("trace-file", _STRING, "Deprecated, see --trace-config.", no_effect=True),
-    Flag("trace-rate", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
-    Flag("trace-count", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
-    Flag("trace-log-frequency", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
+    Flag(
+        "trace-config",
+        _STRING,
+        "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS, rate=<one request in so many>, count=<so many in all>, "
+        "triton,file=<path>, triton,log-frequency=<traces a file>; repeatable.",
+        target="trace",
+        repeat=True,
+    ),
+    Flag("trace-level", _STRING, "Deprecated: --trace-config level=.", target="trace.level", repeat=True),
+    Flag("trace-file", _STRING, "Deprecated: --trace-config triton,file=.", target="trace.file", repeat=True),
+    Flag("trace-rate", _STRING, "Deprecated: --trace-config rate=.", target="trace.rate", repeat=True),
+    Flag("trace-count", _STRING, "Deprecated: --trace-config count=.", target="trace.count", repeat=True),
+    Flag(
+        "trace-log-frequency",
+        _STRING,
+        "Deprecated: --trace-config triton,log-frequency=.",
+        target="trace.log_frequency",
+        repeat=True,
+    ),
 )
 
 _DEVICE = (

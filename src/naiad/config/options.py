@@ -18,6 +18,7 @@ from naiad.config.security import (
     compile_header_pattern,
     parse_restrictions,
 )
+from naiad.config.trace import TraceOptions, parse_trace_flags
 
 
 class OptionError(Exception):
@@ -151,6 +152,7 @@ class ServerOptions:
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    trace: TraceOptions = field(default_factory=TraceOptions)
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
@@ -267,6 +269,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     return ServerOptions(
         **values[""],
         **sections,
+        trace=_trace_options(collected),
         backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
         cache_config=cache_config,
         no_effect=tuple(dict.fromkeys(no_effect)),
@@ -389,6 +392,15 @@ def _restrictions(collected: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         except ValueError as error:
             raise OptionError(f"{flag}: {error}") from None
     return parsed
+
+
+def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
+    names = ("level", "rate", "count", "file", "log_frequency")
+    deprecated = {name.replace("_", "-"): collected.get(f"trace.{name}", ()) for name in names}
+    try:
+        return parse_trace_flags(collected.get("trace", ()), deprecated)
+    except ValueError as error:
+        raise OptionError(f"--trace-config: {error}") from None
 
 
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:

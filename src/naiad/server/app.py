@@ -34,6 +34,7 @@ from naiad.server.report import log_backends, log_models
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
+from naiad.telemetry.tracer import Tracer
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Server:
         self._engine = Engine(server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory)
         self._backends = BackendRegistry()
         self._stop = StopSignal()
+        self._tracer = Tracer(options.trace)
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
@@ -90,6 +92,7 @@ class Server:
             show_cache(self._registry, store)
         control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
         self._engine.attach(control)
+        self._engine.trace(self._tracer)
         if not await self._load(control):
             return 1
         self._engine.set_started()
@@ -175,6 +178,7 @@ class Server:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)
         ports.close()
+        await asyncio.to_thread(self._tracer.close)
         return 0
 
 

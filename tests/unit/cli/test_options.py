@@ -157,7 +157,7 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
     "argument",
     [
         "--rate-limit=execution_count",
-        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=mode=opentelemetry",
         "--allow-sagemaker=true",
     ],
 )
