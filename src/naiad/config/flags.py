@@ -130,12 +130,25 @@ _REPOSITORY = (
     Flag(
         "model-control-mode",
         _STRING,
-        "How models come and go: none (all are loaded at start) or explicit (those of --load-model are, and clients "
-        "load and unload); poll is not supported yet.",
+        "How models come and go: none (all are loaded at start), poll (what is served follows the repositories) or "
+        "explicit (those of --load-model are loaded, and clients load and unload).",
         target="repository.control_mode",
-        only=("none", "explicit"),
+        only=("none", "poll", "explicit"),
     ),
-    Flag("repository-poll-secs", _INTEGER, "Poll interval of mode poll.", no_effect=True, minimum=0),
+    Flag(
+        "repository-poll-secs",
+        _INTEGER,
+        "Seconds between looks at the repositories in mode poll; 0 never looks again.",
+        target="repository.poll_s",
+        minimum=0,
+    ),
+    Flag(
+        "repository-settle-secs",
+        _FLOAT,
+        "naiad: seconds for which a model must not have changed before mode poll loads it.",
+        target="repository.settle_s",
+        minimum=0,
+    ),
     Flag(
         "load-model",
         _STRING,

@@ -48,7 +48,10 @@ class RepositoryOptions:
     ready_models: str = "all"
     model_config_name: str = ""
     control_mode: str = "none"
-    """none: everything is loaded at start; explicit: what `load_models` names, and what commands ask for."""
+    """none: everything is loaded at start; poll: what changes later, too; explicit: what `load_models` names, and
+    what commands ask for."""
+    poll_s: int = 15
+    settle_s: float = 2.0
     load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0

@@ -23,6 +23,7 @@ from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.control import ExplicitControl, NoControl
 from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.poll import PollControl
 from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
 from naiad.server.connection_metrics import show_connections
@@ -131,6 +132,11 @@ class Server:
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> NoControl[Served]:
         options = self._options.repository
         if options.control_mode == "none":
+            return NoControl(catalog)
+        if options.control_mode == "poll" and options.poll_s:
+            waits = functools.partial(settle, loop)
+            return PollControl(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
+        if options.control_mode == "poll":
             return NoControl(catalog)
         return ExplicitControl(catalog, functools.partial(settle, loop), options.load_models)
 
