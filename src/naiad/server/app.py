@@ -26,6 +26,7 @@ from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.poll import PollControl
 from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
+from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
 from naiad.server.file_limit import raise_file_limit
 from naiad.server.ports import Ports
@@ -87,6 +88,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         ports = Ports(self._options, self._engine, loop)
+        show_connections(self._registry, ports.endpoints())
         store = open_store(self._options.cache_config, loop)
         if store is not None:
             show_cache(self._registry, store)
