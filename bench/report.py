@@ -51,6 +51,24 @@ _SMALL: Sequence[Column] = (*_WHAT, *_LOADED, *_MEMORY, *_CLIENT)
 SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
     "onnx": ("ONNX add/sub", "", _SMALL),
     "python": ("Python add/sub", "", _SMALL),
+    "ensemble": (
+        "Ensemble",
+        "`chain` is three steps of `add_sub`, each of which waits for the one before.",
+        (
+            ("connections", _text("load")),
+            ("model", _text("model")),
+            *_LOADED,
+        ),
+    ),
+    "response_cache": (
+        "Response cache",
+        "A model of about a millisecond and a response of 1 KB. `busy_cached` is answered from the cache.",
+        (
+            ("protocol", _text("transport")),
+            ("model", _text("model")),
+            *_LOADED,
+        ),
+    ),
     "json": (
         "Add/sub with JSON bodies",
         "naiad and FastAPI run the ONNX model, MLServer computes with NumPy.",

@@ -18,6 +18,7 @@ from naiad.config.security import (
     compile_header_pattern,
     parse_restrictions,
 )
+from naiad.config.trace import TraceOptions, parse_trace_flags
 
 
 class OptionError(Exception):
@@ -46,6 +47,12 @@ class RepositoryOptions:
     strict_readiness: bool = True
     ready_models: str = "all"
     model_config_name: str = ""
+    control_mode: str = "none"
+    """none: everything is loaded at start; poll: what changes later, too; explicit: what `load_models` names, and
+    what commands ask for."""
+    poll_s: int = 15
+    settle_s: float = 2.0
+    load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0
 
@@ -145,6 +152,7 @@ class ServerOptions:
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    trace: TraceOptions = field(default_factory=TraceOptions)
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
@@ -251,6 +259,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
             section, _, name = flag.target.rpartition(".")
             values[section][name] = (not value) if flag.negate else value
     values["repository"]["paths"] = tuple(collected["repository.paths"])
+    values["repository"]["load_models"] = tuple(collected.get("repository.load_models", ()))
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
@@ -260,6 +269,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     return ServerOptions(
         **values[""],
         **sections,
+        trace=_trace_options(collected),
         backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
         cache_config=cache_config,
         no_effect=tuple(dict.fromkeys(no_effect)),
@@ -334,7 +344,7 @@ def _parse_value(flag: Flag, text: str) -> Any:
     if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
         allowed = f"; this server takes only {_listed(flag.only)}" if flag.only else ""
         raise OptionError(f"--{flag.name}={text} is not supported by this server{allowed}")
-    return value
+    return text.lower() if flag.only is not None and flag.kind is Kind.STRING else value
 
 
 def _check_range(flag: Flag, value: Any) -> None:
@@ -384,6 +394,15 @@ def _restrictions(collected: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return parsed
 
 
+def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
+    names = ("level", "rate", "count", "file", "log_frequency")
+    deprecated = {name.replace("_", "-"): collected.get(f"trace.{name}", ()) for name in names}
+    try:
+        return parse_trace_flags(collected.get("trace", ()), deprecated)
+    except ValueError as error:
+        raise OptionError(f"--trace-config: {error}") from None
+
+
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in texts:
@@ -397,6 +416,15 @@ def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
                 raise OptionError(f"--metrics-config: {name}: '{value}' {error}") from None
         settings[name] = value
     return settings
+
+
+def _check_models_at_start(options: RepositoryOptions) -> None:
+    names = options.load_models
+    if names and options.control_mode != "explicit":
+        # Triton: "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        raise OptionError(f"--load-model={names[0]} needs --model-control-mode=explicit as well")
+    if "*" in names and len(names) > 1:
+        raise OptionError("--load-model=* stands for all models and must be the only --load-model")
 
 
 def _check_pattern(flag: str, pattern: str) -> None:
@@ -415,6 +443,7 @@ def _check(options: ServerOptions) -> None:
             raise OptionError(problem)
     _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
+    _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")

@@ -1,11 +1,12 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.trace import TraceOptions
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
@@ -16,10 +17,13 @@ from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.trace_settings import Changes, unknown_model
+from naiad.telemetry.tracer import Tracer
 
 EXTENSIONS = (
     "classification",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
@@ -27,6 +31,8 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 """The extensions that this server speaks, by their KServe names."""
 
@@ -35,16 +41,19 @@ class Catalog(Protocol):
     """What the engine asks of the model repository."""
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, and one per model that was never loaded."""
+        """Return a row per model version, as far as that is known without looking; never waits."""
 
     def is_ready(self) -> bool:
         """Tell whether every model is in a state that lets the server be ready (strict readiness)."""
 
+    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the index with the models that were never loaded; reads the repository. Raises InferError."""
+
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model. Raises InferError when it fails or control is not allowed."""
+        """Load or reload a model; blocks. Raises InferError when it fails or control is not allowed."""
 
     def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Raises InferError when control is not allowed."""
+        """Unload a model; blocks. Raises InferError when control is not allowed."""
 
 
 class Engine:
@@ -60,6 +69,9 @@ class Engine:
         """The regions that clients have registered."""
         self._catalog: Catalog | None = None
         self._table: dict[str, dict[str, Served]] = {}
+        self._tracer: Tracer | None = None
+        self._begin_trace: Callable[[InferRequest], object] | None = None
+        """None while nothing is traced, which then costs nothing."""
         self._ready_to_serve = False
         self.is_draining = False
 
@@ -94,6 +106,8 @@ class Engine:
         served = row.get(header.model_version) if row is not None else None
         if served is None:
             raise self._missing(header.model_name, header.model_version)
+        if self._begin_trace is not None:
+            self._begin_trace(request)
         if header.is_plain:
             served.submit(request)
         else:
@@ -154,15 +168,10 @@ class Engine:
         return not any(row[""].health for row in self._table.values())
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
+        """Tell whether a model version is ready; Triton: an unknown one is not."""
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
-        if served is not None:
-            return not served.health
-        known = [r for r in self.repository_index() if r.name == name]
-        if not known or (version not in ("", "-1") and all(r.version != version for r in known)):
-            raise self._missing(name, version)
-        return False
+        return served is not None and not served.health
 
     @property
     def in_flight_count(self) -> int:
@@ -225,10 +234,18 @@ class Engine:
         ]
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the rows of the repository index; with `ready_only` those of ready versions."""
-        if self._catalog is None:
-            return []
-        rows = [self._as_it_stands(row) for row in self._catalog.index(ready_only)]
+        """Return the rows of the versions that were loaded or should have been; with `ready_only` the ready ones."""
+        return [] if self._catalog is None else self._rows(self._catalog.index(ready_only), ready_only)
+
+    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the repository index with what was never loaded.
+
+        Reads the repository: for other threads than the event loop's. Raises InferError.
+        """
+        return [] if self._catalog is None else self._rows(self._catalog.survey(ready_only), ready_only)
+
+    def _rows(self, found: Sequence[IndexEntry], ready_only: bool) -> Sequence[IndexEntry]:
+        rows = [self._as_it_stands(row) for row in found]
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
     def _as_it_stands(self, row: IndexEntry) -> IndexEntry:
@@ -241,16 +258,41 @@ class Engine:
         """Return the Prometheus exposition of everything that is measured."""
         return self._metrics.render()
 
+    # --- tracing --------------------------------------------------------------------------------------------------
+
+    def trace(self, tracer: Tracer) -> None:
+        """Have requests traced; called once, before the frontends start."""
+        self._tracer = tracer
+        self._begin_trace = tracer.begin if tracer.is_on else None
+
+    def trace_settings(self, model: str = "") -> TraceOptions:
+        """Return the trace settings of a model, or of the server. Raises InferError for an unknown model."""
+        settings = self._known_tracer(model).settings
+        return settings.of_model(model) if model else settings.of_server()
+
+    def change_trace_settings(self, model: str, changes: Changes) -> None:
+        """Change the trace settings of a model, or of the server with "". Raises InferError; nothing changes then."""
+        tracer = self._known_tracer(model)
+        tracer.change(model, changes)
+        self._begin_trace = tracer.begin if tracer.is_on else None
+
+    def _known_tracer(self, model: str) -> Tracer:
+        if model and model not in self._table:
+            raise unknown_model(model)
+        if self._tracer is None:
+            raise unavailable("Server not ready")
+        return self._tracer
+
     # --- control --------------------------------------------------------------------------------------------------
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model. Raises InferError."""
-        if self._catalog is None:
+        """Load or reload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+        if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.load_model(name, parameters)
 
     def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Raises InferError."""
-        if self._catalog is None:
+        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+        if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.unload_model(name, parameters)

@@ -15,6 +15,7 @@ from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.cors import Cors
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
+from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
@@ -24,6 +25,7 @@ from naiad.frontend.http2_rest import RestSide
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
+from naiad.frontend.rest_repository import RepositoryRoutes
 from naiad.frontend.side_threads import SideThreads
 from naiad.server.api_keys import read_api_keys
 from naiad.server.endpoint import Endpoint
@@ -34,6 +36,8 @@ from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
+
+_CONTROL_THREADS = 8
 
 _ALPN = ("h2", "http/1.1")
 _GRPC = ("GRPCInferenceService",)
@@ -50,8 +54,10 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
-        self._coding_threads = SideThreads(loop, "coding")
-        """Where large bodies are compressed and decompressed."""
+        self._side_threads = SideThreads(loop, "side")
+        """For what takes milliseconds: compression of large bodies, the repository index."""
+        self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
+        """For what may take minutes: loading and unloading."""
         self._service = self._make_service()
         self._handle = self._make_handle()
         self.services: list[Endpoint] = []
@@ -76,7 +82,8 @@ class Ports:
 
     def close(self) -> None:
         """Close what is still open once the services have drained."""
-        self._coding_threads.close()
+        self._side_threads.close()
+        self._control_threads.close()
         for watch in self._watches:
             watch.stop()
         if self.metrics is not None:
@@ -93,16 +100,22 @@ class Ports:
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
         level = LEVELS.get(options.compression_level)
-        compression = None if level is None else GrpcCompression(level, self._coding_threads.run)
-        return InferenceGrpcService(self._engine, forwarding, compression)
+        compression = None if level is None else GrpcCompression(level, self._side_threads.run)
+        repository = RepositoryCalls(self._engine, self._side_threads.run, self._control_threads.run)
+        return InferenceGrpcService(self._engine, forwarding, compression, repository)
 
     def _make_handle(self) -> Callable[[HttpExchange], None]:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        codings = ContentCodings(self._coding_threads.run, self._engine, options.max_decompressed_bytes)
+        codings = ContentCodings(self._side_threads.run, self._engine, options.max_decompressed_bytes)
+        repository = RepositoryRoutes(self._engine, self._side_threads.run, self._control_threads.run)
         router = RestApi(
-            self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding, codings=codings
+            self._engine,
+            max_input_bytes=options.max_input_bytes,
+            forwarding=forwarding,
+            codings=codings,
+            repository=repository,
         ).router()
         rule = self._rule(access.http_restricted, "API")
         if rule is not None:
@@ -189,7 +202,7 @@ class Ports:
             _http2_limits(options.grpc),
             max_connections=options.grpc.max_connections,
             rule=rule,
-            run_aside=self._coding_threads.run,
+            run_aside=self._side_threads.run,
             rest=RestSide(self._handle, options.http.max_body_bytes) if rest else None,
         )
         self._http2_servers.append(server)

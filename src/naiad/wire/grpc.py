@@ -155,7 +155,7 @@ class MessageAssembler:
         self, max_message_bytes: int, encoding: bytes | None = None, *, max_decompressed_bytes: int | None = None
     ) -> None:
         self._max_message_bytes = max_message_bytes
-        self._max_plain_bytes = max_message_bytes if max_decompressed_bytes is None else max_decompressed_bytes
+        self._max_plain_bytes = min(max_message_bytes, max_decompressed_bytes or max_message_bytes)
         self._window_bits = window_bits(encoding)
         self._prefix = bytearray()
         self._collector: _Collector | None = None

@@ -97,6 +97,8 @@ class Engine:
         entries = [IndexEntry("m", "1", ModelState.READY), IndexEntry("other")]
         return entries[:1] if ready_only else entries
 
+    survey_repository = repository_index
+
     def load_model(self, name, parameters):
         self.controlled.append(("load", name, parameters))
 
@@ -309,7 +311,7 @@ class TestControl:
     def test_malformed(self, service):
         assert call(service, "ModelReady", b"\xff").status == 13
 
-    @pytest.mark.parametrize("method", ["TraceSetting", "Nonsense"])
+    @pytest.mark.parametrize("method", ["Nonsense"])
     def test_unimplemented(self, service, method):
         it = call(service, method)
         assert it.status == 12

@@ -72,6 +72,8 @@ class Engine:
         rows = [IndexEntry("m", "1", ModelState.READY)]
         return rows if ready_only else [*rows, IndexEntry("other")]
 
+    survey_repository = repository_index
+
     def load_model(self, name, parameters):
         raise unavailable(CONTROL)
 
