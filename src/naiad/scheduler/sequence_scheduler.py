@@ -65,7 +65,7 @@ class SequenceScheduler(Scheduler):
     def _release_if_over(self, sequence: LiveSequence, now_ns: int) -> None:
         """Free the slot of a sequence that has ended and has nothing left to do.
 
-        A request may end after its sequence has lost its slot, to the loss of the instance or to the stop of the model.
+        A request may end after its sequence has lost its slot: the instance was lost, or the model has stopped.
         """
         if not sequence.has_ended or sequence.queue or sequence.is_released or self._is_occupied(sequence):
             return
