@@ -136,6 +136,12 @@ _REPOSITORY = (
         only=("none", "poll", "explicit"),
     ),
     Flag(
+        "dev",
+        Kind.SWITCH,
+        "naiad: for who writes a model: what changes on disk is served within a second (a quick mode poll).",
+        target="repository.is_development",
+    ),
+    Flag(
         "repository-poll-secs",
         _INTEGER,
         "Seconds between looks at the repositories in mode poll; 0 never looks again.",

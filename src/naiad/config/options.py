@@ -52,6 +52,8 @@ class RepositoryOptions:
     what commands ask for."""
     poll_s: int = 15
     settle_s: float = 2.0
+    is_development: bool = False
+    """Mode poll with intervals for somebody who edits and tries."""
     load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0

@@ -39,6 +39,8 @@ from naiad.telemetry.tracer import Tracer
 
 _log = logging.getLogger(__name__)
 
+_DEVELOPMENT_POLL_S = 0.3
+_DEVELOPMENT_SETTLE_S = 0.2
 _STARTUP_UNLOAD_S = 1.0
 """How long loaded models may take to go when the start is given up; no request can be in flight."""
 
@@ -131,6 +133,9 @@ class Server:
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> NoControl[Served]:
         options = self._options.repository
+        if options.is_development:
+            waits = functools.partial(settle, loop)
+            return PollControl(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
             return NoControl(catalog)
         if options.control_mode == "poll" and options.poll_s:
