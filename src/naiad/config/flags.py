@@ -71,6 +71,14 @@ _SERVER = (
         target="drain_s",
         minimum=0,
     ),
+    Flag(
+        "processes",
+        _INTEGER,
+        "naiad: server processes behind the same ports; each loads all models and serves its share of connections.",
+        target="process_count",
+        minimum=1,
+        maximum=256,
+    ),
 )
 
 _LOGGING = (

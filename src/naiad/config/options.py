@@ -107,6 +107,8 @@ class ServerOptions:
     server_id: str = "naiad"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
+    process_count: int = 1
+    """Server processes behind the same ports."""
     log: LogOptions = field(default_factory=LogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)

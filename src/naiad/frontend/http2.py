@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
@@ -32,6 +33,8 @@ class Http2Server:
         self.is_draining = False
         self.rule = rule
         """Decides which requests are answered; None for all."""
+        self.on_close: Callable[[], object] | None = None
+        """Called whenever a connection has closed."""
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
         self._dirty: list[Http2Protocol] = []
@@ -90,6 +93,8 @@ class Http2Server:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters.clear()
+        if self.on_close is not None:
+            self.on_close()
 
     def flush_soon(self, connection: Http2Protocol) -> None:
         """Write what the connection has to send once the current callback is over."""

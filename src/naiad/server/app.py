@@ -7,12 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-import uvloop
-
 from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
-from naiad.core.errors import InferError
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
 from naiad.engine.served_model import ServedModel
@@ -23,6 +20,7 @@ from naiad.server.drain import drain
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication
 from naiad.server.report import log_backends, log_models
+from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
@@ -38,41 +36,26 @@ def serve(options: ServerOptions) -> int:
 
     0 after a graceful exit, 1 when it could not start or did not finish in time.
     """
-    # What start-up allocates stays; collecting meanwhile only costs time.
-    gc.disable()
-    try:
-        log.configure(options.log, escapes=os.environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0")
-    except OSError as error:
-        print(f"naiad serve: --log-file {options.log.file}: {error.strerror}", file=sys.stderr)
-        return 1
-    if options.no_effect:
-        _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(Server(options).run())
-    except InferError as error:
-        # Triton: "error: creating server: Internal - ...".
-        _log.error("creating server: %s - %s", error.code.name.capitalize(), error.message)
-        return 1
-    finally:
-        log.shut_down()
+    return run_to_status(options, lambda: Server(options).run())
 
 
 class Server:
     """One server process: repository, engine, endpoints."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    _loader_type = ModelLoader
+
+    def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
-        self._engine = Engine(server_id=options.server_id, metrics=self._registry)
+        self._engine = self._make_engine()
         self._backends = BackendRegistry()
-        self._stop = StopSignal()
+        self._stop = stop or StopSignal()
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
-        ports = Ports(self._options, self._engine, loop)
+        ports = self._make_ports(loop)
         catalog = self._make_catalog(self._make_loader(loop))
         self._engine.attach(catalog)
         if not await self._load(catalog):
@@ -80,14 +63,24 @@ class Server:
         self._engine.set_started()
         await ports.listen()
         self._settle()
+        self._serves()
         await self._stop.wait()
         return await self._leave(catalog, ports)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
+    def _make_engine(self) -> Engine:
+        return Engine(server_id=self._options.server_id, metrics=self._registry)
+
+    def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
+        return Ports(self._options, self._engine, loop)
+
+    def _serves(self) -> None:
+        """Called once, when everything is ready and the ports are open."""
+
     def _make_loader(self, loop: asyncio.AbstractEventLoop) -> ModelLoader:
         options = self._options
-        return ModelLoader(
+        return self._loader_type(
             loop=loop,
             backends=self._backends,
             usable_cores=usable_cores(),

@@ -24,6 +24,9 @@ class Connections(Protocol):
     def connection_count(self) -> int:
         """Open connections."""
 
+    on_close: Callable[[], object] | None
+    """Called whenever a connection has closed."""
+
     def drain(self) -> None:
         """Let every connection end: idle ones soon, busy ones after their last answer."""
 
@@ -80,6 +83,18 @@ def _refused(address: Address, error: OSError) -> InferError:
         f"failed to start {address.service} at --{address.flag}-address {address.host} --{address.flag}-port "
         f"{address.port}: {error.strerror}{advice}"
     )
+
+
+class Service(Protocol):
+    """What one port serves, however its connections come."""
+
+    connections: Connections
+
+    async def listen(self) -> None:
+        """Begin to take connections. Raises InferError."""
+
+    def stop_listening(self) -> None:
+        """Take no more connections; those that are open stay."""
 
 
 class Endpoint:

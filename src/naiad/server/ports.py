@@ -4,8 +4,9 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from naiad.config.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
+from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
 from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.engine.inference import Engine
 from naiad.frontend.access import AccessRule, AllOf, Restrictions
@@ -18,8 +19,10 @@ from naiad.frontend.http1_limits import Http1Limits
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
+from naiad.frontend.router import Router
+from naiad.server.addresses import addresses
 from naiad.server.api_keys import read_api_keys
-from naiad.server.endpoint import Address, Endpoint, bind
+from naiad.server.endpoint import Connections, Endpoint, Service, bind
 from naiad.server.file_watch import FileWatch
 from naiad.server.tls import load, server_context
 from naiad.wire.limits import Http2Limits
@@ -27,19 +30,50 @@ from naiad.wire.limits import Http2Limits
 _log = logging.getLogger(__name__)
 
 
+class Group(Protocol):
+    """What is different for a process that serves the ports together with others."""
+
+    def service(
+        self,
+        flag: str,
+        connections: Connections,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+    ) -> Service:
+        """Return the service of a port whose connections come from somewhere else."""
+
+    def grpc_service(self, forwarding: HeaderForwarding | None) -> InferenceGrpcService:
+        """Return the gRPC service."""
+
+    def share(self, router: Router, alone: Router) -> None:
+        """Have the routes of `router` answer for all processes; `alone` is an equal one that nobody reaches."""
+
+    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
+        """Return what answers on the metrics port."""
+
+
 class Ports:
     """Opens the ports that the options ask for; each is bound, none listens yet. Raises InferError."""
 
-    def __init__(self, options: ServerOptions, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        group: Group | None = None,
+    ) -> None:
+        """`group` is given when this process is not the only one behind the ports."""
         self._options = options
+        self._group = group
+        self._addresses = addresses(options)
         self._engine = engine
         self._loop = loop
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
-        self.services: list[Endpoint] = []
+        self.services: list[Service] = []
         """In Triton's order of starting: gRPC, HTTP."""
-        self.metrics: Endpoint | None = None
+        self.metrics: Service | None = None
         if options.grpc.allow:
             self.services.append(self._grpc())
         if options.http.allow:
@@ -62,7 +96,7 @@ class Ports:
             self.metrics.stop_listening()
             self.metrics.connections.abort()
 
-    def _all(self) -> list[Endpoint]:
+    def _all(self) -> list[Service]:
         return [*self.services, self.metrics] if self.metrics is not None else self.services
 
     def _watch_keys(self) -> ApiKeyRule | None:
@@ -98,56 +132,50 @@ class Ports:
             rules.append(Restrictions(restricted, noun))
         return AllOf(*rules) if rules else None
 
-    def _grpc(self) -> Endpoint:
+    def _grpc(self) -> Service:
         options = self._options.grpc
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        group = self._group
         server = Http2Server(
-            InferenceGrpcService(self._engine, forwarding),
+            InferenceGrpcService(self._engine, forwarding) if group is None else group.grpc_service(forwarding),
             self._loop,
             _http2_limits(options),
             max_connections=options.max_connections,
             rule=self._rule(self._options.access.grpc_restricted, "protocol"),
         )
         self._http2_servers.append(server)
-        return _endpoint(_grpc_address(options), server, self._tls(self._options.grpc_tls, "grpc", "h2"))
+        return self._service("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
-    def _http(self) -> Endpoint:
+    def _http(self) -> Service:
         options = self._options.http
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
         rest = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding)
         router = rest.router()
+        if self._group is not None:
+            self._group.share(router, rest.router())
         rule = self._rule(self._options.access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
         origins = self._options.access.http_cors_origins
         handle = Cors(origins, router.handle).handle if origins else router.handle
         server = Http1Server(handle, self._loop, _http1_limits(options))
-        return _endpoint(_http_address(options), server, self._tls(self._options.http_tls, "http", "http/1.1"))
+        return self._service("http", server, self._tls(self._options.http_tls, "http", "http/1.1"))
 
-    def _metrics(self) -> Endpoint:
-        server = Http1Server(MetricsRoute(self._engine.metrics_text, self._keys).handle, self._loop)
-        return _endpoint(_metrics_address(self._options.metrics, self._options.http), server)
+    def _metrics(self) -> Service:
+        if self._group is None:
+            route = MetricsRoute(self._engine.metrics_text, self._keys)
+        else:
+            route = self._group.metrics_route(self._keys)
+        return self._service("metrics", Http1Server(route.handle, self._loop))
 
-
-def _endpoint(
-    address: Address, connections: "Http1Server | Http2Server", tls: ssl.SSLContext | None = None
-) -> Endpoint:
-    protocol: Callable[[], asyncio.BaseProtocol] = connections.protocol
-    return Endpoint(address, bind(address), connections, protocol, tls)
-
-
-def _grpc_address(options: GrpcOptions) -> Address:
-    return Address("GRPCInferenceService", "grpc", options.address, options.port, options.reuse_port)
-
-
-def _http_address(options: HttpOptions) -> Address:
-    return Address("HTTPService", "http", options.address, options.port, options.reuse_port)
-
-
-def _metrics_address(options: MetricsOptions, http: HttpOptions) -> Address:
-    return Address("Metrics Service", "metrics", options.address or http.address, options.port)
+    def _service(self, flag: str, server: "Http1Server | Http2Server", tls: ssl.SSLContext | None = None) -> Service:
+        protocol: Callable[[], asyncio.BaseProtocol] = server.protocol
+        if self._group is not None:
+            return self._group.service(flag, server, protocol, tls)
+        address = self._addresses[flag]
+        return Endpoint(address, bind(address), server, protocol, tls)
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:

@@ -1,0 +1,65 @@
+"""A port of a member: its connections were accepted by the supervisor."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from naiad.server.endpoint import Connections
+from naiad.server.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
+
+_log = logging.getLogger(__name__)
+
+
+class HandedService:
+    """Serves connections that are handed to it, and counts those that have closed."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+        on_close: Callable[[], None],
+    ) -> None:
+        """`on_close` is called for each connection that was adopted, when it has closed."""
+        self.connections = connections
+        connections.on_close = on_close
+        self._protocol = protocol
+        self._tls = tls
+        self._on_close = on_close
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self) -> None:
+        """Nothing: the supervisor listens."""
+
+    def stop_listening(self) -> None:
+        """Nothing: the supervisor accepts no more before it has members finish."""
+
+    def adopt(self, connection: socket.socket) -> None:
+        """Serve an accepted connection; called on the loop."""
+        task = asyncio.get_running_loop().create_task(self._adopt(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        tls = self._tls
+        try:
+            # asyncio takes the timeouts only with a context.
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
+            )
+        except (OSError, TimeoutError) as error:
+            # A peer that went away or did not finish its handshake; no protocol has seen it.
+            _log.debug("a connection was lost before it began: %s", error)
+            connection.close()
+            self._on_close()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until connections that were handed over have begun, so that draining finds them."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
