@@ -168,6 +168,9 @@ class Naiad(Peer):
 
     name = "naiad"
 
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes
+
     def install(self) -> None:
         """Use the running environment."""
 
@@ -181,6 +184,7 @@ class Naiad(Peer):
         command = [sys.executable, "-m", "naiad", "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
         command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
+        command += [f"--processes={self.processes}"]
         return command, {"PYTHONPATH": str(HERE.parent / "src")}
 
 

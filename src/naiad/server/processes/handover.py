@@ -3,18 +3,21 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
+_UNCONFIRMED_LIMIT = 128
+"""A member that is so far behind gets no more until it has caught up."""
 _RETRY_S = 0.02
 _EXHAUSTED_RETRY_S = 0.5
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 HandOver = Callable[[int, socket.socket], bool]
-"""(position of the port, connection) to whether a member took it."""
+"""(position of the port, connection) to whether a member takes it; then the connection is no longer the caller's."""
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -25,26 +28,54 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-def hand_over(end: socket.socket, port: int, connection: socket.socket) -> bool:
-    """Give a connection away; False when the other end takes no more at the moment, or is gone."""
-    try:
-        socket.send_fds(end, [bytes((port,))], [connection.fileno()])
-    except OSError:
-        return False
-    return True
+class Giver:
+    """The supervisor's end towards one member.
+
+    A connection stays open here until the member has confirmed it, which it does before it reads from it. Those that
+    it has not confirmed when it dies can be given to another: nobody has seen anything of them. A process that is
+    dying is not known to be, while its clients already come again, so without this they could be lost twice.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._unconfirmed: deque[tuple[int, socket.socket]] = deque()
+
+    def give(self, port: int, connection: socket.socket) -> bool:
+        """Give a connection away; False when the member takes no more at the moment, or is gone."""
+        if len(self._unconfirmed) >= _UNCONFIRMED_LIMIT:
+            return False
+        try:
+            socket.send_fds(self._end, [bytes((port,))], [connection.fileno()])
+        except OSError:
+            return False
+        self._unconfirmed.append((port, connection))
+        return True
+
+    def confirmed(self, count: int) -> None:
+        """So many connections, the oldest ones, are the member's."""
+        for _ in range(count):
+            self._unconfirmed.popleft()[1].close()
+
+    def close(self) -> Sequence[tuple[int, socket.socket]]:
+        """End this, and return the connections that were not confirmed, with the positions of their ports."""
+        self._end.close()
+        left = list(self._unconfirmed)
+        self._unconfirmed.clear()
+        return left
 
 
 class Acceptor:
     """Accepts the connections of one port and hands them over.
 
-    While no member takes one it is held, and those behind it wait in the kernel's queue.
+    While no member takes one nothing is accepted, and those that follow wait in the kernel's queue.
     """
 
     def __init__(self, listener: socket.socket, port: int, hand: HandOver) -> None:
         self._listener = listener
         self._port = port
         self._hand = hand
-        self._held: socket.socket | None = None
+        self._waiting: deque[socket.socket] = deque()
+        """One that was accepted last, and those that were given back."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -61,10 +92,27 @@ class Acceptor:
             self._loop = None
         if self._timer is not None:
             self._timer.cancel()
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+            self._timer = None
+        self._close_waiting()
         self._listener.close()
+
+    def give_back(self, connection: socket.socket) -> None:
+        """Take a connection that was handed over in vain, for another member."""
+        self._waiting.append(connection)
+        if self._loop is None:
+            self._close_waiting()
+        elif self._timer is None:
+            self._pause(0.0)
+
+    def resume(self) -> None:
+        """Go on: members may take connections again."""
+        if self._timer is not None and self._waiting:
+            self._timer.cancel()
+            self._on_timer()
+
+    def _close_waiting(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().close()
 
     def _on_readable(self) -> None:
         # Not all at once: others want to be heard, too.
@@ -78,35 +126,37 @@ class Acceptor:
                 self._pause(_EXHAUSTED_RETRY_S)
                 return
             if not self._hand(self._port, connection):
-                self._held = connection
+                self._waiting.append(connection)
                 self._pause(_RETRY_S)
                 return
-            connection.close()
 
     def _pause(self, delay_s: float) -> None:
         if self._loop is not None:
             self._loop.remove_reader(self._listener.fileno())
-            self._timer = self._loop.call_later(delay_s, self._resume)
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
 
-    def _resume(self) -> None:
+    def _on_timer(self) -> None:
+        self._timer = None
         if self._loop is None:
             return
-        if self._held is not None:
-            if not self._hand(self._port, self._held):
-                self._timer = self._loop.call_later(_RETRY_S, self._resume)
+        while self._waiting:
+            if not self._hand(self._port, self._waiting[0]):
+                self._timer = self._loop.call_later(_RETRY_S, self._on_timer)
                 return
-            self._held.close()
-            self._held = None
+            self._waiting.popleft()
         self._loop.add_reader(self._listener.fileno(), self._on_readable)
 
 
 class Receiver:
-    """A member's end: takes connections and passes each to its port."""
+    """A member's end: takes connections, confirms them, and passes each to its port."""
 
-    def __init__(self, end: socket.socket, adopt: Callable[[int, socket.socket], None]) -> None:
-        """`adopt` gets the position of a port and a connection to it."""
+    def __init__(
+        self, end: socket.socket, adopt: Callable[[int, socket.socket], None], confirm: Callable[[int], None]
+    ) -> None:
+        """`adopt` gets the position of a port and a connection to it; `confirm` before that how many there are."""
         self._end = end
         self._adopt = adopt
+        self._confirm = confirm
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -116,15 +166,23 @@ class Receiver:
 
     def catch_up(self) -> None:
         """Take at once whatever has been handed over before."""
-        while self._take():
+        while self._on_readable():
             pass
 
-    def _on_readable(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            if not self._take():
-                return
+    def _on_readable(self) -> bool:
+        """Take some connections; whether there were any."""
+        count = 0
+        taken: list[tuple[int, socket.socket]] = []
+        while count < _ACCEPTS_PER_TURN and self._take(taken):
+            count += 1
+        if count:
+            self._confirm(count)
+        for port, connection in taken:
+            self._adopt(port, connection)
+        return count > 0
 
-    def _take(self) -> bool:
+    def _take(self, taken: list[tuple[int, socket.socket]]) -> bool:
+        """Take one connection; whether there was one."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self._end, 1, 1, _RECEIVE_FLAGS)
         except BlockingIOError:
@@ -139,5 +197,5 @@ class Receiver:
             return True
         connection = socket.socket(fileno=descriptors[0])
         connection.setblocking(False)
-        self._adopt(message[0], connection)
+        taken.append((message[0], connection))
         return True

@@ -18,6 +18,7 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.router import Router
 from naiad.repository.catalog import ModelPlan
+from naiad.repository.lifecycle import UNLOADED
 from naiad.repository.store import ModelEntry
 from naiad.server.app import Server
 from naiad.server.endpoint import Connections, Service
@@ -27,7 +28,16 @@ from naiad.server.processes.channel import Channel, ChannelError, receive_first
 from naiad.server.processes.handed_service import HandedService
 from naiad.server.processes.handover import Receiver
 from naiad.server.processes.member_engine import MemberEngine
-from naiad.server.processes.messages import Closed, ControlCall, Failed, Finish, Loaded, StopBeingReady, Welcome
+from naiad.server.processes.messages import (
+    Closed,
+    ControlCall,
+    Failed,
+    Finish,
+    Loaded,
+    StopBeingReady,
+    Taken,
+    Welcome,
+)
 from naiad.server.processes.sharing import Sharing
 from naiad.server.runner import run_to_status
 from naiad.server.signals import SIGNALS, StopSignal
@@ -116,7 +126,7 @@ class Member(Server):
         reasons = [
             f"model '{row.name}'{row.version and ' version '}{row.version}: {row.reason}"
             for row in self._engine.repository_index()
-            if row.state is ModelState.UNAVAILABLE and row.reason
+            if row.state is ModelState.UNAVAILABLE and row.reason != UNLOADED
         ]
         return f"failed to load all models: {'; '.join(reasons)}"
 
@@ -145,7 +155,7 @@ class Link:
         self._stop = stop
         self._sharing = Sharing(engine, self._ask)
         self._services: dict[int, HandedService] = {}
-        self._receiver = Receiver(handover, self._adopt)
+        self._receiver = Receiver(handover, self._adopt, lambda count: self._tell(Taken(count)))
         self._closed = [0] * len(welcome.ports)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -9,7 +9,7 @@ import sys
 from typing import Protocol
 
 from naiad.server.processes.channel import Channel, send_first
-from naiad.server.processes.handover import hand_over, socket_pair
+from naiad.server.processes.handover import Giver, socket_pair
 from naiad.server.processes.messages import Welcome
 
 _EXIT_TIMEOUT_S = 5.0
@@ -50,13 +50,15 @@ class MemberProcess:
         """Why it cannot start, in its own words."""
         self._listener = listener
         control, their_control = socket.socketpair()
-        self._handover, their_handover = socket_pair()
+        handover, their_handover = socket_pair()
+        self.connections = Giver(handover)
+        """Where its connections go."""
         try:
             self._process = _spawn(welcome.slot, their_control, their_handover)
             send_first(control, welcome)
         except OSError:
             control.close()
-            self._handover.close()
+            handover.close()
             raise
         finally:
             their_control.close()
@@ -83,10 +85,6 @@ class MemberProcess:
         assert self._channel is not None
         return await self._channel.ask(question, timeout_s)
 
-    def hand_over(self, port: int, connection: socket.socket) -> bool:
-        """Give the process a connection; False when it takes none at the moment."""
-        return hand_over(self._handover, port, connection)
-
     def kill(self) -> None:
         """End the process at once; harmless when it has ended."""
         if self._process.returncode is None:
@@ -94,7 +92,6 @@ class MemberProcess:
 
     async def wait(self) -> None:
         """Wait for the end of a process whose channel has closed; it has little time."""
-        self._handover.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _EXIT_TIMEOUT_S)
         self.kill()

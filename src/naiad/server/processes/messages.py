@@ -51,6 +51,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """So many connections that were handed over are the member's now, and it may read from them."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """So many connections were closed, by port."""
 

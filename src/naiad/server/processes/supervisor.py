@@ -21,7 +21,16 @@ from naiad.server.processes.balance import Balance
 from naiad.server.processes.handover import Acceptor
 from naiad.server.processes.inquiry import Inquiry
 from naiad.server.processes.member_process import MemberProcess
-from naiad.server.processes.messages import Closed, Everywhere, Failed, Finish, Loaded, StopBeingReady, Welcome
+from naiad.server.processes.messages import (
+    Closed,
+    Everywhere,
+    Failed,
+    Finish,
+    Loaded,
+    StopBeingReady,
+    Taken,
+    Welcome,
+)
 from naiad.server.processes.orders import Orders
 from naiad.server.processes.supervision import Supervision
 from naiad.server.runner import run_to_status
@@ -51,6 +60,7 @@ class Supervisor:
         self._balance = Balance(len(self._addresses))
         self._members: dict[int, MemberProcess] = {}
         self._ended: list[MemberProcess] = []
+        """Before the server is open, and while it exits."""
         self._inquiry = Inquiry(self._serving, self._count)
         self._orders = Orders(self._serving, self._inquiry.ledger.forget_model)
         self._acceptors: dict[str, Acceptor] = {}
@@ -101,7 +111,7 @@ class Supervisor:
             return self._supervision.is_open
         # The first member tells in its own log what goes wrong, the others are silent: what one of them cannot load
         # the first most likely cannot load either.
-        first = self._members.get(0)
+        first = next((member for member in (*self._members.values(), *self._ended) if member.slot == 0), None)
         while first is not None and first.is_alive and not first.is_serving and not self._stop.is_set:
             await self._wait_for_news()
         if first is not None and first.failure:
@@ -137,11 +147,16 @@ class Supervisor:
             except OSError as error:
                 raise internal(f"failed to start {address.service}: {error.strerror}") from error
             host, port = listener.getsockname()[:2]
-            _log.info("Started %s at %s:%d for %d processes", address.service, host, port, self._count)
+            with_tls = " with TLS" if self._has_tls(address.flag) else ""
+            _log.info("Started %s at %s:%d%s for %d processes", address.service, host, port, with_tls, self._count)
+
+    def _has_tls(self, flag: str) -> bool:
+        options = self._options
+        return {"grpc": options.grpc_tls.is_on, "http": options.http_tls.is_on}.get(flag, False)
 
     def _hand_over(self, port: int, connection: socket.socket) -> bool:
         for slot in self._balance.ranked(port):
-            if self._members[slot].hand_over(port, connection):
+            if self._members[slot].connections.give(port, connection):
                 self._balance.handed(slot, port)
                 return True
         return False
@@ -186,6 +201,10 @@ class Supervisor:
         """Take a message of a member."""
         if isinstance(message, Closed):
             self._balance.closed(member.slot, message.counts)
+        elif isinstance(message, Taken):
+            member.connections.confirmed(message.count)
+            for acceptor in self._acceptors.values():
+                acceptor.resume()
         elif isinstance(message, Failed):
             member.failure = message.reason
         elif isinstance(message, Loaded):
@@ -201,6 +220,8 @@ class Supervisor:
         """Stop counting on a member, and see what has become of it."""
         self._balance.remove(member.slot)
         self._inquiry.ledger.bury(member.slot)
+        for port, connection in member.connections.close():
+            self._acceptors[self._addresses[port].flag].give_back(connection)
         self._spawn(self._reap(member))
 
     async def _bring_up(self, member: MemberProcess) -> None:
@@ -218,12 +239,14 @@ class Supervisor:
         await member.wait()
         if self._members.get(member.slot) is member:
             del self._members[member.slot]
-        self._ended.append(member)
         if self._is_leaving:
+            self._ended.append(member)
             self._news.set()
             return
         if self._supervision.is_open:
             _log.error("%s has ended: %s; another takes its place", member.name, member.cause)
+        else:
+            self._ended.append(member)
         self._died(member.slot, member.cause)
 
     # --- exit -------------------------------------------------------------------------------------------------------
