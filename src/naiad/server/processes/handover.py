@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,8 @@ _UNCONFIRMED_LIMIT = 128
 _RETRY_S = 0.02
 _EXHAUSTED_RETRY_S = 0.5
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_DESCRIPTOR = struct.Struct("i")
+_CONTROL_BYTES = socket.CMSG_SPACE(_DESCRIPTOR.size)
 
 HandOver = Callable[[int, socket.socket], bool]
 """(position of the port, connection) to whether a member takes it; then the connection is no longer the caller's."""
@@ -184,7 +187,8 @@ class Receiver:
     def _take(self, taken: list[tuple[int, socket.socket]]) -> bool:
         """Take one connection; whether there was one."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._end, 1, 1, _RECEIVE_FLAGS)
+            # Not socket.recv_fds, which ignores its flags: programs that models start would inherit the connections.
+            message, control, _, _ = self._end.recvmsg(1, _CONTROL_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return False
         if not message:
@@ -192,10 +196,10 @@ class Receiver:
             if self._loop is not None:
                 self._loop.remove_reader(self._end.fileno())
             return False
-        if not descriptors:
+        if not control:
             _log.error("a connection could not be taken over: too many open files in this process")
             return True
-        connection = socket.socket(fileno=descriptors[0])
+        connection = socket.socket(fileno=_DESCRIPTOR.unpack(control[0][2])[0])
         connection.setblocking(False)
         taken.append((message[0], connection))
         return True

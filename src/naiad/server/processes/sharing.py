@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.tensor import Buffer
 from naiad.frontend import grpc_failure
 from naiad.frontend.access import AccessRule
@@ -144,6 +144,17 @@ async def _answered(exchange: HttpExchange, work: Coroutine[object, object, None
         respond_error(exchange, 500, f"internal error of the server in {exchange.path}; its log says more")
 
 
+async def _finished(call: GrpcCall, work: Coroutine[object, object, None]) -> None:
+    """See to it that a failure of `work` ends the call."""
+    try:
+        await work
+    except InferError as error:
+        grpc_failure.finish(call, error)
+    except Exception:
+        _log.exception("gRPC call %s failed", call.path)
+        grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+
+
 class SharedMetricsRoute(MetricsRoute):
     """The metrics of all processes."""
 
@@ -177,28 +188,20 @@ class SharedGrpcService(InferenceGrpcService):
             grpc_failure.finish(call, error)
             return
         if question is not None:
-            self._sharing.spawn(self._ask_and_answer(question, call, message))
+            self._sharing.spawn(_finished(call, self._ask_and_answer(question, call, message)))
         elif questions.changes_by_call(call.path):
-            self._sharing.spawn(self._forward(call, message))
+            self._sharing.spawn(_finished(call, self._forward(call, message)))
         else:
             super()._control(call, message)
 
     async def _ask_and_answer(self, question: Question, call: GrpcCall, message: Buffer) -> None:
-        try:
-            answer = await self._sharing.answer_of_all(question)
-        except InferError as error:
-            grpc_failure.finish(call, error)
-            return
+        answer = await self._sharing.answer_of_all(question)
         with self._sharing.engine.knowing(question, answer):
             self.alone(call, message)
 
     async def _forward(self, call: GrpcCall, message: Buffer) -> None:
         forwarded = messages.GrpcCall(call.path, tuple(call.metadata), bytes(message))
-        try:
-            outcome = await self._sharing.everywhere(forwarded)
-        except InferError as error:
-            grpc_failure.finish(call, error)
-            return
+        outcome = await self._sharing.everywhere(forwarded)
         if outcome.is_success:
             call.respond([outcome.body])
         else:
