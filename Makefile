@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-unit bench docs demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-unit fuzz bench docs demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,7 +31,10 @@ test: ## what CI runs: style, types, import rules, documentation, every test
 	VENV=$(VENV) .ci/run
 
 test-unit: $(STAMP) ## the tests that need no server
-	$(BIN)/python -m pytest tests/unit tests/property tests/contract
+	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
+
+fuzz: $(STAMP) ## look for inputs that break something, SECONDS=60 for each target
+	$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
 bench: $(STAMP) ## measure, beside the peers that can be installed
 	$(BIN)/python -m bench

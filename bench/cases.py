@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,19 +12,25 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, payloads, transfer
+from bench import analyzer, connections, payloads, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
 from bench.peers import ALL, FastApi, Naiad, Running
 from bench.process_tree import MIB, CpuMeter, memory, peak_rss, reset_peak
 from bench.session import Session
+from bench.shared import SharedTensors
+from bench.stream import StreamClient, count_request, repeat_request
 from bench.transfer_grpc import GrpcConnection
 from naiad.backend.cores import usable_cores
 
 GRPC_SHAPES = (Shape(1), Shape(2, 4), Shape(8, 4), Shape(32))
 LARGE_ELEMENTS = 16 * MIB
 """Of four bytes each: 64 MiB."""
+SHARED_ELEMENTS = 1 * MIB
+"""Of four bytes each: 4 MiB."""
+RESPONSES = 100
+"""Of a decoupled model for each request."""
 _SETTLE_S = 1.0
 
 
@@ -138,7 +145,8 @@ def processes(session: Session) -> None:
     repository = session.repository("add_sub")
     with contextlib.ExitStack() as stack:
         running = {
-            count: stack.enter_context(session.serve(Naiad(count), repository, f"naiad-{count}")) for count in counts
+            count: stack.enter_context(session.serve(Naiad(f"--processes={count}"), repository, f"naiad-{count}"))
+            for count in counts
         }
         for transport in (HTTP_BINARY, GRPC):
             entries = [
@@ -226,18 +234,49 @@ def _large_http(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[st
 
 def _large_grpc(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
     payload = entry.payload
+    metrics = _call_grpc(session, entry, tensor_bytes)
+    # h2load sends frames of 16 KiB, the smallest largest frame that HTTP/2 knows.
+    options = session.options
+    found = measure(entry.server, payload, Shape(1), options.seconds, options.warm_up_s)
+    return {**metrics, "small_frames_megabytes_per_s": found.throughput * tensor_bytes / 1e6}
+
+
+def shared_memory(session: Session) -> None:
+    """4 MiB through an ONNX identity: sent, and in shared memory; one request at a time, the ways in turn."""
+    repository = session.repository("identity_64m")
+    values = np.arange(SHARED_ELEMENTS, dtype=np.float32)
+    workload = Workload("identity_64m", {"INPUT0": values}, {"OUTPUT0": values})
+    with session.serve(Naiad("--allow-client-shm=true"), repository) as server, SharedTensors(workload) as shared:
+        shared.register(server.http_port)
+        sent = [checked(session, server, workload, transport) for transport in (HTTP_BINARY, GRPC)]
+        for _ in range(session.options.rounds):
+            for entry in sent:
+                run = _large_http if entry.payload.transport == HTTP_BINARY else _call_grpc
+                row = {"server": "naiad", "transport": entry.payload.transport, "tensors": "sent"}
+                session.add("shared_memory", row, run(session, entry, values.nbytes))
+            for transport in (HTTP_BINARY, GRPC):
+                for is_copied in (True, False):
+                    ask = shared.asker(transport, server, is_copied=is_copied)
+                    row = {"server": "naiad", "transport": transport, "tensors": "shared, " + _WAYS[is_copied]}
+                    with ask as once:
+                        found = _repeat(session, Entry(server, sent[0].payload), values.nbytes, once)
+                    shared.check()
+                    session.add("shared_memory", row, found)
+
+
+_WAYS = {True: "the client copies in and out", False: "used in place"}
+
+
+def _call_grpc(session: Session, entry: Entry, tensor_bytes: int) -> Mapping[str, float]:
+    payload = entry.payload
     body = payload.body.read_bytes()
     with contextlib.closing(GrpcConnection(entry.server.grpc_port)) as connection:
-        metrics = _repeat(
+        return _repeat(
             session,
             entry,
             tensor_bytes,
             lambda: connection.call(payload.path, payload.headers, body, payload.answer_bytes),
         )
-    # h2load sends frames of 16 KiB, the smallest largest frame that HTTP/2 knows.
-    options = session.options
-    found = measure(entry.server, payload, Shape(1), options.seconds, options.warm_up_s)
-    return {**metrics, "small_frames_megabytes_per_s": found.throughput * tensor_bytes / 1e6}
 
 
 def _repeat(
@@ -253,12 +292,36 @@ def _repeat(
     megabytes = len(times) * tensor_bytes / 1e6
     return {
         "requests": len(times),
+        "throughput": len(times) / sum(each.total_s for each in times),
+        "p50_us": statistics.median(each.total_s for each in times) * 1e6,
         "megabytes_per_s": megabytes / sum(each.total_s for each in times),
         # Sending alone would leave out what the server has not read yet, so the model's time counts as well.
         "up_megabytes_per_s": megabytes / sum(each.up_s + each.wait_s for each in times),
         "down_megabytes_per_s": megabytes / sum(each.down_s for each in times),
         "cpu_us": cpu_s / len(times) * 1e6,
     }
+
+
+def decoupled(session: Session) -> None:
+    """Decoupled models, 100 responses a request, one stream, one request at a time."""
+    python_only = session.repository("count_py")
+    repositories = {"naiad": session.repository("count_py", "repeat"), "triton": python_only}
+    plan = (
+        ("naiad", "count_py", count_request),
+        ("triton", "count_py", count_request),
+        ("naiad", "repeat", repeat_request),
+    )
+    options = session.options
+    with serving(session, repositories) as running:
+        for _ in range(options.rounds):
+            for name, model, make in plan:
+                if name in running:
+                    server = running[name]
+                    with contextlib.closing(StreamClient(server.grpc_port)) as client:
+                        message = make(model, RESPONSES)
+                        client.run(message, RESPONSES, options.warm_up_s)
+                        found = client.run(message, RESPONSES, options.seconds, server.process.pid)
+                    session.add("decoupled", {"server": name, "model": model}, found.as_dict())
 
 
 def perf_analyzer(session: Session) -> None:
@@ -303,5 +366,9 @@ CASES: dict[str, Callable[[Session], None]] = {
     "json": json_body,
     "image": image,
     "large": large,
+    "shared_memory": shared_memory,
+    "decoupled": decoupled,
     "perf_analyzer": perf_analyzer,
+    "idle_connections": connections.idle_connections,
+    "tls": connections.tls,
 }

@@ -105,6 +105,26 @@ def _large(rows: Sequence[Row]) -> Iterator[Figure]:
         yield _at_most(f"{name}: peak memory", middle(row, "peak_tensors"), 3, "x the tensor")
 
 
+def _shared_memory(rows: Sequence[Row]) -> Iterator[Figure]:
+    for sent in _rows(rows, case="shared_memory", tensors="sent", transport=HTTP_BINARY):
+        # Neither client looks at the values, and neither moves them but for what its way needs.
+        for shared in _rows(rows, case="shared_memory", transport=HTTP_BINARY, tensors="shared, used in place"):
+            ratio = median(_ratios(shared, sent, "throughput"))
+            name = "4 MiB identity, HTTP with shared memory: throughput"
+            yield Figure(name, "at least 3 x HTTP binary", f"{ratio:.1f} x", ratio >= 3)
+
+
+def _decoupled(rows: Sequence[Row]) -> Iterator[Figure]:
+    for ours in _rows(rows, case="decoupled", server="naiad", model="count_py"):
+        for theirs in _rows(rows, case="decoupled", server="triton", model="count_py"):
+            name = "Decoupled Python model, 100 responses a request, one stream"
+            ratio = median(_ratios(ours, theirs, "responses_per_s"))
+            yield Figure(f"{name}: responses", "at least 2 x Triton", f"{ratio:.2f} x", ratio >= 2)
+            first, limit = middle(ours, "first_p50_us"), middle(theirs, "first_p50_us")
+            measured = f"{first / 1000:.2f} ms beside {limit / 1000:.2f} ms"
+            yield Figure(f"{name}: first response", "before Triton's", measured, first < limit)
+
+
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="start", server="naiad", model="add_sub"):
         name = "One small ONNX model"
@@ -113,4 +133,32 @@ def _start(rows: Sequence[Row]) -> Iterator[Figure]:
         yield _at_most(f"{name}: idle", middle(row, "idle_cpu_percent"), 0.5, "% CPU")
 
 
-_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (_onnx, _python, _processes, _image, _large, _start)
+def _idle_connections(rows: Sequence[Row]) -> Iterator[Figure]:
+    for alone in _rows(rows, case="idle_connections", idle=0):
+        for beside in _rows(rows, case="idle_connections", server=alone["server"]):
+            if beside["idle"]:
+                name = f"{beside['idle']:,} idle connections".replace(",", " ")
+                yield _at_most(f"{name}: memory of each", middle(beside, "bytes_per_connection") / 1000, 20, "KB")
+                yield _at_most(f"{name}: p99 of 32 others", median(_ratios(beside, alone, "p99_us")), 1.3, "x alone")
+
+
+def _tls(rows: Sequence[Row]) -> Iterator[Figure]:
+    for secured in _rows(rows, case="tls", tls=True):
+        for plain in _rows(rows, case="tls", tls=False, transport=secured["transport"]):
+            pairs = zip(secured["rounds"], plain["rounds"], strict=False)
+            extra = median(a["cpu_us"] - b["cpu_us"] for a, b in pairs)
+            yield _at_most(f"TLS, {secured['transport']}, kept connections", extra, 25, "CPU µs a request more")
+
+
+_JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
+    _onnx,
+    _python,
+    _processes,
+    _image,
+    _large,
+    _shared_memory,
+    _decoupled,
+    _start,
+    _idle_connections,
+    _tls,
+)

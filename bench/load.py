@@ -144,7 +144,7 @@ class _Wrk:
         headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in payload.headers)
         script.write_text(_WRK_SCRIPT.format(body=payload.body, path=payload.path, headers=headers))
         self._command = ["wrk", "-t1", f"-c{shape.connections}", "--latency", "--timeout", "60s", "-s", str(script)]
-        self._url = f"http://127.0.0.1:{server.http_port}/"
+        self._url = f"{server.scheme}://127.0.0.1:{server.http_port}/"
 
     def warm_up(self, seconds: float) -> None:
         """Load for so long for nothing."""
@@ -173,7 +173,7 @@ class _H2load:
         for name, value in payload.headers:
             self._command += ["-H", f"{name}: {value}"]
         self._command.append(f"--log-file={self._log}")
-        self._url = f"http://127.0.0.1:{server.grpc_port}{payload.path}"
+        self._url = f"{server.scheme}://127.0.0.1:{server.grpc_port}{payload.path}"
         self._rate = 0.0
 
     def warm_up(self, seconds: float) -> None:

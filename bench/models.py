@@ -8,6 +8,8 @@
 | add_sub_py | the same as a `model.py` |
 | resnet50 | ONNX, a ResNet-50 with random weights: 25.5 M parameters, 3x224x224 to 1000 classes |
 | identity_64m | ONNX, one FP32 tensor of any length in and out |
+| count_py | decoupled `model.py`: COUNT responses with the numbers from 0 |
+| repeat | the repeat backend |
 
 The peers' own formats are made from the same functions, so that every server computes the same thing.
 """
@@ -44,6 +46,33 @@ class TritonPythonModel:
                 )
             )
         return responses
+"""
+
+COUNT_PY = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            count = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])
+            for number in range(count):
+                tensor = pb_utils.Tensor("NUMBER", np.array([number], np.int32))
+                sender.send(pb_utils.InferenceResponse(output_tensors=[tensor]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return None
+"""
+
+COUNT_CONFIG = """
+name: "count_py"
+backend: "python"
+max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
 """
 
 ADD_SUB_CONFIG = """
@@ -223,11 +252,24 @@ def write_identity_64m(repository: Path) -> None:
     _write(repository, "identity_64m", IDENTITY_64M_CONFIG, "model.onnx", identity_64m().SerializeToString())
 
 
+def write_count_py(repository: Path) -> None:
+    """Write the decoupled Python model."""
+    _write(repository, "count_py", COUNT_CONFIG, "model.py", COUNT_PY.lstrip().encode())
+
+
+def write_repeat(repository: Path) -> None:
+    """Write the decoupled model that needs no file."""
+    (repository / "repeat" / "1").mkdir(parents=True, exist_ok=True)
+    (repository / "repeat" / "config.pbtxt").write_text('name: "repeat"\nbackend: "repeat"\n')
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "add_sub": write_add_sub,
     "add_sub_py": write_add_sub_py,
     "resnet50": write_resnet50,
     "identity_64m": write_identity_64m,
+    "count_py": write_count_py,
+    "repeat": write_repeat,
 }
 
 

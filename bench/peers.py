@@ -11,6 +11,7 @@ import os
 import runpy
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -62,6 +63,7 @@ class Running:
     grpc_port: int
     startup_s: float
     log: Path = field(default_factory=Path)
+    scheme: str = "http"
 
     def stop(self) -> None:
         """End the server that `start` started, politely first, and whatever it leaves behind."""
@@ -84,6 +86,8 @@ class Peer:
 
     name = ""
     requirements: Sequence[str] = ()
+    scheme = "http"
+    """https when both of its ports speak TLS."""
 
     @property
     def venv(self) -> Path:
@@ -134,9 +138,9 @@ class Peer:
             # The peers have packages of their own, so no path of this process may reach them.
             environment = {**os.environ, "PYTHONPATH": "", **extra}
             process = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
-        running = Running(self.name, process, ports[0], ports[1], 0.0, log)
+        running = Running(self.name, process, ports[0], ports[1], 0.0, log, self.scheme)
         try:
-            while not _is_ready(ports[0]):
+            while not _is_ready(ports[0], self.scheme):
                 if process.poll() is not None:
                     raise RuntimeError(f"{self.name} exited with {process.returncode}:\n{log.read_text()[-2000:]}")
                 if time.monotonic() - began > _START_TIMEOUT_S:
@@ -151,9 +155,15 @@ class Peer:
         return running
 
 
-def _is_ready(port: int) -> bool:
+def _is_ready(port: int, scheme: str) -> bool:
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        if scheme == "https":
+            unchecked = ssl._create_unverified_context()
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                "127.0.0.1", port, timeout=1, context=unchecked
+            )
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
         try:
             connection.request("GET", "/v2/health/ready")
             return connection.getresponse().status == 200
@@ -168,8 +178,9 @@ class Naiad(Peer):
 
     name = "naiad"
 
-    def __init__(self, processes: int = 1) -> None:
-        self.processes = processes
+    def __init__(self, *flags: str, scheme: str = "http") -> None:
+        self.flags = flags
+        self.scheme = scheme
 
     def install(self) -> None:
         """Use the running environment."""
@@ -184,8 +195,7 @@ class Naiad(Peer):
         command = [sys.executable, "-m", "naiad", "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
         command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
-        command += [f"--processes={self.processes}"]
-        return command, {"PYTHONPATH": str(HERE.parent / "src")}
+        return [*command, *self.flags], {"PYTHONPATH": str(HERE.parent / "src")}
 
 
 class Triton(Peer):

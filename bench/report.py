@@ -94,6 +94,32 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("peak / tensor", _number("peak_tensors", digits=2)),
         ),
     ),
+    "shared_memory": (
+        "4 MiB identity in shared memory",
+        "One request at a time over one connection. Where the client copies, it writes its input into the region "
+        "before each request and copies the output out of it after, as a client does whose data is elsewhere.",
+        (
+            ("protocol", _text("transport")),
+            ("tensors", _text("tensors")),
+            ("requests/s", _number("throughput")),
+            ("p50 ms", _number("p50_us", 1e-3, 2)),
+            ("CPU µs / request", _number("cpu_us")),
+        ),
+    ),
+    "decoupled": (
+        "Decoupled models",
+        "A request for 100 responses over one stream, the next when all have come. `repeat` is a backend in the "
+        "server's own process.",
+        (
+            ("server", _server),
+            ("model", _text("model")),
+            ("responses/s", _number("responses_per_s")),
+            ("first response p50 ms", _number("first_p50_us", 1e-3, 2)),
+            ("p99 ms", _number("first_p99_us", 1e-3, 2)),
+            ("all responses p50 ms", _number("request_p50_us", 1e-3, 2)),
+            ("CPU µs / response", _number("cpu_us", digits=1)),
+        ),
+    ),
     "start": (
         "Start, memory, idle",
         "One model, ready, no request yet.",
@@ -104,6 +130,21 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             *_MEMORY,
             ("idle % CPU", _number("idle_cpu_percent", digits=2)),
         ),
+    ),
+    "idle_connections": (
+        "Idle connections",
+        "ONNX add/sub over HTTP binary on 32 connections, alone and beside connections that have had one answer each "
+        "and are silent. Their memory is what the server's resident size grew by, the kernel's buffers not included.",
+        (
+            ("idle connections", _text("idle")),
+            *_LOADED,
+            ("KB / idle connection", _number("bytes_per_connection", 1e-3, 1)),
+        ),
+    ),
+    "tls": (
+        "TLS",
+        "ONNX add/sub over 8 connections that are kept.",
+        (("protocol", _text("transport")), ("TLS", lambda row: "yes" if row["tls"] else "no"), *_LOADED),
     ),
     "perf_analyzer": (
         "perf_analyzer",

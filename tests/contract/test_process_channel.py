@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
+from naiad.server.listener import Address, Listener
 from naiad.server.processes.channel import Channel, ChannelError, receive_first, send_first
 from naiad.server.processes.handover import Acceptor, Giver, Receiver, socket_pair
 
@@ -232,7 +233,7 @@ def test_connections_wait_while_nobody_takes_them() -> None:
                     all_taken.set()
             return takes
 
-        acceptor = Acceptor(listener, 7, hand)
+        acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 7, hand)
         acceptor.start()
         clients = [socket.create_connection(address) for _ in range(3)]
         one, other = socket.socketpair()
@@ -255,7 +256,7 @@ def test_connections_wait_while_nobody_takes_them() -> None:
 def test_a_port_that_has_closed_closes_what_comes_back() -> None:
     async def main() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
-        acceptor = Acceptor(listener, 0, lambda port, connection: False)
+        acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 0, lambda port, connection: False)
         acceptor.start()
         acceptor.stop()
         one, other = socket.socketpair()

@@ -581,7 +581,7 @@ class TestFraming:
             (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 1000 + b"\r\n", 431),
             (b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
             (b"a" * 100_000, 414),
-            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+            (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 400),
         ],
     )
     def test_head(self, server: ServerProcess, data: bytes, status: int) -> None:

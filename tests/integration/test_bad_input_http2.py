@@ -116,9 +116,8 @@ class TestOpening:
             assert peer.wait_goaway() == PROTOCOL_ERROR
 
     def test_http_2_on_the_http_port(self, server: ServerProcess) -> None:
-        with HttpPeer(server.http_url) as peer:
-            peer.send(OPENING)
-            assert peer.answer().status == 400
+        with Http2Peer(server.http_url, opening=PREFACE + frame(PING, 0, 0, bytes(8))) as peer:
+            assert peer.wait_goaway() == PROTOCOL_ERROR
 
 
 class TestFrames:
@@ -326,7 +325,7 @@ class TestFloods:
             for stream_id in range(3, 60_001, 2)
         ]
         for at in range(0, len(storm), 500):
-            if not peer.send(b"".join(storm[at : at + 500])):
+            if not peer.goes_on(b"".join(storm[at : at + 500])):
                 break
         assert peer.wait_goaway() == ENHANCE_YOUR_CALM
 
@@ -338,7 +337,7 @@ class TestFloods:
             for stream_id in range(3, 60_001, 2)
         ]
         for at in range(0, len(storm), 500):
-            if not peer.send(b"".join(storm[at : at + 500])):
+            if not peer.goes_on(b"".join(storm[at : at + 500])):
                 break
         assert peer.wait_goaway() == ENHANCE_YOUR_CALM
 

@@ -1,5 +1,8 @@
 """The real perf_analyzer against a real server."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from support.perf_analyzer import PerfAnalyzer, UnavailableError, find_perf_analyzer
@@ -35,3 +38,26 @@ def test_it_completes_and_every_request_is_counted(
 def test_a_model_that_is_not_there_is_told(server: ServerProcess, perf_analyzer: PerfAnalyzer) -> None:
     with pytest.raises(AssertionError, match="Request for unknown model: 'nothing' is not found"):
         perf_analyzer.throughputs("-m", "nothing", "-i", "http", "-u", server.http_url, "-p", "100")
+
+
+def test_streaming(server: ServerProcess, perf_analyzer: PerfAnalyzer) -> None:
+    windows = ("-r", "3", "-p", "500", "-s", "999")
+    throughputs = perf_analyzer.throughputs(
+        "-m", "add_sub", "-i", "grpc", "--streaming", "-u", server.grpc_url, "--concurrency-range", "8:8", *windows
+    )
+    assert throughputs[8] > 0
+
+
+def test_streaming_of_a_decoupled_model(server: ServerProcess, perf_analyzer: PerfAnalyzer, tmp_path: Path) -> None:
+    elements = {"IN": [1, 2, 3], "DELAY": [0, 0, 0], "WAIT": [0]}
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"data": [elements]}))
+    shapes = ("--shape=IN:3", "--shape=DELAY:3")
+    windows = ("-r", "3", "-p", "500", "-s", "999")
+    throughputs = perf_analyzer.throughputs(
+        *("-m", "repeat", "-i", "grpc", "--streaming", "-u", server.grpc_url, "--concurrency-range", "4:4"),
+        *("--input-data", str(data), *shapes, *windows),
+    )
+    assert throughputs[4] > 0
+    (row,) = server.get("/v2/models/repeat/stats").json["model_stats"]
+    assert row["response_stats"]["2"]["success"]["count"] > 0

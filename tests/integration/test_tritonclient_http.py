@@ -346,7 +346,7 @@ class TestControl:
 
     def test_server_metadata(self, client):
         metadata = client.get_server_metadata()
-        assert metadata["name"] == "naiad"
+        assert metadata["name"] == "triton"
         assert {"statistics", "binary_tensor_data", "model_configuration"} <= set(metadata["extensions"])
 
     def test_model_metadata(self, client):
@@ -377,7 +377,7 @@ class TestControl:
         for call in (client.load_model, client.unload_model):
             assert failure(call, "add_sub") == ("503", text)
 
-    @pytest.mark.parametrize("method", ["get_trace_settings", "get_log_settings", "get_system_shared_memory_status"])
+    @pytest.mark.parametrize("method", ["get_trace_settings", "get_log_settings"])
     def test_what_is_not_served_is_not_found(self, client, method):
         assert failure(getattr(client, method)) == ("404", "Not Found")
 
@@ -529,7 +529,7 @@ class TestAsyncio:
             assert await client.is_server_live()
             assert await client.is_model_ready("add_sub")
             assert not await client.is_model_ready("nothing")
-            assert (await client.get_server_metadata())["name"] == "naiad"
+            assert (await client.get_server_metadata())["name"] == "triton"
             assert (await client.get_model_metadata("add_sub"))["name"] == "add_sub"
             assert (await client.get_model_config("add_sub"))["max_batch_size"] == 32
             assert (await client.get_inference_statistics("add_sub"))["model_stats"][0]["name"] == "add_sub"

@@ -123,11 +123,24 @@ class Http2Peer:
         while payload not in self.pings:
             assert self._receive(), f"closed before the PING was answered; GOAWAY {self.goaway_code}"
 
+    def goes_on(self, data: bytes) -> bool:
+        """Send bytes and tell whether the server has read them all and not closed.
+
+        What is still on its way when a server closes makes the kernel drop the GOAWAY that it has sent.
+        """
+        payload = len(self.pings).to_bytes(8, "big")
+        if not self.send(data + frame(PING, 0, 0, payload)):
+            return False
+        while payload not in self.pings:
+            if not self._receive():
+                return False
+        return True
+
     def wait_goaway(self) -> int:
         """Wait for a GOAWAY and the end of the connection, and return its code."""
         while self._receive():
             pass
-        assert self.goaway_code is not None, f"closed without GOAWAY, after {self.raw!r}"
+        assert self.goaway_code is not None, f"closed without GOAWAY, after {self.raw[-300:]!r}"
         return self.goaway_code
 
     def _receive(self) -> bool:

@@ -15,9 +15,9 @@ from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 _STARTED = {
-    "http": re.compile(r"Started HTTPService at ([\d.]+:\d+)"),
-    "grpc": re.compile(r"Started GRPCInferenceService at ([\d.]+:\d+)"),
-    "metrics": re.compile(r"Started Metrics Service at ([\d.]+:\d+)"),
+    "http": re.compile(r"Started HTTPService at ([^\s\"]+)"),
+    "grpc": re.compile(r"Started GRPCInferenceService at ([^\s\"]+)"),
+    "metrics": re.compile(r"Started Metrics Service at ([^\s\"]+)"),
 }
 
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
+from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 
 
@@ -96,8 +97,9 @@ class RemoteInstance(Instance):
     """An instance that executes in another process, so that a batch can be begun and finished without blocking.
 
     The event loop drives it itself: two threads fewer to wake for each batch. Everything but `execute` (which serves
-    callers without a loop, and which the loop's thread pool uses for batches that take long to hand over) is called
-    on the loop. One batch at a time: `begin`, then `finish` whenever `fileno()` is readable until it returns.
+    callers without a loop, and which a thread of the loop uses for batches that take long to hand over) is called on
+    the loop. One batch at a time: `begin`, then `finish` whenever `fileno()` is readable until it returns. Of a
+    decoupled model `finish` is called while `is_busy`, also between batches: it emits what has come.
     """
 
     @abc.abstractmethod
@@ -120,8 +122,22 @@ class RemoteInstance(Instance):
     def finish(self) -> Sequence[InferResponse] | None:
         """Return the responses of the batch begun, None while they have not completely arrived.
 
-        Stamps the times of the batch. Raises as `execute` does.
+        Stamps the times of the batch. Raises as `execute` does. Does not wait for what takes time to be known (how
+        the other process has died): then `is_silent` is true, and it is to be called again soon.
         """
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch was begun and not finished, or requests of a decoupled model are open."""
+        return False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing will come through `fileno()` any more although it `is_busy`."""
+        return False
+
+    def mark(self, request: InferRequest) -> None:
+        """Tell the other process, if it executes `request`, that it was cancelled."""
 
     def abandon(self) -> None:
         """Called when the batch begun has exceeded its time; `finish` must raise soon."""

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from naiad.backend.onnx_signature import OnnxTensor
 from naiad.backend.onnx_staging import ELEMENT_TYPES
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.tensor import Array, TensorSpec
+
+NO_DESTINATIONS: Mapping[str, memoryview] = MappingProxyType({})
 
 
 def run_bound(session: Any, inputs: Mapping[str, Array], outputs: Sequence[OnnxTensor]) -> list[Array]:
@@ -21,18 +24,33 @@ def run_bound(session: Any, inputs: Mapping[str, Array], outputs: Sequence[OnnxT
     return [_to_array(value) for value in binding.get_outputs()]
 
 
-def run_into(session: Any, inputs: Mapping[str, Array], outputs: Sequence[TensorSpec]) -> list[Array]:
+def run_into(
+    session: Any,
+    inputs: Mapping[str, Array],
+    outputs: Sequence[TensorSpec],
+    destinations: Mapping[str, memoryview] = NO_DESTINATIONS,
+) -> list[Array]:
     """Return the outputs in arrays made here, which the system gets back when they are gone.
 
-    What ONNX Runtime allocates itself stays in its arena. Raises what ONNX Runtime raises, also when a shape in
-    `outputs` turns out to be wrong.
+    What ONNX Runtime allocates itself stays in its arena. An output that `destinations` has memory for is an array at
+    the beginning of that. Raises what ONNX Runtime raises, also when a shape in `outputs` turns out to be wrong, and
+    ValueError when memory is too small or not aligned.
     """
     binding = _bind_inputs(session, inputs)
-    arrays: list[Array] = [np.empty(spec.shape, spec.datatype.numpy) for spec in outputs]
+    arrays = [_array_for(spec, destinations.get(spec.name)) for spec in outputs]
     for spec, array in zip(outputs, arrays, strict=True):
         binding.bind_output(spec.name, "cpu", 0, ELEMENT_TYPES[spec.datatype], spec.shape, array.ctypes.data)
     session.run_with_iobinding(binding)
     return arrays
+
+
+def _array_for(spec: TensorSpec, memory: memoryview | None) -> Array:
+    if memory is None:
+        return np.empty(spec.shape, spec.datatype.numpy)
+    array: Array = np.ndarray(spec.shape, spec.datatype.numpy, memory)
+    if not array.flags.aligned:
+        raise ValueError(f"the memory for output '{spec.name}' is not aligned")
+    return array
 
 
 def _bind_inputs(session: Any, inputs: Mapping[str, Array]) -> Any:

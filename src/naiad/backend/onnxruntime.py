@@ -178,19 +178,38 @@ class OnnxInstance(TensorInstance):
 
     def _run_large(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array] | None:
         """Run with outputs in memory that does not stay in ONNX Runtime's arena; None when that cannot be done."""
-        specs = [
-            TensorSpec(name, datatype, array.shape)
-            for name, array in inputs.items()
-            if (datatype := from_numpy(array.dtype)) is not None
-        ]
-        outputs = plan_outputs(self._session.signature, specs, output_names, is_batching=self._is_batching)
-        if outputs is None or not all(spec.byte_size for spec in outputs):
+        outputs = self._plan_outputs(inputs, output_names)
+        if outputs is None:
             self._may_preallocate = False
             return None
         try:
             return run_into(self._session.ort, inputs, outputs)
         except Exception:  # the same inputs are run in the plain way at once, which tells the reason
             return None
+
+    def run_into(
+        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
+    ) -> Sequence[Array] | None:
+        """Run with outputs bound to the client's memory; see `TensorInstance.run_into`."""
+        if self._string_inputs or self._run_options is not None:
+            return None
+        outputs = self._plan_outputs(inputs, output_names)
+        if outputs is None:
+            return None
+        try:
+            return run_into(self._session.ort, inputs, outputs, destinations)
+        except Exception:  # the same inputs are run in the plain way at once, which tells the reason
+            return None
+
+    def _plan_outputs(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[TensorSpec] | None:
+        """Return the outputs for inputs of these shapes; None when they cannot be told or have nothing to bind."""
+        specs = [
+            TensorSpec(name, datatype, array.shape)
+            for name, array in inputs.items()
+            if (datatype := from_numpy(array.dtype)) is not None
+        ]
+        outputs = plan_outputs(self._session.signature, specs, output_names, is_batching=self._is_batching)
+        return outputs if outputs is not None and all(spec.byte_size for spec in outputs) else None
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Bind small inputs and outputs of known shapes to buffers; see `TensorInstance.stage`."""
@@ -236,6 +255,12 @@ class GpuOnnxInstance(OnnxInstance):
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Return None: what is bound lies in the host's memory."""
+        return None
+
+    def run_into(
+        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
+    ) -> Sequence[Array] | None:
+        """Return None: outputs come from the GPU."""
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
 from naiad.backend.python_conversation import Conversation
+from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_life import WorkerLife, begin, end
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
@@ -17,10 +18,12 @@ from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
 from naiad.core.batch import Batch
-from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable, unsupported
+from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable
+from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_EXIT_POLL_S = 0.05
 _COMPLETES = "auto_complete_config"
 
 
@@ -48,10 +51,6 @@ class PythonBackend(Backend):
     def load(self, context: ModelContext) -> Model:
         """Load one version. Raises InferError for a missing file and for what is not supported."""
         model_file = find_model_file(context)
-        if context.config.model_transaction_policy.decoupled:
-            raise unsupported(
-                f"model '{context.name}': the decoupled transaction policy is not supported by this version of naiad"
-            )
         return PythonModel(context, model_file, read_settings(context))
 
 
@@ -65,13 +64,16 @@ class PythonModel(Model):
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""
-        instance = PythonInstance(self._context, self._model_file, self._settings, spec)
+        kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
+        instance = kind(self._context, self._model_file, self._settings, spec)
         instance.start()
         return instance
 
 
 class PythonInstance(RemoteInstance):
     """One worker process, replaced when it dies."""
+
+    conversation_type: ClassVar[type[Conversation]] = Conversation
 
     def __init__(self, context: ModelContext, model_file: Path, settings: WorkerSettings, spec: InstanceSpec) -> None:
         self.spec = spec
@@ -82,23 +84,23 @@ class PythonInstance(RemoteInstance):
             "model_file": str(model_file),
             "model_dir": str(context.model_dir),
             "completes": False,
+            "decoupled": context.config.model_transaction_policy.decoupled,
             "args": args,
             "outputs": [output.name for output in execution_config(context.config).output],
         }
         environment = worker_environment(context)
         rules = OutputRules(execution_config(context.config))
 
-        def launch(is_cancelled: Any) -> WorkerProcess:
+        def launch() -> WorkerProcess:
             return WorkerProcess(
                 settings.executable,
                 environment,
                 model=context.name,
                 transport_bytes=settings.transport_bytes,
-                is_cancelled=is_cancelled,
             )
 
         def converse(process: WorkerProcess) -> Conversation:
-            return Conversation(
+            return self.conversation_type(
                 process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
             )
 
@@ -113,10 +115,19 @@ class PythonInstance(RemoteInstance):
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         """Execute a batch in the worker. Raises InstanceDiedError when the worker dies meanwhile."""
         self.begin(batch)
-        return self.finish()
+        for request in batch.requests:
+            # Cancelled on the loop before this thread had begun the batch.
+            if request.cancelled:
+                self.mark(request)
+        while True:
+            responses = self.finish()
+            if responses is not None:
+                return responses
+            if self._running is not None and self._running.is_broken:
+                self._running.await_exit(_EXIT_POLL_S)
 
     def begin(self, batch: Batch) -> None:
-        """Send a batch to the worker. Raises InstanceDiedError when it is dead."""
+        """Send a batch to the worker. Raises InferError for one that is too large, and without a worker."""
         # hot: bench/micro_worker.py
         life = self._life
         # Held until `finish`, on whatever thread that is: the channel must not be closed or tidied in between.
@@ -131,24 +142,51 @@ class PythonInstance(RemoteInstance):
             life.lock.release()
             raise
 
-    def finish(self) -> Sequence[InferResponse]:
-        """Wait for the answer of the worker. Raises InstanceDiedError when it dies."""
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Wait for the answer of the worker. Raises InstanceDiedError when it has died.
+
+        None while it is not known how it has died.
+        """
         # hot: bench/micro_worker.py
-        conversation, self._running = self._running, None
+        conversation = self._running
         if conversation is None:
             raise internal(f"instance '{self.spec.name}' executes nothing")
         try:
-            return conversation.finish()
-        finally:
-            if conversation is not self._told_of_blocks and conversation.has_blocks:
-                # From now on someone must look whether memory can be given up.
-                self._told_of_blocks = conversation
-                self._life.wake()
-            self._life.lock.release()
+            responses = conversation.finish()
+        except BaseException:
+            self._let_go(conversation)
+            raise
+        if responses is not None:
+            self._let_go(conversation)
+        return responses
+
+    def _let_go(self, conversation: Conversation) -> None:
+        self._running = None
+        if conversation is not self._told_of_blocks and conversation.has_blocks:
+            # From now on someone must look whether memory can be given up.
+            self._told_of_blocks = conversation
+            self._life.wake()
+        self._life.lock.release()
 
     def fileno(self) -> int:
         """Return the descriptor on which the worker answers."""
         return -1 if self._running is None else self._running.fileno()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes something."""
+        return self._running is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the worker is gone, but not how that came about."""
+        return self._running is not None and self._running.is_broken
+
+    def mark(self, request: InferRequest) -> None:
+        """Let the worker see that a request was cancelled."""
+        conversation = self._running
+        if conversation is not None:
+            conversation.mark(request)
 
     @property
     def incarnation(self) -> int:
@@ -177,6 +215,36 @@ class PythonInstance(RemoteInstance):
     def _tell(self, health: str) -> None:
         if self.health_listener is not None:
             self.health_listener(self, health)
+
+
+class DecoupledInstance(PythonInstance):
+    """A worker whose requests stay open after their batch was executed, until their final responses."""
+
+    conversation_type: ClassVar[type[Conversation]] = EmittingConversation
+
+    def begin(self, batch: Batch) -> None:
+        """Send a batch to the worker, which may have open requests. Raises as that of other instances."""
+        conversation = self._running
+        if conversation is None:
+            super().begin(batch)
+            return
+        try:
+            conversation.begin(batch)
+        finally:
+            if not conversation.is_busy:
+                self._let_go(conversation)
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Emit what has come; () when the batch begun was executed. Raises InstanceDiedError when the worker died."""
+        # hot: bench/micro_emission.py
+        conversation = self._running
+        if conversation is None:
+            raise internal(f"instance '{self.spec.name}' executes nothing")
+        try:
+            return conversation.finish()
+        finally:
+            if not conversation.is_busy:
+                self._let_go(conversation)
 
 
 # --- what a worker is told ------------------------------------------------------------------------------------------
@@ -224,7 +292,6 @@ def _ask_once(context: ModelContext, model_file: Path) -> Mapping[str, Any]:
             worker_environment(context),
             model=context.name,
             transport_bytes=0,
-            is_cancelled=lambda _batch, _position: False,
         )
     except OSError as error:
         os.close(wake_read)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from naiad.backend.api import InstanceDiedError
 from naiad.backend.python_outputs import OutputRules
@@ -11,18 +10,17 @@ from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import TransportFullError
+from naiad.backend.worker.board import CANCELLED, SLOTS
 from naiad.backend.worker.frame import ChannelClosedError, ChannelError, Frame
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 
-if TYPE_CHECKING:
-    from naiad.core.request import InferRequest
-
 _now_ns = time.monotonic_ns
 _DEATH_S = 1.0
-"""How long to wait for the reason when a worker has closed its lines."""
+"""How long a worker may live that has closed its lines."""
 
 
 class Conversation:
@@ -43,7 +41,9 @@ class Conversation:
         self._transport_bytes = transport_bytes
         self._encoder = BatchEncoder()
         self._decoder = ReplyDecoder(model, version, rules)
-        self._batch_number = 0
+        self._has_marks = False
+        self._broken: ChannelError | None = None
+        self._closed_at_s = 0.0
         self._batch: Batch | None = None
         self._requests: Sequence[InferRequest] = ()
         self.executing_since_ns = 0
@@ -59,19 +59,18 @@ class Conversation:
         return self._channel.fileno()
 
     def begin(self, batch: Batch) -> None:
-        """Send a batch. Raises InstanceDiedError when the worker is dead, InferError when the batch is too large."""
+        """Send a batch. Raises InferError when it is too large; of a dead worker `finish` tells."""
         # hot: bench/micro_worker.py
         requests = batch.requests
         channel = self._channel
-        lender = channel.lender
         words, extra, parts, payload_bytes = self._encoder.encode(requests)
         block = 0
         if payload_bytes > channel_module.INLINE_BYTES:
             block = self._lend(parts, payload_bytes)
             parts = []
+        words = self._enroll(batch, words)
         self._batch = batch
         self._requests = requests
-        self._batch_number += 1
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
         try:
             channel.send(
@@ -82,27 +81,62 @@ class Conversation:
                 parts,
                 payload_bytes,
                 block,
-                self._transport_bytes - lender.total_bytes,
+                self._transport_bytes - channel.lender.total_bytes,
             )
         except ChannelError as error:
-            self._ended()
-            raise self._died(error) from None
+            self._break(error)
 
-    def finish(self) -> Sequence[InferResponse]:
-        """Wait for the answer to the batch sent. Raises InstanceDiedError, InferError when the batch failed."""
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Wait for the answer to the batch sent. None while it is not known how the worker has died.
+
+        Raises InstanceDiedError, InferError when the batch failed.
+        """
         # hot: bench/micro_worker.py
-        batch, requests = self._batch, self._requests
+        if self._broken is not None:
+            self._settle()
+            return None
+        batch = self._batch
         try:
             frame = self._channel.receive()
             if batch is not None:
                 batch.compute_end_ns = _now_ns()
-            if frame.kind != frames.EXECUTED:
-                raise self._failure(frame)
-            return self._decoder.decode(frame, requests)
+            responses = self._decoder.decode(frame, self._requests) if frame.kind == frames.EXECUTED else None
         except ChannelError as error:
-            raise self._died(error) from None
-        finally:
-            self._ended()
+            self._break(error)
+            self._settle()
+            return None
+        self._ended()
+        if responses is None:
+            raise self._failure(frame)
+        return responses
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the worker is gone, or as good as gone."""
+        return self._broken is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes something."""
+        return self._batch is not None
+
+    def await_exit(self, timeout_s: float) -> None:
+        """Wait until it is known how a worker has died that is gone."""
+        self._process.settled.wait(timeout_s)
+
+    def mark(self, request: InferRequest) -> None:
+        """Let the worker see whether a request of the running batch was cancelled."""
+        for position, running in enumerate(self._requests):
+            if running is request and position < SLOTS:
+                self._process.board.slots[position] = CANCELLED if request.cancelled else 0
+                self._has_marks = True
+
+    def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
+        """Return the table of a batch that is about to be sent."""
+        if self._has_marks:
+            self._process.board.slots[:] = bytes(SLOTS)
+            self._has_marks = False
+        return words
 
     def _lend(self, parts: Sequence[Buffer], payload_bytes: int) -> int:
         lender = self._channel.lender
@@ -134,11 +168,6 @@ class Conversation:
             return False
         return True
 
-    def is_cancelled(self, batch_number: int, position: int) -> bool:
-        """Tell whether a request of the running batch was cancelled."""
-        requests = self._requests
-        return batch_number == self._batch_number and position < len(requests) and requests[position].cancelled
-
     def _failure(self, frame: Frame) -> InferError:
         notes = frame.extra
         if "full" in notes:
@@ -159,17 +188,30 @@ class Conversation:
             reason=FailureReason.BACKEND,
         )
 
-    def _died(self, error: ChannelError) -> InstanceDiedError:
-        process = self._process
+    # --- death ------------------------------------------------------------------------------------------------------
+
+    def _break(self, error: ChannelError) -> None:
+        """Note that the worker has closed its lines or sends nonsense; how it ends is known a little later."""
+        self._broken = error
+        self._closed_at_s = time.monotonic()
         if not isinstance(error, ChannelClosedError):
-            process.kill(f"was killed because it sent nonsense ({error})")
-        if process.gone.wait(_DEATH_S):
-            how = process.exit_text
-        else:
-            process.kill("was killed because it closed its lines")
-            how = process.kill_text
+            self._process.kill(f"was killed because it sent nonsense ({error})")
+
+    def _settle(self) -> None:
+        """Raise InstanceDiedError as soon as it is known how the worker has died."""
+        error = self._death()
+        if error is not None:
+            self._ended()
+            raise error
+
+    def _death(self) -> InstanceDiedError | None:
+        process = self._process
+        if not process.settled.is_set():
+            if time.monotonic() - self._closed_at_s > _DEATH_S:
+                process.kill("was killed because it closed its lines")
+            return None
         return InstanceDiedError(
             ErrorCode.UNAVAILABLE,
-            f"the worker of instance '{self._instance}' {how} while it executed this request",
+            f"the worker of instance '{self._instance}' {process.exit_text} while it executed this request",
             reason=FailureReason.BACKEND,
         )

@@ -83,7 +83,7 @@ class WorkerLife:
         self,
         name: str,
         settings: WorkerSettings,
-        launch: Callable[[Callable[[int, int], bool]], WorkerProcess],
+        launch: Callable[[], WorkerProcess],
         notes: Mapping[str, Any],
         converse: Callable[[WorkerProcess], Conversation],
         on_health: Callable[[str], None],
@@ -152,7 +152,7 @@ class WorkerLife:
     def _live(self) -> None:
         """Start a worker and stay until it has ended."""
         try:
-            process = self._launch(self._is_cancelled)
+            process = self._launch()
         except OSError as error:
             self._fail(internal(f"the worker cannot be started with {self._settings.executable}: {error}"))
             return
@@ -168,6 +168,7 @@ class WorkerLife:
         self._set_health("")
         self._started.set()
         self._watch(process, self.conversation)
+        process.settled.set()
         # Whoever executes hears of the end at once and lets go; a loop that was stopped meanwhile never does.
         is_free = self.lock.acquire(timeout=_RELEASE_S)
         self.conversation = None
@@ -209,10 +210,6 @@ class WorkerLife:
         since_ns = conversation.executing_since_ns
         if limit_s and since_ns and time.monotonic_ns() - since_ns > limit_s * 1e9:
             process.kill(f"was killed because a batch took longer than execute_timeout_s, {limit_s:g} s")
-
-    def _is_cancelled(self, batch: int, position: int) -> bool:
-        conversation = self.conversation
-        return conversation is not None and conversation.is_cancelled(batch, position)
 
     # --- failures ---------------------------------------------------------------------------------------------------
 

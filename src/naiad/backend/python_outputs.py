@@ -29,16 +29,28 @@ class OutputRules:
 
     def problem_of(self, specs: Sequence[TensorSpec]) -> str:
         """Return what is wrong with datatype or shape of these outputs, "" for nothing."""
+        problem = self.datatype_problem_of(specs)
+        if problem:
+            return problem
         for spec in specs:
-            datatype, dims = self._expected[spec.name]
+            _, dims = self._expected[spec.name]
             where = f"model '{self._model_name}' answered output '{spec.name}'"
-            if spec.datatype is not datatype:
-                return f"{where} with datatype {spec.datatype.value}, but its configuration says {datatype.value}"
             shape = spec.shape[1:] if self._is_batching else spec.shape
             lacks_batch = self._is_batching and not spec.shape
             if lacks_batch or not _fits(shape, dims):
                 full = (-1, *dims) if self._is_batching else dims
                 return f"{where} with shape {_text(spec.shape)}, but its configuration says {_text(full)}"
+        return ""
+
+    def datatype_problem_of(self, specs: Sequence[TensorSpec]) -> str:
+        """Return which of these outputs has the wrong datatype, "" for none."""
+        for spec in specs:
+            datatype, _ = self._expected[spec.name]
+            if spec.datatype is not datatype:
+                return (
+                    f"model '{self._model_name}' answered output '{spec.name}' with datatype {spec.datatype.value}, "
+                    f"but its configuration says {datatype.value}"
+                )
         return ""
 
     def is_complete(self, specs: Sequence[TensorSpec]) -> bool:

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
 import naiad.backend.worker
 from naiad.backend.python_exit import count_oom_kills, describe_exit
 from naiad.backend.python_log import LineSplitter, log_line
+from naiad.backend.worker.board import create_board
 from naiad.backend.worker.channel import Channel
 
 _PACKAGE_DIR = Path(naiad.backend.worker.__file__).parent
@@ -44,21 +45,21 @@ class WorkerProcess:
         *,
         model: str,
         transport_bytes: int,
-        is_cancelled: Callable[[int, int], bool],
     ) -> None:
-        """Start the process. `is_cancelled` answers the worker's question about (batch, position).
+        """Start the process.
 
         Raises OSError. The thread that calls this must outlive the process: Linux sends PR_SET_PDEATHSIG when the
         *thread* ends that made it.
         """
         self._model = model
-        self._is_cancelled = is_cancelled
         self._lines = LineSplitter()
         self._exit_fd = -1
         self._side_begun = b""
         self._oom_kills = count_oom_kills()
         self.gone = threading.Event()
         """Set when the process has ended and `exit_text` says how."""
+        self.settled = threading.Event()
+        """Set when it is gone and the health of its instance says so."""
         self.exit_text = ""
         self.kill_text = ""
         """Why the server has killed it, if it has."""
@@ -67,7 +68,8 @@ class WorkerProcess:
         self._output, their_output = os.pipe()
         blocks, their_blocks = socket.socketpair()
         self._side, their_side = socket.socketpair()
-        passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno())
+        self.board, their_board = create_board()
+        passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno(), their_board)
         self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, own=memoryview)
         try:
             self._process = subprocess.Popen(
@@ -83,7 +85,7 @@ class WorkerProcess:
             self.close()
             raise
         finally:
-            for descriptor in (their_read, their_write, their_output):
+            for descriptor in (their_read, their_write, their_output, their_board):
                 os.close(descriptor)
             their_blocks.close()
             their_side.close()
@@ -126,6 +128,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Release the lines of a process that has ended; nobody may be using its channel."""
         self.channel.close()
+        self.board.close()
         self._release()
 
     def _release(self) -> None:
@@ -206,9 +209,5 @@ class WorkerProcess:
             if kind == "log":
                 level, file, number, text, request_ids = values
                 log_line(self._model, int(level), str(file), int(number), str(text), str(request_ids))
-            elif kind == "cancelled":
-                batch, position = values
-                answer = b"true\n" if self._is_cancelled(batch, position) else b"false\n"
-                self._side.send(answer)
         except (ValueError, TypeError, OSError) as error:
             logging.getLogger(__name__).warning("worker %d of model '%s': %r", self.pid, self._model, error)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.worker.exchange import (
@@ -115,13 +115,16 @@ def describe_header(header: RequestHeader) -> dict[str, Any]:
     return notes
 
 
-class _ResponseShape:
+class ResponseShape:
+    """What a number in the table of a reply stands for."""
+
     __slots__ = ("has_sizes", "header", "is_sound", "payload_bytes", "problem", "rows", "spans")
 
-    def __init__(self, header: ResponseHeader, rules: OutputRules) -> None:
+    def __init__(self, header: ResponseHeader, rules: OutputRules, *, may_vary: bool) -> None:
+        """`may_vary`: outputs may be missing and have any shape."""
         self.header = header
-        self.problem = rules.problem_of(header.outputs)
-        self.is_sound = not self.problem and rules.is_complete(header.outputs)
+        self.problem = rules.datatype_problem_of(header.outputs) if may_vary else rules.problem_of(header.outputs)
+        self.is_sound = not self.problem and (may_vary or rules.is_complete(header.outputs))
         self.rows = rules.rows_of(header.outputs)
         self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.outputs)
         self.spans: list[tuple[int, int]] = []
@@ -136,12 +139,17 @@ class _ResponseShape:
 class ReplyDecoder:
     """Makes responses of the executed frames of one worker."""
 
+    may_vary: ClassVar[bool] = False
+    """Whether responses need not have all outputs nor the shapes of the configuration."""
+
     def __init__(self, model: str, version: str, rules: OutputRules) -> None:
         self._model = model
         self._rules = rules
         self._version = version
-        self._shapes: dict[int, _ResponseShape] = {}
-        self._failed = InferResponse(ResponseHeader(model, version, ()))
+        self._shapes: dict[int, ResponseShape] = {}
+        self.failed_header = ResponseHeader(model, version, ())
+        """Of responses without outputs."""
+        self._failed = InferResponse(self.failed_header)
 
     def decode(self, frame: Frame, requests: Sequence[InferRequest]) -> list[InferResponse]:
         """Return a response for each request; their data are views on the frame's payload. Raises ChannelError."""
@@ -184,7 +192,7 @@ class ReplyDecoder:
             self._amend(responses, extra)
         return responses
 
-    def _checked(self, shape: _ResponseShape, request: InferRequest, data: list[Buffer]) -> InferResponse:
+    def _checked(self, shape: ResponseShape, request: InferRequest, data: list[Buffer]) -> InferResponse:
         """Return the response with this data, or the error that stands for it."""
         specs = shape.header.outputs
         error = internal(shape.problem) if shape.problem else self._rules.missing(request, specs)
@@ -192,7 +200,7 @@ class ReplyDecoder:
             error = self._rules.wrong_rows(request, specs)
         if error is None:
             return InferResponse(shape.header, data)
-        return InferResponse(self._failed.header, error=error)
+        return InferResponse(self.failed_header, error=error)
 
     def _learn(self, extra: dict[str, Any]) -> None:
         try:
@@ -202,7 +210,8 @@ class ReplyDecoder:
                 specs = [
                     TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors
                 ]
-                self._shapes[number] = _ResponseShape(ResponseHeader(self._model, self._version, specs), self._rules)
+                header = ResponseHeader(self._model, self._version, specs)
+                self._shapes[number] = ResponseShape(header, self._rules, may_vary=self.may_vary)
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable headers: {error!r}") from None
 
@@ -210,7 +219,7 @@ class ReplyDecoder:
         try:
             for index, code, message in extra.get("errors", ()):
                 error = InferError(ErrorCode(code), str(message))
-                responses[index] = InferResponse(self._failed.header, error=error)
+                responses[index] = InferResponse(self.failed_header, error=error)
             for index, parameters in extra.get("parameters", ()):
                 responses[index].parameters = parameters
         except (LookupError, TypeError, ValueError) as error:

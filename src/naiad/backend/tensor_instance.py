@@ -6,7 +6,7 @@ A framework's adapter implements `run` and, if the framework can work on fixed b
 import abc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -58,6 +58,7 @@ class _Plan:
     __slots__ = (
         "columns",
         "dtypes",
+        "has_destinations",
         "header",
         "inputs",
         "is_large",
@@ -79,6 +80,8 @@ class _Plan:
             for _, _, dtype, shape in self.inputs
         )
         self.output_names = [output.name for output in layout.outputs]
+        # What is batched lies in one array, which has to be cut apart anyway.
+        self.has_destinations = count == 1 and layout.has_destinations
         self.staged: StagedRun | None = None
         self.targets: list[tuple[memoryview, int]] = []
         # What the last run returned; outputs like those need no second look.
@@ -119,6 +122,17 @@ class TensorInstance(Instance):
         are executed one by one, and only the faulty ones fail. Anything else that it raises is reported as a bug.
         """
 
+    def run_into(
+        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
+    ) -> Sequence[Array] | None:
+        """Do what `run` does, with outputs written to the client's memory, or return None where it cannot be done.
+
+        `destinations` has writable memory for some of the outputs; each of them must be returned as an array at the
+        beginning of its memory. Afterwards None makes the caller call `run` with the same `inputs`: so does whatever
+        fails here.
+        """
+        return None
+
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Return a run on fixed buffers for inputs of exactly these shapes, or None where `run` is better.
 
@@ -138,19 +152,19 @@ class TensorInstance(Instance):
             plan = self._find_plan(requests)
             if plan is None:
                 return self._execute_mixed(batch)
-        if plan.staged is not None:
-            staged_responses = self._execute_staged(batch, plan, plan.staged)
-            if staged_responses is not None:
-                return staged_responses
+        if plan.staged is not None and (responses := self._execute_staged(batch, plan, plan.staged)) is not None:
+            return responses
         inputs: dict[str, Array] = {}
         for name, position, dtype, shape in plan.inputs:
             data = requests[0].data[position] if count == 1 else _join([r.data[position] for r in requests])
             inputs[name] = _as_input(name, dtype, shape, data)
-        if plan.is_large and count == 1 and all(array.flags.owndata for array in inputs.values()):
+        if plan.is_large and count == 1 and _are_own(inputs):
             # All of it was copied: the received message need not stay in memory while the model runs.
             data = b""
             requests[0].data = ()
         batch.compute_start_ns = _now_ns()
+        if plan.has_destinations and (responses := self._execute_placed(batch, plan, inputs)) is not None:
+            return responses
         try:
             arrays = self.run(inputs, plan.output_names)
         except InferError as error:
@@ -163,6 +177,18 @@ class TensorInstance(Instance):
             plan.staged = None
             self._may_stage = False
         return self._scatter(plan, count, arrays)
+
+    def _execute_placed(self, batch: Batch, plan: _Plan, inputs: dict[str, Array]) -> Sequence[InferResponse] | None:
+        """Execute a single request with outputs where the client wants them; None when that cannot be done."""
+        destinations = batch.requests[0].destinations
+        arrays = self.run_into(inputs, plan.output_names, destinations) if destinations else None
+        if arrays is None or destinations is None:
+            return None
+        batch.compute_end_ns = _now_ns()
+        (response,) = self._scatter(plan, 1, arrays)
+        pairs = zip(plan.output_names, response.data, strict=True)
+        response.data = [b"" if name in destinations else data for name, data in pairs]
+        return [response]
 
     def _execute_one_by_one(self, batch: Batch) -> Sequence[InferResponse]:
         """Execute each request alone, so that only those fail whose inputs are refused."""
@@ -366,6 +392,10 @@ class TensorInstance(Instance):
             f"first dimension should be {rows}. The model has its batch size built in: set 'max_batch_size: 0', or "
             "export it with a free first dimension"
         )
+
+
+def _are_own(inputs: Mapping[str, Array]) -> bool:
+    return all(array.flags.owndata for array in inputs.values())
 
 
 def _as_input(name: str, dtype: Dtype | None, shape: Shape, data: Buffer) -> Array:

@@ -96,7 +96,7 @@ class InputSlot:
 class HeaderLayout:
     """A request header read with a configuration: made once per header, used for every request that has it."""
 
-    __slots__ = ("inputs", "outputs", "response_headers", "rows")
+    __slots__ = ("has_destinations", "inputs", "outputs", "response_headers", "rows")
 
     def __init__(self, table: TensorTable, header: RequestHeader) -> None:
         positions = {spec.name: position for position, spec in enumerate(header.inputs)}
@@ -109,6 +109,8 @@ class HeaderLayout:
                 self.inputs.append(InputSlot(config, position, config.to_model(tail)))
         wanted = {output.name for output in header.outputs}
         self.outputs: Sequence[TensorConfig] = [o for o in table.outputs if not wanted or o.name in wanted]
+        self.has_destinations = any(output.shared_memory is not None for output in header.outputs)
+        """The client has memory for outputs that it asks for."""
         self.rows = header.inputs[0].shape[0] if table.is_batching and header.inputs else 1
         self.response_headers: dict[tuple[Shape, ...], ResponseHeader] = {}
         """By the shapes of the outputs, in the order of `outputs`."""

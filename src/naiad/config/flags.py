@@ -20,6 +20,8 @@ class Kind(enum.Enum):
     BOOLEAN = "<boolean>"
     SWITCH = ""
     SETTING = "<name>,<setting>=<value>"
+    ADDRESS = "<address>"
+    MODE = "<octal>"
     ORIGIN = "<origin>"
     RESTRICTION = "<category>,...:<header>=<value>"
 
@@ -52,6 +54,7 @@ class Flag:
 _INTEGER, _STRING, _BOOLEAN, _FLOAT = Kind.INTEGER, Kind.STRING, Kind.BOOLEAN, Kind.FLOAT
 _OFF = ("false", "off", "0")
 _PORT = 65535
+_ADDRESS_FORMS = ": a name, an IPv4 or IPv6 address (:: for all), or unix:/path (naiad) for a Unix socket."
 _CATEGORIES = f"Categories: {', '.join(CATEGORIES)}."
 
 _SERVER = (
@@ -78,6 +81,12 @@ _SERVER = (
         target="process_count",
         minimum=1,
         maximum=256,
+    ),
+    Flag(
+        "unix-socket-mode",
+        Kind.MODE,
+        "naiad: permissions of Unix sockets, in octal; who may write may connect. 600 is the server's own user.",
+        target="unix_socket_mode",
     ),
 )
 
@@ -203,7 +212,12 @@ def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
 
 _HTTP = (
     Flag("allow-http", _BOOLEAN, "Serve HTTP.", target="http.allow"),
-    Flag("http-address", _STRING, "Address to listen on for HTTP.", target="http.address"),
+    Flag(
+        "http-address",
+        Kind.ADDRESS,
+        f"Address to listen on for HTTP{_ADDRESS_FORMS}",
+        target="http.address",
+    ),
     Flag("http-port", _INTEGER, "Port for HTTP; 0 for any.", target="http.port", minimum=0, maximum=_PORT),
     Flag("reuse-http-port", _BOOLEAN, "Let several servers share the HTTP port.", target="http.reuse_port"),
     Flag(
@@ -225,6 +239,28 @@ _HTTP = (
         _INTEGER,
         "naiad: largest body of a request in bytes, binary tensors included; larger ones get 413.",
         target="http.max_body_bytes",
+        minimum=1,
+    ),
+    Flag(
+        "http-max-header-size",
+        _INTEGER,
+        "naiad: largest request line and fields together over HTTP/1.1, in bytes; larger ones get 431.",
+        target="http.max_header_bytes",
+        minimum=1024,
+        maximum=2**24,
+    ),
+    Flag(
+        "http-max-header-count",
+        _INTEGER,
+        "naiad: most fields of a request over HTTP/1.1; more get 431.",
+        target="http.max_header_count",
+        minimum=8,
+    ),
+    Flag(
+        "http-max-pipelined-requests",
+        _INTEGER,
+        "naiad: how many requests of a connection may wait for their answers before the next is read.",
+        target="http.max_pipelined_requests",
         minimum=1,
     ),
     Flag(
@@ -260,22 +296,85 @@ _HTTP = (
     Flag("http-thread-count", _INTEGER, "Threads for HTTP; naiad has one event loop.", no_effect=True, minimum=1),
 )
 
+_KEEPALIVE = (
+    Flag(
+        "grpc-keepalive-time",
+        _INTEGER,
+        "Milliseconds without a byte from the peer after which it gets a PING. Times are kept to the second.",
+        target="grpc.keepalive_time_ms",
+        minimum=1,
+    ),
+    Flag(
+        "grpc-keepalive-timeout",
+        _INTEGER,
+        "Milliseconds to wait for the peer after a PING; then the connection is dropped.",
+        target="grpc.keepalive_timeout_ms",
+        minimum=1,
+    ),
+    Flag(
+        "grpc-keepalive-permit-without-calls",
+        _BOOLEAN,
+        "Send PINGs on connections without calls too, and let clients do so.",
+        target="grpc.keepalive_permit_without_calls",
+    ),
+    Flag(
+        "grpc-http2-max-pings-without-data",
+        _INTEGER,
+        "Most PINGs in a row without anything else sent; 0 for any number.",
+        target="grpc.max_pings_without_data",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-http2-min-recv-ping-interval-without-data",
+        _INTEGER,
+        "Milliseconds that clients must let pass between PINGs while nothing is answered.",
+        target="grpc.min_recv_ping_interval_ms",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-http2-max-ping-strikes",
+        _INTEGER,
+        "How many PINGs may come too soon before the connection is closed; 0 for any number.",
+        target="grpc.max_ping_strikes",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-max-connection-age",
+        _INTEGER,
+        "Milliseconds after which a client is asked to connect anew, give or take a tenth; 0 for never.",
+        target="grpc.max_connection_age_ms",
+        minimum=0,
+    ),
+    Flag(
+        "grpc-max-connection-age-grace",
+        _INTEGER,
+        "Milliseconds that calls may go on after that; 0 for any time.",
+        target="grpc.max_connection_age_grace_ms",
+        minimum=0,
+    ),
+)
+
 _GRPC = (
     Flag("allow-grpc", _BOOLEAN, "Serve gRPC.", target="grpc.allow"),
-    Flag("grpc-address", _STRING, "Address to listen on for gRPC.", target="grpc.address"),
+    Flag(
+        "grpc-address",
+        Kind.ADDRESS,
+        f"Address to listen on for gRPC{_ADDRESS_FORMS}",
+        target="grpc.address",
+    ),
     Flag("grpc-port", _INTEGER, "Port for gRPC; 0 for any.", target="grpc.port", minimum=0, maximum=_PORT),
     Flag("reuse-grpc-port", _BOOLEAN, "Let several servers share the gRPC port.", target="grpc.reuse_port"),
     Flag(
         "grpc-max-connections",
         _INTEGER,
-        "naiad: most open gRPC connections; further ones are closed with GOAWAY.",
+        "naiad: most open HTTP/2 connections of a port; further ones are closed with GOAWAY.",
         target="grpc.max_connections",
         minimum=1,
     ),
     Flag(
         "grpc-max-concurrent-streams",
         _INTEGER,
-        "naiad: most calls at a time on one connection.",
+        "naiad: most calls at a time on one HTTP/2 connection, gRPC and REST.",
         target="grpc.max_concurrent_streams",
         minimum=1,
     ),
@@ -286,6 +385,29 @@ _GRPC = (
         target="grpc.max_message_bytes",
         minimum=1,
         maximum=2**31 - 1,
+    ),
+    Flag(
+        "grpc-max-header-size",
+        _INTEGER,
+        "naiad: largest header list of a request over HTTP/2, in bytes, each field as 32 more; larger ones get 431.",
+        target="grpc.max_header_bytes",
+        minimum=1024,
+        maximum=2**24,
+    ),
+    Flag(
+        "grpc-max-resets-per-second",
+        _INTEGER,
+        "naiad: how many calls an HTTP/2 connection may reset a second, 20 times as many at once; more end it.",
+        target="grpc.max_resets_per_s",
+        minimum=1,
+    ),
+    Flag(
+        "grpc-max-control-frames-per-second",
+        _INTEGER,
+        "naiad: how many PING, SETTINGS and empty frames an HTTP/2 connection may send a second beside its calls, 10 "
+        "times as many at once; more end it.",
+        target="grpc.max_control_frames_per_s",
+        minimum=1,
     ),
     _forward_flag("grpc", "gRPC metadata"),
     Flag(
@@ -301,14 +423,7 @@ _GRPC = (
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
     Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),
     Flag("grpc-max-response-pool-size", _INTEGER, "Pooled response objects.", no_effect=True),
-    Flag("grpc-keepalive-time", _INTEGER, "Milliseconds between keepalive pings.", no_effect=True),
-    Flag("grpc-keepalive-timeout", _INTEGER, "Milliseconds to wait for a ping's answer.", no_effect=True),
-    Flag("grpc-keepalive-permit-without-calls", _BOOLEAN, "Keepalive pings without calls.", no_effect=True),
-    Flag("grpc-http2-max-pings-without-data", _INTEGER, "Pings sent without data.", no_effect=True),
-    Flag("grpc-http2-min-recv-ping-interval-without-data", _INTEGER, "Least time between pings.", no_effect=True),
-    Flag("grpc-http2-max-ping-strikes", _INTEGER, "Bad pings tolerated.", no_effect=True),
-    Flag("grpc-max-connection-age", _INTEGER, "Milliseconds that a connection may last.", only=("0",)),
-    Flag("grpc-max-connection-age-grace", _INTEGER, "Grace after that.", no_effect=True),
+    *_KEEPALIVE,
 )
 
 _ACCESS = (
@@ -332,7 +447,12 @@ _METRICS = (
     Flag("allow-metrics", _BOOLEAN, "Serve Prometheus metrics.", target="metrics.allow"),
     Flag("allow-cpu-metrics", _BOOLEAN, "Measure CPU and memory.", target="metrics.allow_cpu"),
     Flag("allow-gpu-metrics", _BOOLEAN, "Measure GPUs.", no_effect=True),
-    Flag("metrics-address", _STRING, "Address for metrics; that of HTTP by default.", target="metrics.address"),
+    Flag(
+        "metrics-address",
+        Kind.ADDRESS,
+        "Address for metrics; that of HTTP by default, or 127.0.0.1 when HTTP has a Unix socket.",
+        target="metrics.address",
+    ),
     Flag("metrics-port", _INTEGER, "Port for metrics; 0 for any.", target="metrics.port", minimum=0, maximum=_PORT),
     Flag(
         "metrics-interval-ms",
@@ -361,7 +481,7 @@ _BACKEND = (
     Flag("backend-directory", _STRING, "Directory of backend libraries; naiad's are packages.", no_effect=True),
     Flag("repoagent-directory", _STRING, "Directory of repository agents.", no_effect=True),
     Flag("cache-directory", _STRING, "Directory of response cache libraries.", no_effect=True),
-    Flag("cache-config", Kind.SETTING, "Response cache.", only=(), repeat=True),
+    Flag("cache-config", Kind.SETTING, "Response cache.", "cache_config", repeat=True),
     Flag("rate-limit", _STRING, "Rate limiter: off.", only=("off",)),
     Flag("rate-limit-resource", _STRING, "Resources of the rate limiter.", no_effect=True, repeat=True),
 )
@@ -376,7 +496,21 @@ _TRACING = (
 )
 
 _DEVICE = (
-    Flag("allow-client-shm", _BOOLEAN, "Shared memory of clients.", only=_OFF),
+    Flag(
+        "allow-client-shm",
+        _BOOLEAN,
+        "Let clients register shared memory: any object in /dev/shm that the server may read and write. Off unless "
+        "given.",
+        target="shared_memory.is_allowed",
+    ),
+    Flag(
+        "max-shared-memory-regions",
+        _INTEGER,
+        "naiad: most regions that are registered at a time; each holds a file descriptor.",
+        target="shared_memory.max_regions",
+        minimum=1,
+        maximum=32768,
+    ),
     Flag("pinned-memory-pool-byte-size", _INTEGER, "Pinned host memory for GPUs.", no_effect=True),
     Flag("cuda-memory-pool-byte-size", _STRING, "CUDA memory by device.", no_effect=True, repeat=True),
     Flag("cuda-virtual-address-size", _STRING, "CUDA addresses by device.", no_effect=True, repeat=True),
@@ -405,7 +539,7 @@ _DEPRECATED = (
         target="repository.auto_complete",
         negate=True,
     ),
-    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", only=("0",)),
+    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", "cache_size_bytes", minimum=0),
 )
 
 GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (

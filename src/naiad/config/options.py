@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.places import Place, is_one_port, problem_of_places
 from naiad.config.security import (
     GRPC_HEADER_PREFIX,
     AccessOptions,
@@ -65,6 +67,9 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
+    max_header_bytes: int = 32768
+    max_header_count: int = 128
+    max_pipelined_requests: int = 32
     header_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
@@ -83,7 +88,20 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    max_header_bytes: int = 65536
+    max_resets_per_s: int = 1000
+    max_control_frames_per_s: int = 200
     header_forward_pattern: str = ""
+    keepalive_time_ms: int = 7_200_000
+    keepalive_timeout_ms: int = 20_000
+    keepalive_permit_without_calls: bool = False
+    max_pings_without_data: int = 2
+    min_recv_ping_interval_ms: int = 300_000
+    max_ping_strikes: int = 2
+    max_connection_age_ms: int = 0
+    """0 for no limit."""
+    max_connection_age_grace_ms: int = 0
+    """0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +111,7 @@ class MetricsOptions:
     allow: bool = True
     allow_cpu: bool = True
     address: str = ""
-    """Empty: the address of HTTP."""
+    """Empty: the address of HTTP, or this machine alone when HTTP has a Unix socket."""
     port: int = 8002
     interval_ms: float = 2000.0
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -101,14 +119,25 @@ class MetricsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedMemoryOptions:
+    """Memory that clients share with the server."""
+
+    is_allowed: bool = False
+    """Clients may register regions."""
+    max_regions: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that `naiad serve` can be told."""
 
-    server_id: str = "naiad"
+    server_id: str = "triton"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
     process_count: int = 1
     """Server processes behind the same ports."""
+    unix_socket_mode: int = 0o600
+    """Permissions of the Unix sockets that the server makes."""
     log: LogOptions = field(default_factory=LogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
@@ -117,10 +146,42 @@ class ServerOptions:
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
+    shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
+    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Name of the response cache to its settings."""
+    cache_size_bytes: int = 0
+    """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()
     """Flags that were given and accepted, but have nothing to act on; the log says so once."""
+
+    @property
+    def most_connections(self) -> int:
+        """How many connections the limits allow, over all ports; HTTP/2 has its limit on each."""
+        http = self.http.max_connections + self.grpc.max_connections if self.http.allow else 0
+        own_grpc_port = self.grpc.allow and not is_one_port(self.http_place, self.grpc_place)
+        return http + (self.grpc.max_connections if own_grpc_port else 0)
+
+    @property
+    def http_place(self) -> Place:
+        """Where HTTP listens."""
+        http = self.http
+        return Place("http", http.allow, http.address, http.port, self.http_tls, self.access.http_restricted)
+
+    @property
+    def grpc_place(self) -> Place:
+        """Where gRPC listens."""
+        grpc = self.grpc
+        return Place("grpc", grpc.allow, grpc.address, grpc.port, self.grpc_tls, self.access.grpc_restricted)
+
+    @property
+    def metrics_place(self) -> Place:
+        """Where the metrics are, after the defaults have had their say."""
+        metrics, http = self.metrics, self.http.address
+        return Place(
+            "metrics", metrics.allow, metrics.address or ("127.0.0.1" if is_unix(http) else http), metrics.port
+        )
 
 
 _SECTIONS: Mapping[str, type] = {
@@ -132,6 +193,7 @@ _SECTIONS: Mapping[str, type] = {
     "http_tls": TlsOptions,
     "grpc_tls": TlsOptions,
     "access": AccessOptions,
+    "shared_memory": SharedMemoryOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -191,11 +253,13 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
     sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
+    cache_config = _cache_config(collected.get("cache_config", ()), values[""].get("cache_size_bytes", 0))
     no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
     return ServerOptions(
         **values[""],
         **sections,
-        backend_config=_backend_config(collected.get("backend_config", ())),
+        backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
+        cache_config=cache_config,
         no_effect=tuple(dict.fromkeys(no_effect)),
     )
 
@@ -230,6 +294,15 @@ def _parse_float(text: str) -> float:
     return value
 
 
+def _parse_mode(text: str) -> int:
+    if not 3 <= len(text) <= 4 or not set(text) <= set("01234567"):
+        raise ValueError("is not a file mode; write three octal digits such as 660")
+    mode = int(text, 8)
+    if mode > 0o777:
+        raise ValueError("has bits beyond 777")
+    return mode
+
+
 def _parse_setting(text: str) -> str:
     if "=" not in text:
         raise ValueError(f"has no setting; write {Kind.SETTING.value} or <setting>=<value>")
@@ -243,6 +316,8 @@ _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.BOOLEAN: _parse_boolean,
     Kind.SWITCH: lambda _: True,
     Kind.SETTING: _parse_setting,
+    Kind.ADDRESS: check_address,
+    Kind.MODE: _parse_mode,
     Kind.ORIGIN: check_origin,
     Kind.RESTRICTION: str,
 }
@@ -273,14 +348,23 @@ def _listed(values: Sequence[str]) -> str:
     return ", ".join(f"'{value}'" for value in values)
 
 
-def _backend_config(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Split `[<backend>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
+def _cache_config(texts: Sequence[str], size_bytes: int) -> dict[str, dict[str, str]]:
+    """Return the settings of the cache. Triton: --response-cache-byte-size means local,size."""
+    if size_bytes and texts:
+        raise OptionError("--response-cache-byte-size and --cache-config exclude each other; use --cache-config")
+    if size_bytes:
+        return {"local": {"size": str(size_bytes)}}
+    return _named_settings("cache-config", texts)
+
+
+def _named_settings(flag: str, texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Split `[<name>,]<setting>=<value>`; a comma after the first `=` belongs to the value."""
     config: dict[str, dict[str, str]] = {}
     for text in texts:
         left, _, value = text.partition("=")
         backend, _, setting = left.rpartition(",")
         if not setting:
-            raise OptionError(f"--backend-config: '{text}' names no setting; write <backend>,<setting>=<value>")
+            raise OptionError(f"--{flag}: '{text}' names no setting; write <name>,<setting>=<value>")
         config.setdefault(backend, {})[setting] = value
     return config
 
@@ -332,17 +416,8 @@ def _check(options: ServerOptions) -> None:
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
-    enabled = [
-        (options.http.port, "--http-port", options.http.allow),
-        (options.grpc.port, "--grpc-port", options.grpc.allow),
-        (options.metrics.port, "--metrics-port", options.metrics.allow),
-    ]
-    seen: dict[int, str] = {}
-    for port, name, allowed in enabled:
-        if not allowed or port == 0:
-            continue
-        if port in seen:
-            raise OptionError(f"{seen[port]} and {name} are both {port}; give them different ports")
-        seen[port] = name
+    places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place)
+    if places:
+        raise OptionError(places)
     if not (options.http.allow or options.grpc.allow):
         raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")

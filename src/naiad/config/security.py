@@ -59,6 +59,14 @@ class TlsOptions:
         """Whether the endpoint speaks TLS."""
         return self.use_ssl or self.use_ssl_mutual
 
+    def is_at_least(self, other: "TlsOptions") -> bool:
+        """Tell whether these options keep everybody out whom `other` keeps out."""
+        if not other.is_on:
+            return True
+        return self.is_on and (
+            not other.use_ssl_mutual or (self.use_ssl_mutual and self.root_cert == other.root_cert)
+        )
+
     @property
     def files(self) -> tuple[str, ...]:
         """The files that TLS is made of."""

@@ -6,6 +6,7 @@ All problems come at once, each at its place when the configuration was read fro
 from collections.abc import Collection
 
 from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance_group_problems
+from naiad.config.execution import server_inputs
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
 from naiad.config.pbtxt import ParsedConfig, map_path
@@ -268,7 +269,7 @@ def _check_warmup(findings: Findings) -> None:
     if config.HasField("ensemble_scheduling"):
         return
     known = [tensor.name for tensor in config.input]
-    controls = [control.name for control in config.sequence_batching.control_input]
+    controls = sorted(server_inputs(config))
     for index, sample in enumerate(config.model_warmup):
         path = f"model_warmup[{index}]"
         if sample.batch_size > max(config.max_batch_size, 1):

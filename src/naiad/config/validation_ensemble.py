@@ -3,10 +3,25 @@
 from collections.abc import Mapping, Sequence
 
 from naiad.config.findings import Findings
-from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
+from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelEnsembling, ModelInput, ModelOutput
 from naiad.config.pbtxt import ParsedConfig, map_path
 from naiad.config.problem import Problem
 from naiad.config.suggestion import nearest
+
+CONDITION_PREFIX = "run_if."
+"""`parameters { key: "run_if.MODEL" value { string_value: "TENSOR" } }`: the step of MODEL runs if TENSOR is true."""
+
+
+def condition_of(config: ModelConfig, step: ModelEnsembling.Step) -> str:
+    """Return the ensemble tensor that decides whether a step runs; "" for always."""
+    key = CONDITION_PREFIX + step.model_name
+    return config.parameters[key].string_value if key in config.parameters else ""
+
+
+def tensors_read(config: ModelConfig, step: ModelEnsembling.Step) -> set[str]:
+    """Return the ensemble tensors that a step waits for."""
+    condition = condition_of(config, step)
+    return {*step.input_map.values(), condition} if condition else set(step.input_map.values())
 
 
 def check_ensemble(findings: Findings) -> None:
@@ -41,7 +56,7 @@ def _check_flow(findings: Findings) -> None:
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
     writers = _find_writers(findings, inputs)
-    read = {tensor for step in steps for tensor in step.input_map.values()}
+    read = {tensor for step in steps for tensor in tensors_read(config, step)}
     for index, tensor in enumerate(config.input):
         if tensor.name not in read:
             findings.error_as_is(
@@ -60,7 +75,31 @@ def _check_flow(findings: Findings) -> None:
     for name, path in writers.items():
         if name not in read and name not in outputs:
             findings.error_as_is(f"ensemble tensor '{name}' is unused in ensemble '{config.name}'", path)
+    _check_conditions(findings, [*inputs, *writers])
     _check_order(findings, inputs, writers)
+
+
+def _check_conditions(findings: Findings, tensors: Sequence[str]) -> None:
+    """Check that every condition names a model of a step and a tensor of the ensemble."""
+    config = findings.config
+    conditions = {CONDITION_PREFIX + step.model_name for step in config.ensemble_scheduling.step}
+    for key, value in sorted(config.parameters.items()):
+        if not key.startswith(CONDITION_PREFIX):
+            continue
+        if key not in conditions:
+            findings.error_as_is(
+                f"condition '{key}' of ensemble '{config.name}' names no model of a step",
+                map_path("parameters", key),
+                expected="one of " + ", ".join(sorted(conditions)),
+                suggestion=nearest(key, conditions),
+            )
+        elif value.string_value not in tensors:
+            findings.error_as_is(
+                f"condition '{key}' of ensemble '{config.name}' names '{value.string_value}', no tensor of it",
+                map_path("parameters", key),
+                expected="one of " + ", ".join(sorted(tensors)),
+                suggestion=nearest(value.string_value, tensors),
+            )
 
 
 def _find_writers(findings: Findings, inputs: set[str]) -> dict[str, str]:
@@ -85,7 +124,7 @@ def _check_order(findings: Findings, inputs: set[str], writers: Mapping[str, str
     """Run the steps in thought; those that can never start lack a tensor or wait for each other."""
     waiting = dict(enumerate(findings.config.ensemble_scheduling.step))
     available = set(inputs)
-    while ready := [i for i, step in waiting.items() if available.issuperset(step.input_map.values())]:
+    while ready := [i for i, step in waiting.items() if available.issuperset(tensors_read(findings.config, step))]:
         for index in ready:
             available.update(waiting.pop(index).output_map.values())
     for index, step in waiting.items():

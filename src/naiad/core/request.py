@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from naiad.core.execution_times import ExecutionTimes
     from naiad.core.response import InferResponse
 
 ParameterValue: TypeAlias = str | int | float | bool
@@ -48,6 +49,7 @@ class RequestHeader:
         "binary_output_default",
         "execution",
         "inputs",
+        "is_plain",
         "layout",
         "model_name",
         "model_version",
@@ -97,6 +99,10 @@ class RequestHeader:
         """Streams: send the final response of a decoupled model also when it has no outputs."""
         self.shared_memory = shared_memory or {}
         """Input name to region, for inputs whose data does not travel on the wire."""
+        self.is_plain = not self.shared_memory and not any(
+            output.classification or output.shared_memory is not None for output in self.outputs
+        )
+        """Every tensor travels as it is: nothing lies in shared memory, no classes are wanted."""
         self.admission: object | None = None
         self.execution: Any = None
         self.layout: RequestHeader | None = None
@@ -112,6 +118,7 @@ class InferRequest:
         "cancelled",
         "context",
         "data",
+        "destinations",
         "header",
         "id",
         "is_congested",
@@ -120,6 +127,7 @@ class InferRequest:
         "on_response",
         "sequence",
         "shape_key",
+        "times",
     )
 
     def __init__(
@@ -143,6 +151,9 @@ class InferRequest:
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.cancelled = False
+        self.destinations: Mapping[str, memoryview] | None = None
+        """Output name to writable memory, for outputs that an instance may put there itself; the data of such an
+        output is then empty in its response. An instance may ignore it: what is answered as usual gets copied."""
         self.is_congested = False
         """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
         it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
@@ -151,10 +162,12 @@ class InferRequest:
         """Rows: the first dimension for batching models, otherwise 1."""
         self.shape_key: object = None
         """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
-        self.model: object = None
+        self.model: Any = None
         """The served model version that admitted the request."""
         self.lane: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        self.times: ExecutionTimes | None = None
+        """Set by whoever wants to know when the request was executed."""
         self.sequence: Any = None
         """Set by a sequence scheduler: the live sequence that the request belongs to."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import InferError, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, decode_bytes_elements
 
@@ -90,12 +90,6 @@ class AdmissionRules:
             seen.add(output.name)
             if output.name not in self._outputs:
                 raise invalid_argument(f"unexpected inference output '{output.name}' for model '{self._model_name}'")
-            if output.shared_memory is not None:
-                raise unsupported(f"shared memory for output '{output.name}' is not supported yet")
-            if output.classification:
-                raise unsupported(f"classification of output '{output.name}' is not supported yet")
-        if header.shared_memory:
-            raise unsupported("shared memory for inputs is not supported yet")
 
     def _check_input_set(self, header: RequestHeader) -> None:
         names = [spec.name for spec in header.inputs]

@@ -77,7 +77,6 @@ def finish_config(
 def _refuse_unsupported(config: ModelConfig) -> None:
     """Refuse what would change answers if it were left out; warn of what only costs time."""
     refused = {
-        "ensemble_scheduling": config.HasField("ensemble_scheduling"),
         "iterative_sequence": config.sequence_batching.iterative_sequence,
         "batch_input": bool(config.batch_input),
         "batch_output": bool(config.batch_output),
@@ -86,10 +85,3 @@ def _refuse_unsupported(config: ModelConfig) -> None:
     for field, is_set in refused.items():
         if is_set:
             raise unsupported(f"model '{config.name}': '{field}' is not supported by this server yet; remove it")
-    ignored = {
-        "model_warmup": bool(config.model_warmup),
-        "response_cache": config.response_cache.enable,
-    }
-    for field, is_set in ignored.items():
-        if is_set:
-            _log.warning("model '%s': '%s' has no effect in this server yet", config.name, field)

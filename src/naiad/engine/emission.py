@@ -10,7 +10,8 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.telemetry.response_statistics import Outcome, ResponseStatistics
+from naiad.telemetry import response_statistics
+from naiad.telemetry.response_statistics import EMPTY, SUCCESS, ResponseStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ class Emission:
         self._statistics = statistics
         self._on_final = on_final
         self._open: dict[int, _Open] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._loop_thread = 0
 
     def bind_loop_thread(self) -> None:
@@ -76,7 +78,7 @@ class Emission:
         # hot: once a response
         key = id(request)
         now_ns = time.monotonic_ns()
-        with self._changed:
+        with self._lock:  # twice as fast as by way of the condition
             entry = self._open.get(key)
             # The request itself is compared: an id may be another request's by now.
             if entry is None or entry.request is not request:
@@ -84,7 +86,10 @@ class Emission:
                 return
             # Counted before it is on its way: whoever has the response finds it in the statistics. Its outputs are
             # ready, so putting them together takes no time.
-            outcome = _outcome(request, response)
+            if response.error is None and not request.cancelled:
+                outcome = EMPTY if response.empty_final else SUCCESS
+            else:
+                outcome = _failed_outcome(request, response)
             self._statistics.record(entry.response_count, outcome, entry.since_ns, now_ns, now_ns)
             entry.response_count += 1
             entry.since_ns = now_ns
@@ -125,10 +130,6 @@ class Emission:
         return len(left)
 
 
-def _outcome(request: InferRequest, response: InferResponse) -> Outcome:
-    error = response.error
-    if request.cancelled or (error is not None and error.code is ErrorCode.CANCELLED):
-        return Outcome.CANCEL
-    if error is not None:
-        return Outcome.FAIL
-    return Outcome.EMPTY if response.empty_final else Outcome.SUCCESS
+def _failed_outcome(request: InferRequest, response: InferResponse) -> int:
+    is_cancelled = response.error is not None and response.error.code is ErrorCode.CANCELLED
+    return response_statistics.CANCEL if is_cancelled or request.cancelled else response_statistics.FAIL

@@ -11,14 +11,19 @@ from naiad.core.errors import InferError, invalid_argument, not_found, unavailab
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.tensor import TensorSpec
-from naiad.engine.served_model import ServedModel
+from naiad.engine.served import Served
+from naiad.engine.tensor_exchange import TensorExchange
+from naiad.memory.regions import SharedMemory
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import VersionStatistics
 
 EXTENSIONS = (
+    "classification",
     "model_repository",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -48,11 +53,13 @@ class Engine:
     `publish` replaces the table of ready versions as a whole, so a look-up on the loop needs no lock.
     """
 
-    def __init__(self, *, server_id: str, metrics: Registry) -> None:
+    def __init__(self, *, server_id: str, metrics: Registry, shared_memory: SharedMemory | None = None) -> None:
         self._server_id = server_id
         self._metrics = metrics
+        self.shared_memory = shared_memory or SharedMemory()
+        """The regions that clients have registered."""
         self._catalog: Catalog | None = None
-        self._table: dict[str, dict[str, ServedModel]] = {}
+        self._table: dict[str, dict[str, Served]] = {}
         self._ready_to_serve = False
         self.is_draining = False
 
@@ -60,9 +67,9 @@ class Engine:
         """Connect the repository; called once, before the frontends start."""
         self._catalog = catalog
 
-    def publish(self, ready: Mapping[str, Mapping[int, ServedModel]]) -> None:
+    def publish(self, ready: Mapping[str, Mapping[int, Served]]) -> None:
         """Replace the set of versions that take requests: model name to version to served model."""
-        table: dict[str, dict[str, ServedModel]] = {}
+        table: dict[str, dict[str, Served]] = {}
         for name, versions in ready.items():
             if versions:
                 row = {str(version): served for version, served in versions.items()}
@@ -87,14 +94,28 @@ class Engine:
         served = row.get(header.model_version) if row is not None else None
         if served is None:
             raise self._missing(header.model_name, header.model_version)
-        served.submit(request)
+        if header.is_plain:
+            served.submit(request)
+        else:
+            self._submit_exchanged(request, served)
+
+    def _submit_exchanged(self, request: InferRequest, served: Served) -> None:
+        """Submit a request with tensors in shared memory or with classes for an answer."""
+        # Triton: a region that is not there wins over wrong shapes.
+        exchange = TensorExchange(request, served, self.shared_memory)
+        try:
+            served.submit(request)
+        except InferError:
+            exchange.release()
+            raise
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a submitted request: drop it when it waits, mark it when it executes."""
-        if isinstance(request.model, ServedModel):
-            request.model.cancel(request)
+        served: Served | None = request.model
+        if served is not None:
+            served.cancel(request)
 
-    def served(self, name: str, version: str = "") -> ServedModel:
+    def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""
         row = self._table.get(name)
         found = row.get(version) if row is not None else None

@@ -11,6 +11,8 @@ from naiad.core.ports import Loop, TimerHandle
 from naiad.engine.batch_source import BatchSource
 
 _HEALTH_POLL_S = 0.05
+_EXIT_POLL_S = 0.002
+"""How often a process that has closed its lines is asked how it has died."""
 _LARGE_BATCH_BYTES = 1 << 20
 """Handing over more than this would hold the loop up; a thread does it."""
 _AWAKE_NS = 150_000
@@ -40,6 +42,7 @@ class InstanceOnLoop:
         self._watched_fd = -1
         self._watched_incarnation = -1
         self._timer: TimerHandle | None = None
+        self._exit_timer: TimerHandle | None = None
         # On one core the other process could not even begin before the loop sleeps.
         self._may_stay_awake = usable_cores() > 1
         self._awake_credit = 0
@@ -65,7 +68,7 @@ class InstanceOnLoop:
 
     def _pump(self) -> None:
         """Begin the next batch, if there is one and none is running."""
-        if self._batch is not None or self._ended.is_set():
+        if self._batch is not None or self._exit_timer is not None or self._ended.is_set():
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -119,22 +122,39 @@ class InstanceOnLoop:
 
     def _on_readable(self) -> None:
         batch = self._batch
-        if batch is None:
+        if batch is None and not self._instance.is_busy:
             # The other process has died between two batches; `health` tells.
             self._unwatch()
             self._pump()
             return
         try:
             responses = self._instance.finish()
-            if responses is None:
-                return
         except Exception as error:
             self._batch = None
-            self._unwatch()
+            if not self._instance.is_busy:
+                self._unwatch()
+            if batch is None:
+                raise  # it has no business to
             self._model.fail(batch, error, on_loop=True)
         else:
+            if responses is None or batch is None:
+                self._after_some()
+                return
             self._batch = None
             self._model.complete(batch, responses, on_loop=True)
+        self._pump()
+
+    def _after_some(self) -> None:
+        """Go on after responses of a decoupled model, or after the end of the other process."""
+        if self._instance.is_silent:
+            self._unwatch()
+            self._exit_timer = self._loop.call_later(_EXIT_POLL_S, self._look_for_exit)
+        elif self._ended.is_set() and not self._instance.is_busy:
+            self._unwatch()
+
+    def _look_for_exit(self) -> None:
+        self._exit_timer = None
+        self._on_readable()
         self._pump()
 
     def _execute_elsewhere(self, batch: Batch) -> None:
@@ -145,10 +165,13 @@ class InstanceOnLoop:
 
     def _after_elsewhere(self) -> None:
         self._batch = None
+        if self._instance.is_busy:
+            self._watch()
         self._pump()
 
     def _wait_for_health(self) -> None:
-        self._unwatch()
+        if not self._instance.is_busy:
+            self._unwatch()
         if self._model.tend_unhealthy(self):
             self._timer = self._loop.call_later(_HEALTH_POLL_S, self._pump)
         else:
@@ -168,5 +191,7 @@ class InstanceOnLoop:
             self._watched_fd = self._watched_incarnation = -1
 
     def _end(self) -> None:
-        self._unwatch()
+        # What is open goes on being answered.
+        if not self._instance.is_busy:
+            self._unwatch()
         self._ended.set()

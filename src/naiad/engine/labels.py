@@ -35,4 +35,6 @@ def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[s
         raise invalid_argument(f"{where} cannot be read: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise invalid_argument(f"{where} is not UTF-8 text: {error}") from error
-    return text.splitlines()
+    # Not splitlines(): a label may hold what that takes for the end of a line.
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]

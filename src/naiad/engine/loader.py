@@ -1,8 +1,9 @@
 """Loading: from a model's files to a version that serves."""
 
+import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +11,26 @@ from pathlib import Path
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.problem import raise_problems
+from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.core.errors import invalid_argument, unsupported
+from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.ports import Loop
+from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.labels import read_labels
+from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
+from naiad.engine.warmup import WarmUp
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
+
+_log = logging.getLogger(__name__)
 
 _CREATING_THREADS = 16
 """Most instances of one version that are created at the same time."""
@@ -37,12 +47,20 @@ class ModelLoader:
         usable_cores: int,
         auto_complete: bool = True,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        router: Router | None = None,
+        response_store: ResponseStore | None = None,
     ) -> None:
+        """`router` is how ensembles reach their members; without one they cannot be loaded.
+
+        `response_store` is the cache of the models that ask for one.
+        """
         self._loop = loop
         self._backends = backends
         self._usable_cores = usable_cores
         self._auto_complete = auto_complete
         self._backend_config = backend_config or {}
+        self._router = router
+        self._response_store = response_store
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -59,25 +77,69 @@ class ModelLoader:
         config = prepare_config(parsed, entry, files, self._backends.names())
         return ModelPlan(entry, config, versions, parsed)
 
-    def load(self, plan: ModelPlan, version: int) -> ServedModel:
+    def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
 
         Raises InferError; nothing is left behind then.
         """
         start_ns = time.monotonic_ns()
+        is_ensemble = plan.config.HasField("ensemble_scheduling")
+        served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
+        if served.config.response_cache.enable:
+            served = self._cached(served)
+        served.load_duration_ns = time.monotonic_ns() - start_ns
+        return served
+
+    def _cached(self, served: Served) -> Served:
+        if self._response_store is not None:
+            return CachedModel(served, self._response_store)
+        _log.warning(
+            "model '%s' has 'response_cache { enable: true }', but the server has no cache: start it with "
+            "--cache-config local,size=BYTES",
+            served.name,
+        )
+        return served
+
+    def _load_model(self, plan: ModelPlan, version: int) -> Served:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
         model = backend.load(context)
         instances: list[Instance] = []
         try:
-            instances = _create_instances(model, instance_specs(context.config))
-            served = self._serve(context, backend, model, instances, labels)
+            warm_up = WarmUp(context).run if context.config.model_warmup else None
+            instances = _create_instances(model, instance_specs(context.config), warm_up)
+            return self._serve(context, backend, model, instances, labels)
         except BaseException:
             _close(instances, model)
             raise
-        served.load_duration_ns = time.monotonic_ns() - start_ns
-        return served
+
+    def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
+        """Hold an ensemble against its members, which are loaded. Raises InferError."""
+        router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
+        if router is None:
+            raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
+        members: dict[str, ModelConfig] = {}
+        for step in config.ensemble_scheduling.step:
+            version_text = "" if step.model_version < 0 else str(step.model_version)
+            try:
+                members[step.model_name] = router.served(step.model_name, version_text).config
+            except InferError as error:
+                raise invalid_argument(
+                    f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version. Model "
+                    f"'{step.model_name}' loading failed with error: {error.message}"
+                ) from None
+        raise_problems(ensemble_member_problems(config, members, plan.source))
+        return EnsembleModel(
+            name=config.name,
+            version=version,
+            config=config,
+            members=members,
+            router=router,
+            statistics=ModelStatistics(config.name, str(version)),
+            loop=self._loop,
+            labels=read_labels(config, plan.entry.model_dir),
+        )
 
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
         context = ModelContext(
@@ -137,12 +199,25 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     return specs
 
 
-def _create_instances(model: Model, specs: Sequence[InstanceSpec]) -> list[Instance]:
-    """Create all instances, several at a time; when one fails, none is left."""
+def _create_instances(
+    model: Model, specs: Sequence[InstanceSpec], warm_up: Callable[[Instance, InstanceSpec], None] | None
+) -> list[Instance]:
+    """Create all instances, several at a time, and warm each one up; when one fails, none is left."""
+
+    def create(spec: InstanceSpec) -> Instance:
+        instance = model.create_instance(spec)
+        if warm_up is not None:
+            try:
+                warm_up(instance, spec)
+            except BaseException:
+                instance.close()
+                raise
+        return instance
+
     if len(specs) == 1:
-        return [model.create_instance(specs[0])]
+        return [create(specs[0])]
     with ThreadPoolExecutor(min(len(specs), _CREATING_THREADS), thread_name_prefix="instance") as pool:
-        futures = [pool.submit(model.create_instance, spec) for spec in specs]
+        futures = [pool.submit(create, spec) for spec in specs]
     failures = [error for future in futures if (error := future.exception()) is not None]
     if failures:
         for future in futures:

@@ -3,7 +3,7 @@
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
@@ -47,14 +47,14 @@ class ServedModel:
         scheduler: Scheduler,
         statistics: ModelStatistics,
         loop: Loop,
-        labels: "dict[str, Sequence[str]] | None" = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
         sequence_tensors: SequenceTensors | None = None,
     ) -> None:
         self.name = name
         self.version = str(version)
         self.config = config
         self.statistics = statistics
-        self.labels = labels or {}
+        self.labels: Mapping[str, Sequence[str]] = labels or {}
         """Output name to class labels, one a line of the label file."""
         self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
@@ -135,6 +135,10 @@ class ServedModel:
         if queued:
             error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
             self._drop([(request, error), *others])
+        else:
+            for instance in self._instances:
+                if isinstance(instance, RemoteInstance):
+                    instance.mark(request)
         if idle is not None:
             idle.wake()
 
@@ -369,6 +373,7 @@ class ServedModel:
             return
         batch.exec_end_ns = end_ns = _now_ns()
         self.statistics.record_batch(batch, responses, end_ns)
+        _tell_times(batch)
         self._executing_ended(batch)
         self._deliver(batch.requests, responses, on_loop=on_loop)
 
@@ -381,6 +386,7 @@ class ServedModel:
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch(batch, (), end_ns)
+        _tell_times(batch)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
@@ -397,6 +403,7 @@ class ServedModel:
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch_failure(batch, end_ns)
+        _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         if self._emission is not None:
             self._emission.fail(batch.requests, response)
@@ -412,3 +419,13 @@ class ServedModel:
         for driver in self._idle:
             driver.wake_now()
         self._idle.clear()
+
+
+def _tell_times(batch: Batch) -> None:
+    for request in batch.requests:
+        times = request.times
+        if times is not None:
+            times.exec_start_ns = batch.exec_start_ns
+            times.compute_start_ns = batch.compute_start_ns
+            times.compute_end_ns = batch.compute_end_ns
+            times.exec_end_ns = batch.exec_end_ns

@@ -68,6 +68,22 @@ class Restrictions:
         return None if hmac.compare_digest(field(name) or b"", value) else refusal
 
 
+class Closed:
+    """Refuses every gRPC call: the port does not serve gRPC."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason` goes to the peer."""
+        self._refusal = Refusal(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
+
+    def concerns(self, category: str) -> bool:
+        """Every category."""
+        return True
+
+    def refusal(self, category: str, field: FindField) -> Refusal | None:
+        """Return the refusal."""
+        return self._refusal
+
+
 class AllOf:
     """Several rules; the first that refuses counts."""
 

@@ -84,6 +84,15 @@ class _Annotated:
     def on_disconnect(self, callback: Callable[[], object] | None) -> None:
         self._exchange.on_disconnect = callback
 
+    @property
+    def on_congestion(self) -> Callable[[bool], object] | None:
+        """What is called when the peer does not take a streamed answer, and when it does again."""
+        return self._exchange.on_congestion
+
+    @on_congestion.setter
+    def on_congestion(self, callback: Callable[[bool], object] | None) -> None:
+        self._exchange.on_congestion = callback
+
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Answer with a complete body."""
         self._exchange.respond(status, (*headers, *self._more), parts)

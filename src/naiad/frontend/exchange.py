@@ -43,6 +43,9 @@ class HttpExchange(Protocol):
     """Monotonic time at which the request was complete."""
     on_disconnect: Callable[[], object] | None
     """Set by the route: called without arguments when the peer goes away before the answer."""
+    on_congestion: Callable[[bool], object] | None
+    """Set by the route of a streamed answer: called with true when the peer does not take what was sent, and with
+    false when it has. A peer that leaves too much is dropped, which `on_disconnect` tells."""
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Answer with a complete body; the transport adds Content-Length (and Date where it must)."""

@@ -11,6 +11,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
 from naiad.frontend.grpc_stream import InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.protocol import control_grpc
@@ -42,6 +43,7 @@ class InferenceGrpcService:
             _SERVICE + "RepositoryModelLoad": self._model_load,
             _SERVICE + "RepositoryModelUnload": self._model_unload,
             "/grpc.health.v1.Health/Check": self._health_check,
+            **{_SERVICE + name: call for name, call in SharedMemoryCalls(engine.shared_memory).handlers().items()},
         }
 
     # --- called by the transport -----------------------------------------------------------------------------

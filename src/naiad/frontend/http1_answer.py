@@ -74,4 +74,7 @@ def gather(head: bytes, parts: Sequence[Buffer], length: int) -> list[Buffer]:
 def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
     """Return the parts as one chunk of the chunked coding; nothing for an empty one, which would end the body."""
     length = sum(map(len, parts))
-    return [b"%x\r\n" % length, *parts, b"\r\n"] if length else []
+    if not length:
+        return []
+    buffers = [b"%x\r\n" % length, *parts, b"\r\n"]
+    return [b"".join(buffers)] if length <= _COPY_LIMIT_BYTES else buffers

@@ -120,12 +120,16 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._is_write_paused = True
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self.restart_clock()
+        if self._exchanges:
+            self._exchanges[0].set_congested(True)
         self._update_reading()
 
     def resume_writing(self) -> None:
         """The peer has taken most of what was unsent."""
         self._is_write_paused = False
         self.restart_clock()
+        if self._exchanges:
+            self._exchanges[0].set_congested(False)
         self._update_reading()
 
     # --- receiving ----------------------------------------------------------------------------------------------
@@ -328,12 +332,28 @@ class Http1Connection(asyncio.BufferedProtocol):
             if exchange.held:
                 self._send(exchange.held)
                 exchange.held = []
+                exchange.held_bytes = 0
             if not exchange.done:
+                exchange.set_congested(self._is_write_paused)
                 return
             exchanges.popleft()
             if not exchange.keep_alive:
                 self._end()
                 return
+
+    def streamed(self, exchange: Http1Exchange, byte_count: int) -> None:
+        """Have a stream wait whose pieces pile up; drop a peer that has left too much."""
+        if exchange is self._exchanges[0]:
+            if not self._is_write_paused:
+                return
+            unsent_bytes = self._transport.get_write_buffer_size()
+        else:
+            exchange.held_bytes += byte_count
+            exchange.set_congested(exchange.held_bytes > self._limits.write_buffer_bytes)
+            unsent_bytes = sum([waiting.held_bytes for waiting in self._exchanges])
+        if unsent_bytes > self._limits.streamed_bytes and not self._transport.is_closing():
+            _log.warning("dropped a client that left %d bytes of streamed answers", unsent_bytes)
+            self.abort()
 
     def _send(self, buffers: list[Buffer]) -> None:
         if self._is_consuming:

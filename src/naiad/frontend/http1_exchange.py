@@ -20,6 +20,9 @@ class AnswerSink(Protocol):
     def emit(self, exchange: "Http1Exchange", buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of an answer, or hold it until it is its turn."""
 
+    def streamed(self, exchange: "Http1Exchange", byte_count: int) -> None:
+        """See to the back pressure after a piece of a streamed answer."""
+
 
 class Http1Exchange:
     """One request that waits for its answer; answers leave in the order of the requests."""
@@ -27,14 +30,17 @@ class Http1Exchange:
     __slots__ = (
         "_connection",
         "_is_chunked",
+        "_is_congested",
         "_is_http_1_0",
         "arrival_ns",
         "body",
         "done",
         "headers",
         "held",
+        "held_bytes",
         "keep_alive",
         "method",
+        "on_congestion",
         "on_disconnect",
         "path",
     )
@@ -43,6 +49,7 @@ class Http1Exchange:
         self._connection: AnswerSink | None = connection
         self._is_http_1_0 = head.is_http_1_0
         self._is_chunked = False
+        self._is_congested = False
         self.method = head.method
         self.path = head.path
         self.headers = head.headers
@@ -50,8 +57,11 @@ class Http1Exchange:
         self.body = body
         self.arrival_ns = arrival_ns
         self.on_disconnect: Callable[[], object] | None = None
+        self.on_congestion: Callable[[bool], object] | None = None
         self.held: list[Buffer] = []
         """Pieces of the answer that wait for the answers before it."""
+        self.held_bytes = 0
+        """Those of them that were streamed."""
         self.done = False
 
     @property
@@ -92,12 +102,20 @@ class Http1Exchange:
         if self._connection is not None and not self.done and self.method != "HEAD":
             buffers = chunk(parts) if self._is_chunked else list(parts)
             self._connection.emit(self, buffers, done=False)
+            self._connection.streamed(self, sum(map(len, buffers)))
+
+    def set_congested(self, is_congested: bool) -> None:
+        """Tell whoever works on a streamed answer whether the peer takes it."""
+        if is_congested is not self._is_congested and not self.done:
+            self._is_congested = is_congested
+            if self.on_congestion is not None:
+                self.on_congestion(is_congested)
 
     def end(self) -> None:
         """End a streamed answer."""
         if self._connection is not None and not self.done:
             self.done = True
-            self.on_disconnect = None
+            self.on_disconnect = self.on_congestion = None
             last: list[Buffer] = [LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
             self._connection.emit(self, last, done=True)
 
@@ -106,5 +124,6 @@ class Http1Exchange:
         self._connection = None
         self.held = []
         callback, self.on_disconnect = self.on_disconnect, None
+        self.on_congestion = None
         if callback is not None:
             callback()

@@ -44,7 +44,7 @@ class RequestHead:
     def __init__(self, method: str, target: str, headers: Mapping[bytes, bytes]) -> None:
         self.method = method
         self.target = target
-        self.path = _decode_path(target)
+        self.path = decode_path(target)
         self.headers = headers
         self.is_http_1_0 = False
         self.keep_alive = True
@@ -150,7 +150,8 @@ def _join(fields: list[tuple[bytes, bytes]]) -> HeaderFields:
     return headers
 
 
-def _decode_path(target: str) -> str:
+def decode_path(target: str) -> str:
+    """Return the percent-decoded path of a request target, without the query. Raises HttpError(400)."""
     path = target.partition("?")[0]
     if not path.startswith("/") and "://" in path:
         # RFC 9112 3.2.2: the absolute form must be accepted.

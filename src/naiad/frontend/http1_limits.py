@@ -21,6 +21,8 @@ class Http1Limits:
     """Requests that wait for their answers; reading pauses at this number."""
     write_buffer_bytes: int = 1 << 20
     """Unsent bytes at which reading pauses until the peer has taken most of them."""
+    streamed_bytes: int = 64 << 20
+    """Unsent bytes of a streamed answer at which a peer that does not take them is dropped."""
     connections: int = 16384
     """Open connections of one endpoint; 503 and closed beyond."""
     head_timeout_s: float = 30.0

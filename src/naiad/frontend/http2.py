@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2 on an event loop: the server that owns the connections of one endpoint."""
+"""HTTP/2 on an event loop, gRPC and REST: the server that owns the connections of one endpoint."""
 
 import asyncio
 import time
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
+from naiad.frontend.http2_rest import RestSide
 from naiad.wire.limits import Http2Limits
 
 _SWEEP_S = 1.0
@@ -26,13 +27,16 @@ class Http2Server:
         *,
         max_connections: int = 16_384,
         rule: AccessRule | None = None,
+        rest: RestSide | None = None,
     ) -> None:
         self.service = service
         self.limits = limits or Http2Limits()
         self.loop = loop
         self.is_draining = False
         self.rule = rule
-        """Decides which requests are answered; None for all."""
+        """Decides which gRPC calls are answered; None for all."""
+        self.rest = rest
+        """Answers what is not gRPC; None when nothing does."""
         self.on_close: Callable[[], object] | None = None
         """Called whenever a connection has closed."""
         self._max_connections = max_connections
@@ -82,7 +86,7 @@ class Http2Server:
             return False
         self._connections.add(connection)
         if self._timer is None:
-            self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
+            self._start_timer()
         return True
 
     def unregister(self, connection: Http2Protocol) -> None:
@@ -109,8 +113,15 @@ class Http2Server:
 
     def _on_timer(self) -> None:
         # Without connections there is nothing to watch, and an idle server does not wake up.
-        self._timer = self.loop.call_later(_SWEEP_S, self._on_timer) if self._connections else None
-        self.sweep(time.monotonic_ns())
+        self._timer = None
+        if self._connections:
+            self._start_timer()
+            self.sweep(time.monotonic_ns())
+
+    def _start_timer(self) -> None:
+        if self.rest is not None:
+            self.rest.answer_heads.set_date(time.time())
+        self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
 
     def sweep(self, now_ns: int) -> None:
         """Enforce the time limits of all connections."""

@@ -26,6 +26,26 @@ if TYPE_CHECKING:
 _pack_prefix = PREFIX.pack
 
 
+class RestExchange(Protocol):
+    """What the transport does with a call that is no gRPC call but a request to REST."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the body has arrived."""
+
+    def receive(self, data: memoryview) -> None:
+        """Take a piece of the body. Raises HttpError."""
+
+    def dispatch(self, arrival_ns: int) -> None:
+        """Hand the complete request over."""
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer with an error of the transport's own."""
+
+    def writable(self) -> None:
+        """Bytes have left; `watch_writable` asked to be told."""
+
+
 class CallOwner(Protocol):
     """The connection of a call."""
 
@@ -48,6 +68,12 @@ class CallOwner(Protocol):
     def release_messages(self, call: "Http2Call") -> None:
         """Hand over the messages of a call that wait."""
 
+    def watch_writable(self, call: "Http2Call") -> None:
+        """Tell a call's `exchange` whenever bytes have left."""
+
+    def unwatch_writable(self, call: "Http2Call") -> None:
+        """No longer."""
+
 
 class Http2Call(Stream):
     """One call; implements `frontend.exchange.GrpcCall`."""
@@ -58,6 +84,7 @@ class Http2Call(Stream):
         "collected_bytes",
         "context",
         "deadline_ns",
+        "exchange",
         "has_sent_headers",
         "held_body",
         "held_bytes",
@@ -90,6 +117,8 @@ class Http2Call(Stream):
         self.held_bytes = 0
         """Size of its message, counted by the connection while it waits for its answer; 0 for small ones."""
         # The rest is used only by requests that did not come in one piece.
+        self.exchange: RestExchange | None = None
+        """The request as REST routes see it; None for a gRPC call."""
         self.assembler: MessageAssembler | None = None
         self.message: Buffer | None = None
         self.is_streaming = False
@@ -131,7 +160,9 @@ class Http2Call(Stream):
         if self.queued_bytes > self.owner.max_queued_bytes:
             self.owner.give_up(self)
             return
-        size = sum(map(len, parts))
+        size = 0
+        for part in parts:
+            size += len(part)
         if size > INT32_MAX:
             self.finish(GrpcStatus.INVALID_ARGUMENT, _too_large(size))
             return

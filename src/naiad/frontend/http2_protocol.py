@@ -1,4 +1,4 @@
-"""One gRPC connection on an event loop: the asyncio protocol around `wire.http2`.
+"""One HTTP/2 connection on an event loop, gRPC and REST: the asyncio protocol around `wire.http2`.
 
 What is answered during one callback of the loop leaves with one write. Reading pauses while the peer does not take
 our answers, and while too many bytes of requests wait for theirs.
@@ -6,6 +6,7 @@ our answers, and while too many bytes of requests wait for theirs.
 
 import asyncio
 import logging
+import random
 import socket
 import time
 from typing import Protocol, cast
@@ -13,21 +14,27 @@ from typing import Protocol, cast
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
-from naiad.frontend.http2_call import Http2Call
+from naiad.frontend.http1_head import HttpError
+from naiad.frontend.http2_call import Http2Call, RestExchange
 from naiad.frontend.http2_clock import Http2Clock
 from naiad.frontend.http2_deadline import DeadlineTimer
+from naiad.frontend.http2_exchange import Http2Exchange
 from naiad.frontend.http2_hold import HeldBody
 from naiad.frontend.http2_plan import CallPlan, make_plan
+from naiad.frontend.http2_rest import RestHead, RestSide
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http2 import Http2Connection
 from naiad.wire.http2_frames import Http2Code, Http2Error
 from naiad.wire.http2_headers import Fields, RequestHead
+from naiad.wire.keepalive import Keepalive, KeepaliveStep
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 _unpack_prefix = PREFIX.unpack_from
 
+_HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED: 413}
+"""Of what the transport itself refuses."""
 _HELD_MESSAGE_BYTES = 64 * 1024
 """Smaller messages are not counted while they wait: the number of streams bounds them."""
 _HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port.\n"
@@ -45,6 +52,7 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     is_draining: bool
     rule: AccessRule | None
+    rest: RestSide | None
 
     def register(self, connection: "Http2Protocol") -> bool:
         """Add a connection; False when there are too many."""
@@ -62,6 +70,7 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._service = server.service
+        self._rest = server.rest
         self._limits = server.limits
         self._max_message_bytes = server.limits.message_bytes
         self._connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
@@ -79,7 +88,10 @@ class Http2Protocol(asyncio.Protocol):
         self._held_calls: dict[Http2Call, None] = {}
         """Calls whose service takes no messages for now."""
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
-        self._clock = Http2Clock(server.limits, _now_ns())
+        now_ns = _now_ns()
+        self._clock = Http2Clock(server.limits, now_ns)
+        # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
+        self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -188,6 +200,9 @@ class Http2Protocol(asyncio.Protocol):
         if plan.refusal_block is not None:
             call.refuse(plan)
             return
+        if plan.rest is not None:
+            self._begin_rest(call, plan.rest)
+            return
         call.is_streaming = plan.is_streaming
         call.assembler = MessageAssembler(self._max_message_bytes, plan.encoding)
         if plan.timeout_ns:
@@ -195,6 +210,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def body_received(self, call: Http2Call, data: memoryview) -> None:
         """Collect messages; those of a streaming call are handed over as they complete."""
+        if call.exchange is not None:
+            self._receive_rest(call, call.exchange, data)
+            return
         if call.assembler is None or call.is_local_closed:
             return
         call.progress_ns = self._arrival_ns
@@ -218,6 +236,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
         """Hand over what is left: the message of a unary call, the half close of a streaming one."""
+        if call.exchange is not None:
+            self._dispatch_rest(call, call.exchange)
+            return
         if call.assembler is None or call.is_local_closed:
             return
         if call.is_held and call.held_body is not None:
@@ -253,13 +274,51 @@ class Http2Protocol(asyncio.Protocol):
         self._connection.finish_drain()
         self._is_ending = True
 
+    # --- REST ---------------------------------------------------------------------------------------------------
+
+    def _begin_rest(self, call: Http2Call, head: RestHead) -> None:
+        assert self._rest is not None  # or the plan would have refused it
+        call.exchange = exchange = Http2Exchange(call, head, self._rest)
+        try:
+            exchange.begin()
+        except HttpError as error:
+            self._refuse_rest(call, exchange, error.status, error.message)
+
+    def _receive_rest(self, call: Http2Call, exchange: RestExchange, data: memoryview) -> None:
+        call.progress_ns = self._arrival_ns
+        try:
+            exchange.receive(data)
+            self._count_collected(call, exchange.received_bytes)
+        except HttpError as error:
+            self._refuse_rest(call, exchange, error.status, error.message)
+        except GrpcError as error:
+            self._refuse(call, error)
+
+    def _dispatch_rest(self, call: Http2Call, exchange: RestExchange) -> None:
+        self._count_collected(call, 0)
+        self._hold(call, exchange.received_bytes)
+        exchange.dispatch(self._arrival_ns)
+
+    def watch_writable(self, call: Http2Call) -> None:
+        """Tell the call's exchange whenever bytes have left."""
+        self._held_calls[call] = None
+
+    def unwatch_writable(self, call: Http2Call) -> None:
+        """No longer."""
+        self._held_calls.pop(call, None)
+
+    def _refuse_rest(self, call: Http2Call, exchange: RestExchange, status: int, message: str) -> None:
+        exchange.refuse(status, message)
+        self._drop(call)
+
     # --- calls --------------------------------------------------------------------------------------------------
 
     def _calls(self) -> list[Http2Call]:
         return list(self._connection.streams.values())
 
     def _make_plan(self, head: RequestHead) -> CallPlan:
-        plan = make_plan(head, self._service, self._server.rule)
+        server = self._server
+        plan = make_plan(head, self._service, server.rule, serves_rest=server.rest is not None)
         head.memo = plan
         return plan
 
@@ -298,6 +357,9 @@ class Http2Protocol(asyncio.Protocol):
                 self._update_reading()
 
     def _refuse(self, call: Http2Call, error: GrpcError) -> None:
+        if call.exchange is not None:
+            self._refuse_rest(call, call.exchange, _HTTP_STATUS.get(error.status, 500), error.message)
+            return
         call.finish(error.status, error.message)
         self._drop(call)
 
@@ -381,6 +443,9 @@ class Http2Protocol(asyncio.Protocol):
             if call.is_local_closed:
                 del self._held_calls[call]
                 continue
+            if call.exchange is not None:
+                call.exchange.writable()
+                continue
             try:
                 self._service.stream_writable(call)
             except Exception:
@@ -445,8 +510,25 @@ class Http2Protocol(asyncio.Protocol):
         elif self._is_reading and clock.frame_is_late(connection.incomplete_since_ns, now_ns):
             connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
             self._end()
-        else:
+        elif self._lives_on(now_ns):
             self._sweep_calls(now_ns)
+
+    def _lives_on(self, now_ns: int) -> bool:
+        """Take care of keepalive and age; false when the connection was dropped."""
+        streams = self._connection.streams
+        step = self._keepalive.next_step(now_ns, self._arrival_ns, self.output.data_count, has_calls=bool(streams))
+        if step is KeepaliveStep.NOTHING:
+            return True
+        if step is KeepaliveStep.PING:
+            self._connection.ping()
+        elif step is KeepaliveStep.RETIRE:
+            self._is_ending = True
+            self._connection.start_drain()
+        else:
+            why = "no answer to a keepalive PING" if step is KeepaliveStep.DEAD else "the grace of its age is over"
+            _log.info("HTTP/2 connection with %d open calls dropped: %s", len(streams), why)
+            self.abort()
+        return step in (KeepaliveStep.PING, KeepaliveStep.RETIRE)
 
     def _sweep_calls(self, now_ns: int) -> None:
         slow, blocked = self._clock.late_calls(self._connection.streams.values(), now_ns)
@@ -459,6 +541,7 @@ class Http2Protocol(asyncio.Protocol):
             self.give_up(call)
         if self._server.is_draining:
             self._drain_streams()
+        if self._is_ending:
             self._drain_sweeps += 1
             if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING
                 self._connection.finish_drain()

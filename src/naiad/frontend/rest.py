@@ -7,8 +7,11 @@ from naiad.core.errors import unavailable, unsupported
 from naiad.core.model import IndexEntry, ServerMetadata
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest_generate import GenerateRoutes
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
+from naiad.frontend.rest_shared_memory import SharedMemoryRoutes
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
+from naiad.frontend.shared_memory import SharedMemoryControl
 from naiad.protocol.control_json import (
     decode_control_parameters,
     decode_index_request,
@@ -31,6 +34,10 @@ class ControlEngine(InferEngine, Protocol):
     """What the REST routes ask of the engine."""
 
     is_draining: bool
+
+    @property
+    def shared_memory(self) -> SharedMemoryControl:
+        """The regions that clients have registered."""
 
     def is_live(self) -> bool:
         """Tell whether the server answers at all."""
@@ -69,6 +76,7 @@ class RestApi:
     ) -> None:
         self._engine = engine
         self._infer = InferRoute(engine, max_input_bytes, forwarding)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
@@ -76,6 +84,8 @@ class RestApi:
         return Router(
             [
                 Route(_MODEL + "/infer", post(self._infer.handle)),
+                Route(_MODEL + "/generate", post(self._generate.generate)),
+                Route(_MODEL + "/generate_stream", post(self._generate.generate_stream)),
                 Route(r"/v2", get(self._server_metadata)),
                 Route(r"/v2/health/live", get(self._live)),
                 Route(r"/v2/health/ready", get(self._ready)),
@@ -85,6 +95,7 @@ class RestApi:
                 Route(_MODEL + "/ready", get(self._model_ready)),
                 Route(_MODEL + "/config", get(self._model_config)),
                 Route(_MODEL + "/stats", get(self._model_statistics)),
+                *SharedMemoryRoutes(self._engine.shared_memory).routes(),
                 Route(_REPOSITORY + "/index", post(self._index)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._load)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._unload)),

@@ -3,24 +3,21 @@
 import functools
 from collections.abc import Mapping
 from typing import Protocol
-from urllib.parse import quote
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, unsupported
+from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
+from naiad.frontend import rest_failure
 from naiad.frontend.exchange import Headers, HttpExchange, written_fields
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest_stream import Framing, StreamedAnswer, accepted_framing
 from naiad.frontend.router import JSON_HEADERS
-from naiad.protocol.control_json import encode_error
 from naiad.protocol.infer_binary import decode_raw
 from naiad.protocol.infer_json import InferJsonDecoder
-from naiad.protocol.json_response import encode
-from naiad.protocol.json_tree import parse_infer_document
-from naiad.protocol.status import status_of
-from naiad.telemetry.log import log_request_failure, new_request_id
+from naiad.protocol.json_response import encode, without_binary_outputs
 
 _JSON_LENGTH = b"inference-header-content-length"
 _CONTENT_CODING = b"content-encoding"
@@ -28,8 +25,6 @@ _OCTET_STREAM = (b"Content-Type", b"application/octet-stream")
 _CACHED_HEADERS = 4096
 MAX_INPUT_BYTES = 64 * 1024 * 1024
 """Default of --http-max-input-size."""
-_ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-"""Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
 
 
 class InferEngine(Protocol):
@@ -70,21 +65,37 @@ class InferRoute:
         """Submit the request of an exchange, or answer it with the reason why not."""
         # hot: bench/micro_http1.py
         model, version = arguments["model"], arguments["version"]
+        accept = exchange.headers.get(b"accept")
+        framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
         request_id = ""
         try:
             # Before anything is parsed: an unknown model wins over bad tensors.
-            if self._engine.is_decoupled(model, version):
+            if self._engine.is_decoupled(model, version) and framing is None:
                 raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
             header, request_id, data = self._decode(exchange, model, version)
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, written_fields(exchange.headers))
+            if framing is not None:
+                self._submit_streamed(exchange, framing, header, request_id, data)
+                return
             request = InferRequest(
                 header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
             )
             exchange.on_disconnect = functools.partial(self._engine.cancel, request)
             self._engine.submit(request)
         except InferError as error:
-            self._fail(exchange, request_id or self._find_id(exchange), model, version, error)
+            rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
+
+    def _submit_streamed(
+        self, exchange: HttpExchange, framing: Framing, header: RequestHeader, request_id: str, data: list[Buffer]
+    ) -> None:
+        """Submit a request whose responses are sent as they come, each a line or an event of JSON."""
+        answer = StreamedAnswer(exchange, framing, _encode_json)
+        request = InferRequest(
+            without_binary_outputs(header), data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns
+        )
+        answer.watch(request, self._engine.cancel)
+        self._engine.submit(request)
 
     def _decode(self, exchange: HttpExchange, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
         headers = exchange.headers
@@ -128,14 +139,14 @@ class InferRoute:
         header = request.header
         error = response.error
         if error is None and request.cancelled:
-            error = InferError(ErrorCode.CANCELLED, "", detail="the client went away while the request was executed")
+            error = rest_failure.client_gone()
         if error is not None:
-            self._fail(exchange, request.id, header.model_name, response.header.model_version, error)
+            rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, error)
             return
         try:
             parts, json_length = encode(request.id, header, response)
         except InferError as unfit:
-            self._fail(exchange, request.id, header.model_name, response.header.model_version, unfit)
+            rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, unfit)
             return
         if json_length is None:
             exchange.respond(200, JSON_HEADERS, parts)
@@ -150,29 +161,13 @@ class InferRoute:
         self._binary_headers[json_length] = headers
         return headers
 
-    def _fail(self, exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
-        """Log a failure and answer with it, both under one id; a request without one gets one."""
-        request_id = request_id or new_request_id()
-        status = status_of(error.code)
-        log_request_failure(
-            protocol="HTTP",
-            request_id=request_id,
-            model=model,
-            version=version,
-            error=error,
-            level=status.log_level,
-        )
-        headers = (*JSON_HEADERS, (b"triton-request-id", quote(request_id, _ID_SAFE, errors="replace").encode()))
-        exchange.respond(status.http, headers, (encode_error(error.message),))
-
     def _find_id(self, exchange: HttpExchange) -> str:
         """Return the id of a request that could not be decoded, if there is one to be found."""
         text = exchange.headers.get(_JSON_LENGTH, b"")
         end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
-        if end > self._max_input_bytes:
-            return ""
-        try:
-            found = parse_infer_document(exchange.body[:end]).get("id", "")
-        except InferError:
-            return ""
-        return found if isinstance(found, str) else ""
+        return "" if end > self._max_input_bytes else rest_failure.find_id(exchange.body[:end])
+
+
+def _encode_json(request: InferRequest, response: InferResponse) -> bytes:
+    parts, _ = encode(request.id, request.header, response)
+    return b"".join(parts)

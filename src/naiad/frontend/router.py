@@ -41,6 +41,12 @@ class Router:
         self._intercept = intercept
         self._found.clear()
 
+    def endpoints(self) -> "list[tuple[str, str]]":
+        """Return the pattern and the method of everything that is routed; HEAD, which goes with GET, left out."""
+        return [
+            (pattern.pattern, method) for pattern, actions in self._routes for method in actions if method != "HEAD"
+        ]
+
     def restrict(self, rule: AccessRule) -> None:
         """Have `rule` decide about requests. Routes that it does not concern pay nothing for it."""
         self._rule = rule

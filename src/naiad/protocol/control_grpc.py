@@ -28,7 +28,8 @@ EMPTY_RESPONSE = b""
 _M = TypeVar("_M", bound=Message)
 
 
-def _parse(kind: type[_M], message: Buffer) -> _M:
+def parse_control(kind: type[_M], message: Buffer) -> _M:
+    """Return a parsed control request. Raises InferError(INTERNAL)."""
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:
@@ -40,13 +41,13 @@ def _parse(kind: type[_M], message: Buffer) -> _M:
 
 def decode_model_reference(message: Buffer) -> tuple[str, str]:
     """Return name and version ("" for none) of a request that asks about one model. Raises InferError(INTERNAL)."""
-    request = _parse(pb.ModelReadyRequest, message)
+    request = parse_control(pb.ModelReadyRequest, message)
     return request.name, request.version
 
 
 def decode_index_request(message: Buffer) -> bool:
     """Return whether only ready models are asked for. Raises InferError: UNSUPPORTED when a repository is named."""
-    request = _parse(pb.RepositoryIndexRequest, message)
+    request = parse_control(pb.RepositoryIndexRequest, message)
     _check_repository(request.repository_name)
     return request.ready
 
@@ -56,7 +57,7 @@ def decode_load_request(message: Buffer) -> tuple[str, dict[str, str | bytes]]:
 
     Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for other or ill-typed parameters.
     """
-    request = _parse(pb.RepositoryModelLoadRequest, message)
+    request = parse_control(pb.RepositoryModelLoadRequest, message)
     _check_repository(request.repository_name)
     parameters = {key: _load_parameter(key, parameter) for key, parameter in request.parameters.items()}
     return request.model_name, parameters
@@ -80,7 +81,7 @@ def decode_unload_request(message: Buffer) -> tuple[str, dict[str, bool]]:
 
     Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for an ill-typed parameter.
     """
-    request = _parse(pb.RepositoryModelUnloadRequest, message)
+    request = parse_control(pb.RepositoryModelUnloadRequest, message)
     _check_repository(request.repository_name)
     if "unload_dependents" not in request.parameters:
         return request.model_name, {}
@@ -202,14 +203,7 @@ def _duration(duration: Duration) -> pb.StatisticDuration:
 
 # --- calls that are refused -------------------------------------------------------------------------------------
 
-_SHARED_MEMORY = "send tensor data in the request instead of shared memory"
 _REFUSED: Mapping[str, str] = {
-    "SystemSharedMemoryStatus": _SHARED_MEMORY,
-    "SystemSharedMemoryRegister": _SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": _SHARED_MEMORY,
-    "CudaSharedMemoryStatus": _SHARED_MEMORY,
-    "CudaSharedMemoryRegister": _SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": _SHARED_MEMORY,
     "TraceSetting": "this server has no trace settings",
     "LogSettings": "set log levels with the --log-* options when the server starts",
 }

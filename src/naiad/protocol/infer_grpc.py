@@ -9,6 +9,8 @@ and a client repeats head and tail byte for byte. They are looked up as a whole,
 id and the framing of the raw contents. Whatever looks different takes the complete path through the protobuf library.
 """
 
+from collections.abc import Sequence
+
 from naiad.core.errors import internal, invalid_argument, unsupported
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -36,7 +38,10 @@ _MAX_FRAMINGS = 4096
 _Layout = tuple[int, int]
 """Bytes of the head and of the tail."""
 _Entry = tuple[RequestHeader, int, int]
-"""A cached header, the bytes of its head, and how many raw contents its inputs take."""
+"""A cached header, the bytes of its head, and how many raw contents its inputs take.
+
+-1 when some lie in shared memory, so that raw contents are not one for each input.
+"""
 _MEMO = "infer_grpc"
 
 
@@ -105,14 +110,17 @@ class InferRequestDecoder:
         prefix = bytes(message[:head_end]) + bytes(message[id_end:tail_end])
         layout = (head_end, tail_end - id_end)
         entry = self._find(prefix)
-        if entry is not None and entry[2] == len(raw):
-            self._learn(len(message), layout)
-            return entry[0], request_id, raw
+        if entry is not None:
+            if entry[2] == len(raw):
+                self._learn(len(message), layout)
+                return entry[0], request_id, raw
+            if entry[2] < 0 and len(raw) == len(entry[0].inputs) - len(entry[0].shared_memory):
+                return entry[0], request_id, _spread(entry[0], raw)
         request = parse_message(prefix)
         header, data = to_header_and_data(request, raw)
-        if len(prefix) <= _MAX_CACHED_PREFIX_BYTES and _takes_raw_contents_only(request):
+        if len(prefix) <= _MAX_CACHED_PREFIX_BYTES and not _has_typed_contents(request):
             if entry is None:
-                self._remember(prefix, (header, head_end, len(request.inputs)))
+                self._remember(prefix, (header, head_end, -1 if header.shared_memory else len(request.inputs)))
             else:
                 header = entry[0]
             self._learn(len(message), layout)
@@ -177,8 +185,14 @@ def _split(message: Buffer) -> tuple[int, int, int, int]:
     return head_end, id_start or id_end, id_end, position
 
 
-def _takes_raw_contents_only(request: ModelInferRequest) -> bool:
-    return not any("shared_memory_region" in i.parameters or i.HasField("contents") for i in request.inputs)
+def _has_typed_contents(request: ModelInferRequest) -> bool:
+    return any(tensor.HasField("contents") for tensor in request.inputs)
+
+
+def _spread(header: RequestHeader, raw: Sequence[Buffer]) -> list[Buffer]:
+    """Return one buffer per input: the raw contents in order, and an empty one for what lies in shared memory."""
+    contents = iter(raw)
+    return [b"" if spec.name in header.shared_memory else next(contents) for spec in header.inputs]
 
 
 def _decode_completely(message: Buffer) -> tuple[RequestHeader, str, list[Buffer]]:

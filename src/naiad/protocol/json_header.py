@@ -151,7 +151,8 @@ def _decode_region(parameters: JsonObject) -> SharedMemoryRegion:
     return SharedMemoryRegion(
         as_string("shared_memory_region", parameters["shared_memory_region"]),
         as_unsigned("shared_memory_offset", parameters.get("shared_memory_offset", 0)),
-        as_unsigned("shared_memory_byte_size", parameters.get("shared_memory_byte_size")),
+        # Triton: no size is a size of 0, which no region takes.
+        as_unsigned("shared_memory_byte_size", parameters.get("shared_memory_byte_size", 0)),
     )
 
 

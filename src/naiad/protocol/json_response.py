@@ -1,5 +1,7 @@
 """Inference responses as HTTP bodies: a JSON header, data in it or in a binary tail behind it."""
 
+import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -41,6 +43,17 @@ class _Plan:
             if any(self.sizes):
                 outputs = [_binary_output(_output_prefix(header, i), size) for i, size in enumerate(self.sizes)]
                 self.json = _document(header, b"", b"", outputs)
+
+
+def without_binary_outputs(header: RequestHeader) -> RequestHeader:
+    """Return a header that asks for JSON where `header`, which other requests share, asks for a binary tail."""
+    if not header.binary_output_default and not any(output.binary for output in header.outputs):
+        return header
+    plain = copy.copy(header)
+    plain.binary_output_default = False
+    plain.outputs = tuple([dataclasses.replace(output, binary=False) for output in header.outputs])
+    plain.admission = None
+    return plain
 
 
 def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:

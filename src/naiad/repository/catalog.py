@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol
@@ -97,10 +97,12 @@ class Catalog(Generic[V]):
         """
         entries, all_loaded = self._discover()
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
-            loads = [(plan, self._start_load(pool, plan)) for plan in map(self._plan, entries) if plan is not None]
-            all_loaded = all_loaded and len(loads) == len(entries)
-            for plan, futures in loads:
-                all_loaded = self._finish_load(plan, futures) and all_loaded
+            plans = [plan for plan in map(self._plan, entries) if plan is not None]
+            all_loaded = all_loaded and len(plans) == len(entries)
+            for group in by_dependency(plans):
+                loads = [(plan, self._start_load(pool, plan)) for plan in group]
+                for plan, futures in loads:
+                    all_loaded = self._finish_load(plan, futures) and all_loaded
         return all_loaded
 
     def abandon(self) -> None:
@@ -199,6 +201,24 @@ class Catalog(Generic[V]):
             _log.info("successfully unloaded '%s' version %d", name, version)
         self._lifecycle.end_unload(name, list(unloading))
         return finished
+
+
+def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:
+    """Yield groups of plans, each of which needs models of earlier groups only.
+
+    Ensembles that contain each other in a circle come last; their loading tells what is wrong.
+    """
+    left = {plan.entry.name: plan for plan in plans}
+    while left:
+        ready = [plan for plan in left.values() if not any(name in left for name in member_names(plan.config))]
+        yield ready or list(left.values())
+        for plan in ready or list(left.values()):
+            del left[plan.entry.name]
+
+
+def member_names(config: ModelConfig) -> set[str]:
+    """Return the models of an ensemble's steps; none for any other model."""
+    return {step.model_name for step in config.ensemble_scheduling.step}
 
 
 def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:

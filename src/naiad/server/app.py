@@ -10,12 +10,16 @@ from pathlib import Path
 from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
+from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
-from naiad.engine.served_model import ServedModel
+from naiad.engine.response_cache import ResponseStore
+from naiad.engine.served import Served
+from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
+from naiad.server.cache_metrics import show_cache
 from naiad.server.drain import drain
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication
@@ -42,12 +46,18 @@ def serve(options: ServerOptions) -> int:
 class Server:
     """One server process: repository, engine, endpoints."""
 
+    _engine_type = Engine
     _loader_type = ModelLoader
 
     def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
-        self._engine = self._make_engine()
+        shared_memory = SharedMemory(
+            is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
+        )
+        self._engine = self._engine_type(
+            server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory
+        )
         self._backends = BackendRegistry()
         self._stop = stop or StopSignal()
 
@@ -56,7 +66,10 @@ class Server:
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         ports = self._make_ports(loop)
-        catalog = self._make_catalog(self._make_loader(loop))
+        store = open_store(self._options.cache_config, loop)
+        if store is not None:
+            show_cache(self._registry, store)
+        catalog = self._make_catalog(self._make_loader(loop, store))
         self._engine.attach(catalog)
         if not await self._load(catalog):
             return 1
@@ -69,16 +82,13 @@ class Server:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    def _make_engine(self) -> Engine:
-        return Engine(server_id=self._options.server_id, metrics=self._registry)
-
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
         return Ports(self._options, self._engine, loop)
 
     def _serves(self) -> None:
         """Called once, when everything is ready and the ports are open."""
 
-    def _make_loader(self, loop: asyncio.AbstractEventLoop) -> ModelLoader:
+    def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options
         return self._loader_type(
             loop=loop,
@@ -86,9 +96,11 @@ class Server:
             usable_cores=usable_cores(),
             auto_complete=options.repository.auto_complete,
             backend_config=options.backend_config,
+            router=self._engine,
+            response_store=store,
         )
 
-    def _make_catalog(self, loader: ModelLoader) -> Catalog[ServedModel]:
+    def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
         stores: list[Store] = [open_path(Path(path), config_name=options.model_config_name) for path in options.paths]
         return Catalog(
@@ -100,7 +112,7 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
         )
 
-    async def _load(self, catalog: Catalog[ServedModel]) -> bool:
+    async def _load(self, catalog: Catalog[Served]) -> bool:
         """Load all models; whether the server may go on."""
         loading = asyncio.ensure_future(asyncio.to_thread(catalog.load_all))
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -128,7 +140,7 @@ class Server:
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
-    async def _leave(self, catalog: Catalog[ServedModel], ports: Ports) -> int:
+    async def _leave(self, catalog: Catalog[Served], ports: Ports) -> int:
         in_time = await drain(
             self._engine,
             ports.services,

@@ -7,39 +7,47 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
+from naiad.config.places import is_one_port, obstacle, owner_of_tls
 from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.engine.inference import Engine
-from naiad.frontend.access import AccessRule, AllOf, Restrictions
+from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
 from naiad.frontend.cors import Cors
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
 from naiad.frontend.http1_limits import Http1Limits
 from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http2_rest import RestSide
 from naiad.frontend.metrics_route import MetricsRoute
+from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
 from naiad.frontend.router import Router
 from naiad.server.addresses import addresses
 from naiad.server.api_keys import read_api_keys
-from naiad.server.endpoint import Connections, Endpoint, Service, bind
+from naiad.server.endpoint import Connections, Endpoint, Service
 from naiad.server.file_watch import FileWatch
 from naiad.server.tls import load, server_context
+from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
+
+_ALPN = ("h2", "http/1.1")
+
+
+class ServedConnections(Connections, Protocol):
+    """Connections that say how they are served."""
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
 
 
 class Group(Protocol):
     """What is different for a process that serves the ports together with others."""
 
-    def service(
-        self,
-        flag: str,
-        connections: Connections,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None,
-    ) -> Service:
+    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
         """Return the service of a port whose connections come from somewhere else."""
 
     def grpc_service(self, forwarding: HeaderForwarding | None) -> InferenceGrpcService:
@@ -71,13 +79,18 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
+        self._service = self._make_service()
+        self._handle = self._make_handle()
         self.services: list[Service] = []
         """In Triton's order of starting: gRPC, HTTP."""
         self.metrics: Service | None = None
-        if options.grpc.allow:
-            self.services.append(self._grpc())
-        if options.http.allow:
-            self.services.append(self._http())
+        if is_one_port(options.http_place, options.grpc_place):
+            self.services.append(self._one_port())
+        else:
+            if options.grpc.allow:
+                self.services.append(self._grpc())
+            if options.http.allow:
+                self.services.append(self._http())
         if options.metrics.allow:
             self.metrics = self._metrics()
 
@@ -98,6 +111,30 @@ class Ports:
 
     def _all(self) -> list[Service]:
         return [*self.services, self.metrics] if self.metrics is not None else self.services
+
+    # --- what is answered -------------------------------------------------------------------------------------------
+
+    def _make_service(self) -> InferenceGrpcService:
+        pattern = compile_header_pattern(self._options.grpc.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        if self._group is not None:
+            return self._group.grpc_service(forwarding)
+        return InferenceGrpcService(self._engine, forwarding)
+
+    def _make_handle(self) -> Callable[[HttpExchange], None]:
+        options, access = self._options.http, self._options.access
+        pattern = compile_header_pattern(options.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern) if pattern else None
+        api = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding)
+        router = api.router()
+        if self._group is not None:
+            self._group.share(router, api.router())
+        rule = self._rule(access.http_restricted, "API")
+        if rule is not None:
+            router.restrict(rule)
+        return Cors(access.http_cors_origins, router.handle).handle if access.http_cors_origins else router.handle
+
+    # --- whom -------------------------------------------------------------------------------------------------------
 
     def _watch_keys(self) -> ApiKeyRule | None:
         path = self._options.access.api_key_file
@@ -132,56 +169,63 @@ class Ports:
             rules.append(Restrictions(restricted, noun))
         return AllOf(*rules) if rules else None
 
-    def _grpc(self) -> Service:
-        options = self._options.grpc
-        pattern = compile_header_pattern(options.header_forward_pattern)
-        forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
-        group = self._group
-        server = Http2Server(
-            InferenceGrpcService(self._engine, forwarding) if group is None else group.grpc_service(forwarding),
-            self._loop,
-            _http2_limits(options),
-            max_connections=options.max_connections,
-            rule=self._rule(self._options.access.grpc_restricted, "protocol"),
-        )
-        self._http2_servers.append(server)
-        return self._service("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
+    # --- where ------------------------------------------------------------------------------------------------------
+
+    def _one_port(self) -> Service:
+        owner = owner_of_tls(self._options.http_place, self._options.grpc_place)
+        return self._open("http", self._both(""), self._tls(owner.tls, owner.name, *_ALPN))
 
     def _http(self) -> Service:
-        options = self._options.http
-        pattern = compile_header_pattern(options.header_forward_pattern)
-        forwarding = HeaderForwarding(pattern) if pattern else None
-        rest = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding)
-        router = rest.router()
-        if self._group is not None:
-            self._group.share(router, rest.router())
-        rule = self._rule(self._options.access.http_restricted, "API")
-        if rule is not None:
-            router.restrict(rule)
-        origins = self._options.access.http_cors_origins
-        handle = Cors(origins, router.handle).handle if origins else router.handle
-        server = Http1Server(handle, self._loop, _http1_limits(options))
-        return self._service("http", server, self._tls(self._options.http_tls, "http", "http/1.1"))
+        connections = self._both(obstacle(self._options.grpc_place, self._options.http_place))
+        return self._open("http", connections, self._tls(self._options.http_tls, "http", *_ALPN))
+
+    def _grpc(self) -> Service:
+        server = self._http2(rest=not obstacle(self._options.http_place, self._options.grpc_place))
+        return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
     def _metrics(self) -> Service:
         if self._group is None:
             route = MetricsRoute(self._engine.metrics_text, self._keys)
         else:
             route = self._group.metrics_route(self._keys)
-        return self._service("metrics", Http1Server(route.handle, self._loop))
+        return self._open("metrics", Http1Server(route.handle, self._loop))
 
-    def _service(self, flag: str, server: "Http1Server | Http2Server", tls: ssl.SSLContext | None = None) -> Service:
-        protocol: Callable[[], asyncio.BaseProtocol] = server.protocol
+    def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
         if self._group is not None:
-            return self._group.service(flag, server, protocol, tls)
-        address = self._addresses[flag]
-        return Endpoint(address, bind(address), server, protocol, tls)
+            return self._group.service(flag, connections, tls)
+        return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
+
+    def _both(self, grpc_obstacle: str) -> OnePort:
+        """Return what serves REST over both versions of HTTP, and gRPC unless something is in its way."""
+        http1 = Http1Server(self._handle, self._loop, _http1_limits(self._options.http))
+        return OnePort(http1, self._http2(rest=True, grpc_obstacle=grpc_obstacle))
+
+    def _http2(self, *, rest: bool, grpc_obstacle: str = "") -> Http2Server:
+        options = self._options
+        if grpc_obstacle:
+            rule: AccessRule | None = Closed(grpc_obstacle)
+        else:
+            rule = self._rule(options.access.grpc_restricted, "protocol")
+        server = Http2Server(
+            self._service,
+            self._loop,
+            _http2_limits(options.grpc),
+            max_connections=options.grpc.max_connections,
+            rule=rule,
+            rest=RestSide(self._handle, options.http.max_body_bytes) if rest else None,
+        )
+        self._http2_servers.append(server)
+        return server
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:
     return Http1Limits(
         connections=options.max_connections,
         body_bytes=options.max_body_bytes,
+        head_bytes=options.max_header_bytes,
+        target_bytes=min(options.max_header_bytes, Http1Limits().target_bytes),
+        header_count=options.max_header_count,
+        pipelined_requests=options.max_pipelined_requests,
         head_timeout_s=options.header_timeout_s,
         body_timeout_s=options.body_timeout_s,
         idle_timeout_s=options.idle_timeout_s,
@@ -189,4 +233,26 @@ def _http1_limits(options: HttpOptions) -> Http1Limits:
 
 
 def _http2_limits(options: GrpcOptions) -> Http2Limits:
-    return Http2Limits(concurrent_streams=options.max_concurrent_streams, message_bytes=options.max_message_bytes)
+    return Http2Limits(
+        concurrent_streams=options.max_concurrent_streams,
+        message_bytes=options.max_message_bytes,
+        header_list_bytes=options.max_header_bytes,
+        resets_burst=20 * options.max_resets_per_s,
+        resets_per_s=options.max_resets_per_s,
+        control_frames_burst=10 * options.max_control_frames_per_s,
+        control_frames_per_s=options.max_control_frames_per_s,
+        keepalive=_keepalive_rules(options),
+    )
+
+
+def _keepalive_rules(options: GrpcOptions) -> KeepaliveRules:
+    return KeepaliveRules(
+        time_s=options.keepalive_time_ms / 1e3,
+        timeout_s=options.keepalive_timeout_ms / 1e3,
+        permits_without_calls=options.keepalive_permit_without_calls,
+        pings_without_data=options.max_pings_without_data,
+        peer_interval_s=options.min_recv_ping_interval_ms / 1e3,
+        peer_strikes=options.max_ping_strikes,
+        age_s=options.max_connection_age_ms / 1e3,
+        age_grace_s=options.max_connection_age_grace_ms / 1e3,
+    )

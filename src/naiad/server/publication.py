@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from naiad.engine.inference import Engine
-from naiad.engine.served_model import ServedModel
+from naiad.engine.served import Served
 from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
 
 _RESTARTS = "naiad_worker_restarts_total"
 
-Ready = Mapping[str, Mapping[int, ServedModel]]
+Ready = Mapping[str, Mapping[int, Served]]
 
 
 class Publication:
@@ -18,7 +18,7 @@ class Publication:
     def __init__(self, engine: Engine, registry: Registry) -> None:
         self._engine = engine
         self._registry = registry
-        self._shown: dict[int, ServedModel] = {}
+        self._shown: dict[int, Served] = {}
         registry.add_rendered(_RESTARTS, self._render_restarts)
 
     def publish(self, ready: Ready) -> None:
@@ -42,7 +42,7 @@ class Publication:
                 lines.append(f"{_RESTARTS}{format_labels(labels)} {instance.restart_count}")
         return format_family(_RESTARTS, "counter", "Workers that were started again after one died", lines)
 
-    def _add(self, served: ServedModel) -> None:
+    def _add(self, served: Served) -> None:
         self._registry.add_model(
             served.statistics,
             pending=lambda: served.pending_count,

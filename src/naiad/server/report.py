@@ -25,7 +25,7 @@ def _model_row(engine: Engine, row: IndexEntry) -> Sequence[str]:
         loaded = ["-", "-", "-"]
     else:
         seconds = served.load_duration_ns / 1e9
-        loaded = [served.config.backend, str(len(served.instances)), f"{seconds:.2f}"]
+        loaded = [served.config.backend or served.config.platform, str(len(served.instances)), f"{seconds:.2f}"]
     state = row.state.value if row.state is not None else "not loaded"
     # A reason may have several lines; a cell stays on one.
     status = f"{state}: {' '.join(row.reason.split())}" if row.reason else state

@@ -11,6 +11,7 @@ import uvloop
 
 from naiad.config.options import ServerOptions
 from naiad.core.errors import InferError
+from naiad.server.file_limit import raise_file_limit
 from naiad.telemetry import log
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, ob
         return 1
     if options.no_effect:
         _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
+    raise_file_limit(options.most_connections)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run())

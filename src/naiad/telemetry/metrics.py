@@ -34,7 +34,7 @@ class Registry:
         self._cpu = CpuMeter() if options.allow_cpu else None
         self._keeps_samples = settings.get("summary_latencies") == "true"
         quantiles = parse_quantiles(settings.get("summary_quantiles", DEFAULT_QUANTILES))
-        self._model_families: list[ModelFamily] = [*model_metrics.COUNTERS]
+        self._model_families: list[ModelFamily] = [*model_metrics.COUNTERS, *model_metrics.CACHE_COUNTERS]
         if settings.get("counter_latencies") != "false":
             self._model_families += model_metrics.LATENCY_COUNTERS
         self._model_families += (*model_metrics.GAUGES, *model_metrics.BATCHING)

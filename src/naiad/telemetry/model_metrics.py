@@ -163,6 +163,22 @@ COUNTERS: Sequence[ModelFamily] = (
         lambda counts: counts.execution_count,
     ),
 )
+CACHE_COUNTERS: Sequence[ModelFamily] = (
+    _count("nv_cache_num_hits_per_model", "Number of cache hits per model", lambda counts: counts.cache_hit.count),
+    _count(
+        "nv_cache_num_misses_per_model", "Number of cache misses per model", lambda counts: counts.cache_miss.count
+    ),
+    _count(
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda counts: counts.cache_hit.ns // 1000,
+    ),
+    _count(
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        lambda counts: counts.cache_miss.ns // 1000,
+    ),
+)
 LATENCY_COUNTERS: Sequence[ModelFamily] = [_duration_counter(*row) for row in _LATENCIES]
 GAUGES: Sequence[ModelFamily] = (
     ModelFamily(

@@ -111,6 +111,8 @@ class ModelStatistics:
         self._request_ns = 0
         self._queue_ns = 0
         self._compute_ns = [0, 0, 0]
+        self._cache_hit = [0, 0]
+        self._cache_miss = [0, 0]
         self._fail_count = 0
         self._fail_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
@@ -154,6 +156,22 @@ class ModelStatistics:
             self._failures[FailureReason.BACKEND] += count
             if self._answered_is_success:
                 self._record_execution(batch, wall_ms)
+
+    def record_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
+        """Count a request that the response cache answered, `lookup_ns` after it was looked for."""
+        with self._lock:
+            self._success_count += 1
+            self._request_ns += end_ns - request.arrival_ns
+            self._cache_hit[0] += 1
+            self._cache_hit[1] += lookup_ns
+            self._last_inference_ms = time.time_ns() // 1_000_000
+            self._buckets[0][bisect_left(LATENCY_BOUNDS_NS, end_ns - request.arrival_ns)] += 1
+
+    def record_cache_miss(self, duration_ns: int) -> None:
+        """Count a request that was executed since the cache did not know it: time to look for and to keep it."""
+        with self._lock:
+            self._cache_miss[0] += 1
+            self._cache_miss[1] += duration_ns
 
     def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
         """Count a request that had been queued and ended without being executed."""
@@ -221,7 +239,9 @@ class ModelStatistics:
         """Return the counts of one moment."""
         with self._lock:
             count = self._success_count
-            computes = [Duration(count, ns) for ns in self._compute_ns]
+            # Triton: what the cache has answered was neither queued nor computed.
+            executed = count - self._cache_hit[0]
+            computes = [Duration(executed, ns) for ns in self._compute_ns]
             return VersionStatistics(
                 name=self.model,
                 version=self.version,
@@ -230,10 +250,12 @@ class ModelStatistics:
                 execution_count=self._execution_count,
                 success=Duration(count, self._request_ns),
                 fail=Duration(self._fail_count, self._fail_ns),
-                queue=Duration(count, self._queue_ns),
+                queue=Duration(executed, self._queue_ns),
                 compute_input=computes[0],
                 compute_infer=computes[1],
                 compute_output=computes[2],
+                cache_hit=Duration(*self._cache_hit),
+                cache_miss=Duration(*self._cache_miss),
                 batch_stats=[
                     BatchStatistics(size, *(Duration(entry[0], ns) for ns in entry[1:]))
                     for size, entry in sorted(self._batches.items())

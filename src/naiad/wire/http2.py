@@ -19,6 +19,7 @@ from naiad.wire.http2_frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2_headers import Fields, RequestHead, encode_fields, trailers_error
 from naiad.wire.http2_output import Http2Output
 from naiad.wire.http2_stream import Stream
+from naiad.wire.keepalive import PingStrikes
 from naiad.wire.limits import Http2Limits
 
 S = TypeVar("S", bound=Stream)
@@ -28,6 +29,7 @@ _MAX_SETTINGS_BYTES = 64 * wire.SETTING.size
 _WORK_PER_CONTROL_FRAME = 4
 _INCOMPLETE = -1
 _DRAIN_PING = b"drain..."
+_KEEPALIVE_PING = b"alive..?"
 _TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"),))
 _NO_TRAILERS: Fields = ()
 
@@ -86,9 +88,11 @@ class Http2Connection(Generic[S]):
         self._block: bytearray | None = None
         self._block_stream_id = 0
         self._block_ends_stream = False
+        self._block_depends_on_itself = False
         self._block_frames = 0
         self._resets = FloodMeter(limits.resets_burst, limits.resets_per_s)
         self._control_frames = FloodMeter(limits.control_frames_burst, limits.control_frames_per_s)
+        self._ping_strikes = PingStrikes(limits.keepalive)
         self._work_seen = 0
         self._data_frames = 0
         self._goaway_last_id = -1
@@ -143,6 +147,11 @@ class Http2Connection(Generic[S]):
             self._takes_short_way = False
             self._goaway_last_id = self._last_stream_id
             self.output.send_control(wire.goaway(self._last_stream_id, Http2Code.NO_ERROR))
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life; whatever it sends next is one."""
+        if not self._is_closed:
+            self.output.send_control(wire.frame(wire.PING, 0, 0, _KEEPALIVE_PING))
 
     def fail(self, code: Http2Code, message: str) -> None:
         """Queue the GOAWAY of a connection error; nothing received later is looked at."""
@@ -288,11 +297,13 @@ class Http2Connection(Generic[S]):
             self._needed_bytes = wire.FRAME_HEADER_BYTES + length
             return _INCOMPLETE
         handler = self._handlers.get(kind)
-        if handler is not None:
-            try:
-                handler(flags, stream_id, view[body : body + length])
-            except StreamError as error:
-                self._reset_stream(error.stream_id, error.code)
+        if handler is None:
+            self._count_control_frame("unknown")
+            return body + length
+        try:
+            handler(flags, stream_id, view[body : body + length])
+        except StreamError as error:
+            self._reset_stream(error.stream_id, error.code)
         return body + length
 
     def _check_frame(self, kind: int, length: int, stream_id: int) -> None:
@@ -324,18 +335,19 @@ class Http2Connection(Generic[S]):
         self._window -= length
         if self._window < self._half_window:
             self._refill_window()
-        self._data_frames += 1
         self._data_ends_stream = bool(flags & wire.FLAG_END_STREAM)
         self._data_left = length - padding - (content - body)
         self._data_padding = padding
+        if self._data_left:
+            self._data_frames += 1
+        elif not self._data_ends_stream:
+            self._count_control_frame("empty DATA")
         try:
             self._data_stream = self._find_data_stream(stream_id, length)
         except StreamError as error:
             self._data_stream = None
             self._reset_stream(error.stream_id, error.code)
         if not length:
-            if not self._data_ends_stream:
-                self._count_control_frame("empty DATA")
             self._finish_data()
             return content
         return self._continue_data(view, content)
@@ -421,9 +433,11 @@ class Http2Connection(Generic[S]):
         if not stream_id & 1:  # RFC 9113 5.1.1: also stream 0
             raise Http2Error(Http2Code.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
         block = _unpad(flags, payload, "HEADERS")
+        self._block_depends_on_itself = False
         if flags & wire.FLAG_PRIORITY:
             if len(block) < 5:
                 raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
+            self._block_depends_on_itself = _dependency(block) == stream_id
             block = block[5:]
         self._block_stream_id = stream_id
         self._block_ends_stream = bool(flags & wire.FLAG_END_STREAM)
@@ -467,18 +481,20 @@ class Http2Connection(Generic[S]):
         limits, output = self._limits, self.output
         if len(self._streams) >= limits.concurrent_streams or output.queued_bytes > limits.queued_bytes:
             raise StreamError(stream_id, Http2Code.REFUSED_STREAM)  # RFC 9113 8.7: safe to retry
-        if head.error:
+        ends_stream = self._block_ends_stream
+        # RFC 9113 8.1.1: a body of another size than announced. RFC 7540 5.3.1: a stream that depends on itself.
+        if head.error or (ends_stream and head.content_length > 0) or self._block_depends_on_itself:
             raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
         stream = self._sink.new_stream(stream_id, head, output.peer_window, limits.stream_window_bytes)
         self._streams[stream_id] = stream
-        ends_stream = self._block_ends_stream
+        # Before the sink answers: a stream that both sides have ended needs no RST_STREAM.
+        stream.is_remote_closed = ends_stream
         if head.is_too_large:
-            stream.is_remote_closed = ends_stream
             output.send_headers(stream, _TOO_LARGE_BLOCK, ends_stream=True)
             return
         self._sink.headers_received(stream)
-        if ends_stream and not stream.is_remote_closed:
-            self._end_remote(stream, _NO_TRAILERS)
+        if ends_stream and not stream.is_local_closed:
+            self._sink.end_received(stream, _NO_TRAILERS)
 
     def _receive_trailers(self, stream_id: int, fields: Fields) -> None:
         stream = self._streams.get(stream_id)
@@ -497,8 +513,11 @@ class Http2Connection(Generic[S]):
     def _priority_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id == 0:
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        self._count_control_frame("PRIORITY")
         if len(payload) != 5:
             raise StreamError(stream_id, Http2Code.FRAME_SIZE_ERROR)
+        if _dependency(payload) == stream_id:  # RFC 7540 5.3.1
+            raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
 
     def _rst_stream_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if len(payload) != 4:
@@ -506,6 +525,8 @@ class Http2Connection(Generic[S]):
         self._check_not_idle(stream_id, "RST_STREAM")
         stream = self._streams.get(stream_id)
         if stream is None:
+            # The peer knows now that the stream is gone: what follows on it is a mistake.
+            self.output.recently_reset.pop(stream_id, None)
             return
         self.output.forget(stream)
         self._count_reset()
@@ -559,6 +580,11 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "PING is not 8 bytes long")
         self._count_control_frame("PING")
         if not flags & wire.FLAG_ACK:
+            if self._ping_strikes.is_one_too_many(
+                self._now_ns, self.output.data_count, has_calls=bool(self._streams)
+            ):
+                # gRPC clients know this text and ask less often from then on.
+                raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")
             self.output.send_control(wire.frame(wire.PING, wire.FLAG_ACK, 0, bytes(payload)))
         elif self._is_draining and payload == _DRAIN_PING:
             self.finish_drain()
@@ -599,7 +625,9 @@ class Http2Connection(Generic[S]):
         return 0 <= self._goaway_last_id < stream_id
 
     def _reset_stream(self, stream_id: int, code: Http2Code) -> None:
-        """Reset a stream for a mistake of the peer's."""
+        """Reset a stream for a mistake of the peer's; one that is idle cannot be reset (RFC 9113 5.1)."""
+        if stream_id > self._last_stream_id or not stream_id & 1:
+            raise Http2Error(code, f"illegal frame on idle stream {stream_id}")
         # Resets that the peer provokes count as its own (CVE-2025-8671); refusals are our doing.
         if code is not Http2Code.REFUSED_STREAM:
             self._count_reset()
@@ -623,6 +651,12 @@ class Http2Connection(Generic[S]):
             self._work_seen = work
         if self._control_frames.is_exceeded(self._now_ns):
             raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, f"too many {name} frames")
+
+
+def _dependency(priority: memoryview) -> int:
+    """Return the stream that priority fields (RFC 7540 6.3) make the parent."""
+    stream_id: int = wire.UINT32.unpack_from(priority)[0] & wire.STREAM_ID_MASK
+    return stream_id
 
 
 def _unpad(flags: int, payload: memoryview, name: str) -> memoryview:

@@ -1,6 +1,8 @@
 """Limits of a connection: what a peer may make this server hold or do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from naiad.wire.keepalive import KeepaliveRules
 
 INT32_MAX = 2**31 - 1
 MAX_FRAME_BYTES = 2**24 - 1  # RFC 9113 4.2
@@ -46,6 +48,7 @@ class Http2Limits:
     """A unary request whose body makes no progress for this long is reset."""
     write_timeout_s: float = 60.0
     """A connection whose peer takes no byte of waiting answers for this long is closed."""
+    keepalive: KeepaliveRules = field(default_factory=KeepaliveRules)
 
     def __post_init__(self) -> None:
         _require("frame_bytes", self.frame_bytes, 2**14, MAX_FRAME_BYTES)

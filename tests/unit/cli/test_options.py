@@ -139,7 +139,8 @@ def test_metrics_settings_are_known_and_checked() -> None:
         (["--htp-port=1"], ["unknown flag --htp-port", "did you mean --http-port?"]),
         (["--zzzzzz"], ["unknown flag --zzzzzz", "--help"]),
         (["-p", "1"], ["unknown flag -p"]),
-        (["--http-port=8001"], ["--http-port and --grpc-port are both 8001"]),
+        (["--http-port=8001", "--http-address=::1"], ["--http-port and --grpc-port are both 8001", "one port"]),
+        (["--http-port=8002"], ["--http-port and --metrics-port are both 8002"]),
         (["--grpc-port=8002"], ["--grpc-port and --metrics-port are both 8002"]),
         (["--allow-http=false", "--allow-grpc=false"], ["nothing would be served"]),
     ],
@@ -157,7 +158,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
         "--model-control-mode=poll",
         "--load-model=m",
         "--rate-limit=execution_count",
-        "--cache-config=local,size=1",
         "--trace-config=level=TIMESTAMPS",
         "--allow-sagemaker=true",
     ],
@@ -197,3 +197,12 @@ def test_help_shows_every_flag() -> None:
     for _, flags in GROUPS:
         for flag in flags:
             assert f"--{flag.name}" in text
+
+
+def test_the_cache_is_asked_for_in_either_way_but_not_in_both() -> None:
+    assert parse("--cache-config=local,size=5", "--cache-config=local,ttl=2").cache_config == {
+        "local": {"size": "5", "ttl": "2"}
+    }
+    assert parse("--response-cache-byte-size=7").cache_config == {"local": {"size": "7"}}
+    with pytest.raises(OptionError, match="exclude each other"):
+        parse("--response-cache-byte-size=7", "--cache-config=local,size=5")

@@ -4,6 +4,7 @@ from tritonclient.grpc import service_pb2
 from naiad.config.security import CATEGORIES
 from naiad.frontend.category import OTHER, category_of_call, category_of_path
 from naiad.frontend.rest import RestApi
+from naiad.memory.regions import SharedMemory
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,16 @@ def test_no_character_in_a_name_changes_the_category(character: str) -> None:
 def test_every_route_has_a_category() -> None:
     class Engine:
         is_draining = False
+        shared_memory = SharedMemory()
 
     routes = RestApi(Engine()).router()._routes  # type: ignore[arg-type]  # nothing is asked of it
     for pattern, _ in routes:
         path = pattern.pattern
         for group, text in ((r"(?P<model>[^/]+)", "m"), (r"(?:/versions/(?P<version>[0-9]+))?", "/versions/1")):
             path = path.replace(group, text)
-        path = path.replace(r"(?:/(?P<repository>[^/]+))?", "/r").replace(r"(?P<region>[^/]+)", "r")
+        path = path.replace(r"(?:/(?P<repository>[^/]+))?", "/r").replace(
+            r"(?:/region/(?P<region>[^/]+))?", "/region/r"
+        )
         for whole in (path, path.replace("/versions/1", "").replace("/repository/r/", "/repository/")):
             if pattern.fullmatch(whole):
                 assert category_of_path(whole) in CATEGORIES, whole

@@ -9,6 +9,7 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -48,6 +49,7 @@ class Engine:
         self.refusal = None
         self.ready = True
         self.is_draining = False
+        self.shared_memory = SharedMemory()
 
     def submit(self, request):
         if self.refusal:
@@ -307,7 +309,7 @@ class TestControl:
     def test_malformed(self, service):
         assert call(service, "ModelReady", b"\xff").status == 13
 
-    @pytest.mark.parametrize("method", ["TraceSetting", "SystemSharedMemoryStatus", "Nonsense"])
+    @pytest.mark.parametrize("method", ["TraceSetting", "Nonsense"])
     def test_unimplemented(self, service, method):
         it = call(service, method)
         assert it.status == 12

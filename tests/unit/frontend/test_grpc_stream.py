@@ -12,6 +12,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend import grpc_stream
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
 
 HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
@@ -66,6 +67,7 @@ class Engine:
         self.submitted = []
         self.cancelled = []
         self.refusal = None
+        self.shared_memory = SharedMemory()
 
     def submit(self, request):
         if self.refusal:

@@ -499,3 +499,78 @@ def test_streamed_answer_waits_for_its_turn():
     assert b"xyz" in peer.output
     second.end()
     assert peer.output.endswith(b"0\r\n\r\n")
+
+
+def test_stream_is_told_when_the_peer_does_not_read_and_when_it_does_again():
+    peer = Peer()
+    peer.send(GET)
+    (exchange,) = peer.exchanges
+    told = []
+    exchange.on_congestion = told.append
+    exchange.start_stream(200, ())
+    peer.connection.pause_writing()
+    exchange.send((b"abc",))
+    assert told == [True]
+    peer.connection.resume_writing()
+    peer.connection.pause_writing()
+    assert told == [True, False, True]
+    exchange.end()
+    peer.connection.resume_writing()
+    assert told == [True, False, True]
+
+
+def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
+    peer = Peer(streamed_bytes=1000)
+    gone = []
+    peer.send(GET)
+    (exchange,) = peer.exchanges
+    exchange.on_disconnect = lambda: gone.append(exchange)
+    exchange.start_stream(200, ())
+    peer.transport.unsent = 2000
+    exchange.send((b"abc",))
+    # One large piece is no reason: only what stays unsent is.
+    assert not peer.transport.aborted
+    peer.connection.pause_writing()
+    peer.transport.unsent = 1000
+    exchange.send((b"abc",))
+    assert not peer.transport.aborted
+    peer.transport.unsent = 1001
+    exchange.send((b"abc",))
+    exchange.send((b"abc",))
+    assert peer.transport.aborted
+    assert caplog.text.count("left 1001 bytes of streamed answers") == 1
+    peer.connection.connection_lost(None)
+    assert gone == [exchange]
+
+
+def test_streams_that_wait_for_their_turn_are_bounded():
+    peer = Peer(write_buffer_bytes=10, streamed_bytes=100)
+    peer.send(GET * 3)
+    first, second, third = peer.exchanges
+    told = {exchange: [] for exchange in (second, third)}
+    for exchange in told:
+        exchange.on_congestion = told[exchange].append
+        exchange.start_stream(200, ())
+    second.send((b"x" * 10,))
+    assert told[second] == [True]
+    third.send((b"x" * 50,))
+    assert not peer.transport.aborted
+    answer(first)
+    assert (told[second], told[third]) == ([True, False], [True])
+    third.send((b"x" * 50,))
+    assert peer.transport.aborted
+
+
+def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
+    peer = Peer(write_buffer_bytes=10)
+    peer.send(GET * 2)
+    first, second = peer.exchanges
+    told = []
+    second.on_congestion = told.append
+    second.start_stream(200, ())
+    second.send((b"x",))
+    peer.connection.pause_writing()
+    answer(first)
+    assert told == [True]
+    peer.connection.resume_writing()
+    assert told == [True, False]

@@ -5,6 +5,7 @@ from naiad.frontend.http2 import Http2Server
 from naiad.frontend.http2_hold import HeldBody
 from naiad.wire import http2_frames as wire
 from naiad.wire.http2_frames import frame, window_update
+from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, data_frame, settings_frame, split_frames
 
@@ -700,3 +701,50 @@ def test_server_without_connections_has_no_timer():
     scene.protocol.connection_lost(None)
     timer.callback()
     assert len(scene.loop.timers) == 1
+
+
+# Keepalive and age; the rules themselves are tested with `wire.keepalive`
+
+
+def test_silent_peer_gets_a_ping_and_is_then_dropped():
+    scene = Scene(Http2Limits(keepalive=KeepaliveRules(time_s=10, timeout_s=5, permits_without_calls=True))).open()
+    heard_ns = scene.protocol._arrival_ns
+    scene.protocol.sweep(heard_ns + 10 * SECOND_NS)
+    ((kind, flags, _, _),) = scene.frames()
+    assert (kind, flags) == (wire.PING, 0)
+    scene.protocol.sweep(heard_ns + 15 * SECOND_NS)
+    assert scene.transport.is_aborted
+
+
+def test_old_connection_is_asked_to_go_and_closes_after_its_last_answer():
+    scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10))).open()
+    scene.send(scene.request(1, b"x", "/s/Later"))
+    begin_ns = scene.protocol._arrival_ns
+    scene.protocol.sweep(begin_ns + 12 * SECOND_NS)
+    assert [kind for kind, *_ in scene.frames()] == [wire.GOAWAY, wire.PING]
+    scene.protocol.sweep(begin_ns + 13 * SECOND_NS)
+    assert [kind for kind, *_ in scene.frames()] == [wire.GOAWAY]
+    assert not scene.transport.is_closed
+    scene.service.calls[0].respond((b"x",))
+    assert scene.answers()[1][1] == framed(b"x")
+    assert scene.transport.is_closed
+    assert not scene.transport.is_aborted
+
+
+def test_calls_of_an_old_connection_end_with_its_grace():
+    scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10, age_grace_s=5))).open()
+    scene.send(scene.request(1, b"x", "/s/Later"))
+    begin_ns = scene.protocol._arrival_ns
+    scene.protocol.sweep(begin_ns + 12 * SECOND_NS)
+    assert not scene.transport.is_closed
+    scene.protocol.sweep(begin_ns + 17 * SECOND_NS)
+    assert scene.transport.is_aborted
+
+
+def test_streaming_calls_are_left_alone_by_age():
+    scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10))).open()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"x")))
+    scene.service.stream_draining = lambda call: pytest.fail("an old connection is no draining server")
+    for second in (12, 13, 14):
+        scene.protocol.sweep(scene.protocol._arrival_ns + second * SECOND_NS)
+    assert not scene.transport.is_closed

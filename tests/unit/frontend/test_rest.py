@@ -13,6 +13,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
+from naiad.memory.regions import SharedMemory
 from naiad.telemetry.statistics import VersionStatistics
 
 A = TensorSpec("A", DataType.FP32, (-1, -1))
@@ -24,6 +25,7 @@ class Engine:
 
     def __init__(self):
         self.is_draining = False
+        self.shared_memory = SharedMemory()
         self.live = self.ready = self.model_ready = True
         self.decoupled = False
         self.submitted = []
@@ -255,7 +257,7 @@ def failure(exchange):
 @pytest.fixture
 def logged(monkeypatch):
     lines = []
-    monkeypatch.setattr("naiad.frontend.rest_infer.log_request_failure", lambda **fields: lines.append(fields))
+    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: lines.append(fields))
     return lines
 
 

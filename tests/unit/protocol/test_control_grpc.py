@@ -178,7 +178,7 @@ def test_statistics():
     assert (batch.compute_input.count, batch.compute_infer.count, batch.compute_output.count) == (8, 9, 10)
 
 
-@pytest.mark.parametrize("method", ["SystemSharedMemoryStatus", "TraceSetting", "LogSettings"])
+@pytest.mark.parametrize("method", ["TraceSetting", "LogSettings"])
 def test_refusal_says_what_to_do(method):
     error = control_grpc.refusal(f"/inference.GRPCInferenceService/{method}")
     assert error.code is ErrorCode.UNSUPPORTED

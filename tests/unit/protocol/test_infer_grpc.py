@@ -311,6 +311,23 @@ class TestSharedMemory:
             assert header.shared_memory == {"INPUT0": SharedMemoryRegion("r", 8, 64)}
             assert data == [b"", b"second"]
 
+    @pytest.mark.parametrize("request_id", ["", "7"])
+    def test_headers_are_remembered(self, request_id):
+        message = self.shared(region={"string_param": "r"}, byte_size={"int64_param": 64})
+        message.id = request_id
+        decoder = InferRequestDecoder()
+        first, _, _ = decoder.decode(message.SerializeToString())
+        message.raw_input_contents[0] = b"other"
+        again, found_id, data = decoder.decode(message.SerializeToString())
+        assert again is first
+        assert (found_id, data) == (request_id, [b"", b"other"])
+        del message.raw_input_contents[:]
+        with pytest.raises(InferError, match="unable to find data for input tensor 'INPUT1'"):
+            decoder.decode(message.SerializeToString())
+        # Triton: too many are ignored.
+        message.raw_input_contents.extend([b"third", b"surplus"])
+        assert decoder.decode(message.SerializeToString())[2] == [b"", b"third"]
+
     @pytest.mark.parametrize(
         ("parameters", "text"),
         [

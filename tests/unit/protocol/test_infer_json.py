@@ -321,3 +321,15 @@ def test_raw_body_for_a_model_with_several_inputs_is_refused():
     metadata = ModelMetadata("m", ["1"], "", [spec, spec], [])
     with pytest.raises(InferError, match="Raw request must only have 1 input"):
         decode_raw("m", "", b"", metadata, batching=False)
+
+
+def test_a_name_with_a_nul_is_like_any_unknown_member():
+    header, _, data = decode(body({**tensor(), "\0": 1, "data\0": 2}))
+    assert [spec.name for spec in header.inputs] == [tensor()["name"]]
+    assert len(data) == 1
+
+
+def test_names_that_the_fast_parser_cannot_look_up_are_read_all_the_same():
+    entry = {"name": "A", "shape": [1], "datatype": "FP32", "data": [1], "x\0y": 1}
+    header, _, _ = InferJsonDecoder().decode("m", "", json.dumps({"inputs": [entry]}).encode(), None)
+    assert header.inputs[0].name == "A"

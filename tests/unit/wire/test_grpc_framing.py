@@ -1,4 +1,5 @@
 import gzip
+import resource
 import zlib
 
 import pytest
@@ -13,6 +14,8 @@ from naiad.wire.grpc import (
     parse_timeout_ns,
 )
 from naiad.wire.hpack_cache import HeaderDecoder
+
+MIB = 2**20
 
 
 def framed(message, flag=0):
@@ -52,6 +55,37 @@ def test_memory_follows_what_arrives_not_what_is_announced():
     assembler = MessageAssembler(2**31 - 1)
     feed(assembler, b"\0\x7f\xff\xff\xff" + b"x" * 10)
     assert assembler.pending_bytes == 10
+
+
+def test_memory_of_a_large_message_is_touched_as_it_arrives():
+    resource_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assembler = MessageAssembler(2**31 - 1)
+    feed(assembler, b"\0\x7f\xff\xff\xff" + bytes(2 * MIB))
+    feed(assembler, bytes(MIB))
+    assert assembler.pending_bytes == 3 * MIB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resource_kib < 64 * 1024
+
+
+@pytest.mark.parametrize("piece_bytes", [MIB // 2 - 1, MIB, MIB + 1, 3 * MIB])
+def test_large_message_in_pieces_is_whole(piece_bytes):
+    content = bytes(range(256)) * (5 * MIB // 256) + b"end"
+    data = framed(content) + framed(b"next")
+    assembler = MessageAssembler(2**31 - 1)
+    pieces = [data[i : i + piece_bytes] for i in range(0, len(data), piece_bytes)]
+    messages = [message for piece in pieces for message in feed(assembler, piece)]
+    assert [bytes(message) for message in messages] == [content, b"next"]
+    assert assembler.pending_bytes == 0
+    assembler.finish()
+
+
+def test_message_that_no_memory_is_left_for_is_refused(monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("naiad.wire.grpc.np.empty", refuse)
+    error = failure(MessageAssembler(2**31 - 1), b"\0\x7f\xff\xff\xff" + bytes(2 * MIB))
+    assert error.status is GrpcStatus.RESOURCE_EXHAUSTED
+    assert "no memory for a message of 2147483647 bytes" in error.message
 
 
 def test_message_above_the_limit_is_refused_at_its_prefix():

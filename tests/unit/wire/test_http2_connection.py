@@ -4,6 +4,7 @@ import pytest
 
 from naiad.wire import http2_frames as wire
 from naiad.wire.http2_frames import PREFACE, Http2Code, Http2Error, frame
+from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame
 
@@ -379,7 +380,8 @@ def test_resets_that_the_peer_provokes_count_too():
     "data", [frame(wire.PING, 0, 0, bytes(8)), settings_frame({3: 1}), frame(wire.DATA, 0, 1, b"")]
 )
 def test_floods_of_cheap_frames_end_the_connection(data):
-    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    rules = KeepaliveRules(peer_strikes=0)
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1, keepalive=rules))
     peer.send(peer.headers(1))
     with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
         peer.send(data * 30)
@@ -389,8 +391,28 @@ def test_pings_beside_real_work_are_no_flood():
     peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
     for i in range(100):
         peer.send(peer.request(1 + 2 * i) + frame(wire.PING, 0, 0, bytes(8)))
-        peer.connection.output.send_end(peer.sink.streams[1 + 2 * i])
+        peer.connection.output.send_headers(peer.sink.streams[1 + 2 * i], b"\x88", ends_stream=True)
     assert len([call for call in peer.sink.calls if call[0] == "end"]) == 100
+
+
+def test_pings_that_come_too_soon_end_the_connection_in_grpcs_words():
+    peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=2)))
+    ping = frame(wire.PING, 0, 0, bytes(8))
+    peer.send(ping * 3)
+    with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
+        peer.send(ping)
+    goaway = peer.frames()[-1]
+    assert goaway[0] == wire.GOAWAY
+    assert goaway[3].endswith(b"too_many_pings")
+
+
+def test_answers_to_our_own_pings_are_no_strikes():
+    peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=1)))
+    for _ in range(10):
+        peer.connection.ping()
+        ((kind, flags, _, payload),) = peer.frames()
+        assert (kind, flags) == (wire.PING, 0)
+        peer.send(frame(wire.PING, wire.FLAG_ACK, 0, payload))
 
 
 def test_continuation_flood_ends_the_connection():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
+from naiad.backend.worker.exchange import SingleAnswer
 from naiad.backend.worker.failure import describe, format_traceback
-from naiad.backend.worker.loop import ExecutionFault, checked
+from naiad.backend.worker.returned import ExecutionFault, awaited, checked
 
 TENSOR = pb_utils.Tensor("x", np.zeros(2, np.float32))
 
@@ -112,6 +113,8 @@ def test_sender_refuses_what_triton_refuses():
 def test_sender_wants_a_response():
     with pytest.raises(TypeError, match="expected an InferenceResponse, found int"):
         request().get_response_sender().send(3)
+    with pytest.raises(TypeError, match="expected flags to be an int, found str"):
+        request().get_response_sender().send(response(), "final")
 
 
 # --- what execute returns -----------------------------------------------------------------------------------------
@@ -119,15 +122,15 @@ def test_sender_wants_a_response():
 
 def test_a_list_of_responses_is_what_is_wanted():
     returned = [response(), response()]
-    assert checked([request(), request()], returned) == returned
+    assert checked([request(), request()], returned) == (returned, False)
 
 
 def test_senders_stand_in_for_returned_responses():
     first, second = request(), request()
     sent, returned = response(), response()
     first.get_response_sender().send(sent, flags=1)
-    assert checked([first, second], [None, returned]) == [sent, returned]
-    assert checked([first], None) == [sent]
+    assert checked([first, second], [None, returned]) == ([sent, returned], False)
+    assert checked([first], None) == ([sent], False)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +160,29 @@ def test_wrong_returns_get_tritons_words(returned, said):
     assert str(caught.value) == said
 
 
-def test_a_sender_that_sent_nothing_and_one_that_sent_too_much():
-    silent, loud = request(), request()
+def test_a_sender_may_send_after_execute_has_returned():
+    late = request()
+    sender = late.get_response_sender()
+    waiting, are_late = checked([late], None)
+    assert are_late
+    assert type(waiting[0]) is SingleAnswer
+    sent = response()
+    sender.send(sent, flags=1)
+    assert awaited(waiting) == [sent]
+
+
+def test_a_sender_that_nobody_holds_any_more_becomes_an_error():
+    silent, other = request(), response()
     silent.get_response_sender()
-    with pytest.raises(ExecutionFault, match="has sent no response"):
-        checked([silent], None)
+    waiting, _ = checked([silent, request()], [None, other])
+    del silent
+    first, second = awaited(waiting)
+    assert first.error().message().startswith("the model let go of the response sender of this request")
+    assert second is other
+
+
+def test_a_sender_that_sent_too_much():
+    loud = request()
     loud.get_response_sender().send(response())
     with pytest.raises(ExecutionFault, match="cannot send more than one response"):
         checked([loud], [response()])

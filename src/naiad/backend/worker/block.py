@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 GRANULE_BYTES = 65536
+NUMBERS = 4096
+"""Numbers of blocks differ modulo this."""
 IDLE_S = 10.0
 """A free block that has not been used for so long is given up."""
 _WASTE = 4
@@ -93,6 +95,18 @@ class Lender:
                 block.free_since_s = now_s
                 self._free[number] = block
 
+    @property
+    def lent_count(self) -> int:
+        """How many blocks the receiver has."""
+        return len(self._lent)
+
+    def reclaim(self, released: memoryview) -> None:
+        """Take back the blocks whose byte in `released`, at their number modulo NUMBERS, is not 0; clear it."""
+        numbers = [number for number in self._lent if released[number % NUMBERS]]
+        for number in numbers:
+            released[number % NUMBERS] = 0
+        self.take_back(numbers)
+
     def trim(self, idle_s: float = IDLE_S) -> None:
         """Give up free blocks that have not been used for `idle_s`."""
         before_s = time.monotonic() - idle_s
@@ -122,8 +136,13 @@ class Lender:
             self._drop(block)
         if self.total_bytes + size_bytes > self.limit_bytes:
             raise TransportFullError(needed_bytes, self.limit_bytes)
+        taken = {number % NUMBERS for number in (*self._lent, *self._free)}
+        if len(taken) == NUMBERS:
+            raise TransportFullError(needed_bytes, self.limit_bytes)
         self._last_number += 1
-        descriptor = _anonymous_file(size_bytes)
+        while self._last_number % NUMBERS in taken:
+            self._last_number += 1
+        descriptor = anonymous_file(size_bytes)
         block = _Block(self._last_number, size_bytes, mmap.mmap(descriptor, size_bytes))
         self.opened.append((block.number, size_bytes, descriptor))
         self.total_bytes += size_bytes
@@ -140,7 +159,8 @@ class Lender:
         block.map.close()
 
 
-def _anonymous_file(size_bytes: int) -> int:
+def anonymous_file(size_bytes: int) -> int:
+    """Return a descriptor of new memory that no path leads to. Raises OSError."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("naiad", os.MFD_CLOEXEC)
     else:

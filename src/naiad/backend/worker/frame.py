@@ -1,8 +1,9 @@
 """Frames: what goes through the pipes between the server and a worker.
 
 A frame is a prefix, a table of 64-bit words, a text, a JSON object (rare) and a payload: the raw tensor data, each
-tensor aligned to `ALIGNMENT`, either behind the JSON or in a block of shared memory. The two sides take turns; what
-repeats (the header of a request or a response) travels once and is a number in the table from then on.
+tensor aligned to `ALIGNMENT`, either behind the JSON or in a block of shared memory. The two sides take turns, but
+workers of decoupled models send responses whenever they have some. What repeats (the header of a request or a
+response) travels once and is a number in the table from then on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ TIDY = 4
 DONE = 17
 EXECUTED = 18
 FAILED = 19
+EMITTED = 20
+"""Responses of a decoupled model, of any of its requests."""
+WAITING = 21
+"""A decoupled model waits for a block or for a slow client: is there news?"""
 
 
 class ChannelError(Exception):
@@ -102,9 +107,9 @@ def encode_frame(
     return b"".join([packed, text_part, extra_part, *parts])
 
 
-def frame_bytes(data: bytes) -> int:
-    """Return the length of the frame that begins with `data`. Raises ChannelError when it is absurd."""
-    (size,) = struct.unpack_from("<I", data)
+def frame_bytes(data: bytes, position: int = 0) -> int:
+    """Return the length of the frame that begins at `position`. Raises ChannelError when it is absurd."""
+    (size,) = struct.unpack_from("<I", data, position)
     if not PREFIX.size <= size <= MAX_FRAME_BYTES:
         raise ChannelError(f"a frame of {size} bytes")
     return int(size)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from naiad.backend.worker.exchange import Cancellation, ReceivedRequest, RequestPlan
+from naiad.backend.worker.exchange import Cancellation, ReceivedRequest, RequestPlan, StreamedRequest
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
+from naiad.backend.worker.outbox import Outbox, Stream
 from naiad.backend.worker.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
 
 
@@ -35,6 +36,10 @@ class _Header:
 def aligned(size_bytes: int) -> int:
     """Return the space that a tensor takes in a payload."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _unused(position: int) -> bool:
+    return False
 
 
 class Intake:
@@ -75,6 +80,21 @@ class Intake:
         if position != frame.payload_bytes:
             raise ChannelError(f"a payload of {frame.payload_bytes} bytes where {position} were announced")
         return requests
+
+    def streamed_requests(self, frame: Frame, outbox: Outbox) -> tuple[list[StreamedRequest], list[Stream]]:
+        """Return the requests of a batch of a decoupled model, and where their responses go. Raises ChannelError.
+
+        The table begins with the slots of the requests.
+        """
+        count = frame.text.count("\0") + 1
+        slots, frame.words = frame.words[:count], frame.words[count:]
+        received = self.requests(frame, _unused)
+        streams = [Stream(outbox, slot, request._plan.output_names) for slot, request in zip(slots, received)]
+        requests = [
+            StreamedRequest(request._plan, request._id, request._inputs, stream)
+            for request, stream in zip(received, streams)
+        ]
+        return requests, streams
 
     def _learn(self, extra: dict[str, Any]) -> None:
         if extra.get("reset"):

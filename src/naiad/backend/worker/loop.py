@@ -14,34 +14,35 @@ from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker import pb_utils
 from naiad.backend.worker.block import IDLE_S, TransportFullError
+from naiad.backend.worker.board import SLOTS, Board
 from naiad.backend.worker.channel import Channel
-from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse
+from naiad.backend.worker.decoupled import DecoupledExecution
+from naiad.backend.worker.exchange import InferenceRequest
 from naiad.backend.worker.failure import ErrorCode, describe, format_traceback
 from naiad.backend.worker.frame import ChannelClosedError, Frame
 from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.loading import LoadError, load_model_class
+from naiad.backend.worker.outbox import Outbox
 from naiad.backend.worker.reply import ReplyEncoder
+from naiad.backend.worker.returned import AnsweredRequest, awaited, checked, failure_notes
 from naiad.backend.worker.side import SideLine
-
-
-class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model broke its contract
-    """What `execute` returned is not what it must return."""
 
 
 class Worker:
     """One model in one process."""
 
-    def __init__(self, channel: Channel, side: SideLine, read_fd: int) -> None:
+    def __init__(self, channel: Channel, side: SideLine, board: Board, read_fd: int) -> None:
         self._channel = channel
         self._side = side
+        self._board = board
         self._poll = select.poll()
         self._poll.register(read_fd, select.POLLIN)
         self._model: Any = None
         self._instance_name = ""
         self._intake = Intake(frozenset())
         self._replies = ReplyEncoder()
-        self._batch_number = 0
         self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._decoupled: DecoupledExecution | None = None
 
     def run(self) -> None:
         """Serve frames until the server says finalize or goes away."""
@@ -56,12 +57,19 @@ class Worker:
         channel = self._channel
         # Only who has shared memory wakes up now and then to give some back.
         while channel.lender.total_bytes and not self._poll.poll(IDLE_S * 1000):
-            channel.lender.trim()
+            if self._decoupled is not None:
+                self._decoupled.outbox.trim()
+            else:
+                channel.lender.trim()
         return channel.receive()
 
     def _serve(self, frame: Frame) -> bool:
         if frame.kind == frames.EXECUTE:
-            self._execute(frame)
+            if self._decoupled is None:
+                self._execute(frame)
+            else:
+                self._channel.lender.limit_bytes = frame.allowance_bytes
+                self._decoupled.execute(frame)
         elif frame.kind == frames.INITIALIZE:
             self._answer(self._initialize, frame.extra)
         elif frame.kind == frames.FINALIZE:
@@ -76,13 +84,16 @@ class Worker:
         channel = self._channel
         channel.lender.limit_bytes = frame.allowance_bytes
         side = self._side
-        self._batch_number += 1
-        requests = self._intake.requests(frame, _Cancellation(side, self._batch_number))
+        cancellation = _Cancellation(self._board)
+        requests: Sequence[Any] = self._intake.requests(frame, cancellation)
         frame.payload = b""
         side.request_ids = frame.text
         try:
             try:
-                responses = checked(requests, self._call(requests))
+                responses, are_late = checked(requests, self._call(requests))
+                if are_late:
+                    requests = [AnsweredRequest(request._plan) for request in requests]
+                    responses = awaited(responses)
                 reply = self._replies.encode(requests, responses)
                 parts, payload_bytes, block = reply.parts, reply.payload_bytes, 0
                 if payload_bytes > channel_module.INLINE_BYTES:
@@ -90,6 +101,7 @@ class Worker:
                     parts = []
             finally:
                 side.request_ids = ""
+                cancellation.is_over = True
         except TransportFullError as error:
             self._replies.restart()
             self._refuse(error)
@@ -97,7 +109,7 @@ class Worker:
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
             self._replies.restart()
-            self._fail(error)
+            self._channel.send(frames.FAILED, extra=failure_notes(error, self._instance_name))
             return
         words, extra = reply.words, reply.extra()
         # What the model did not keep is free now, and the reply says so.
@@ -111,12 +123,6 @@ class Worker:
                 self._event_loop = asyncio.new_event_loop()
             returned = self._event_loop.run_until_complete(returned)
         return returned
-
-    def _fail(self, error: BaseException) -> None:
-        said = str(error) if isinstance(error, ExecutionFault) else describe(error)
-        message = f"Failed to process the request(s) for model '{self._instance_name}', message: {said}"
-        detail = "" if isinstance(error, ExecutionFault) else format_traceback(error)
-        self._channel.send(frames.FAILED, extra={"message": message, "detail": detail})
 
     def _refuse(self, error: TransportFullError) -> None:
         notes = {"code": int(ErrorCode.UNAVAILABLE), "full": [error.needed_bytes, error.limit_bytes]}
@@ -147,28 +153,33 @@ class Worker:
         if hasattr(model, "initialize"):
             model.initialize(notes["args"])
         self._model = model
+        if notes["decoupled"]:
+            outbox = Outbox(self._channel, self._board)
+            self._decoupled = DecoupledExecution(model, self._instance_name, self._intake, outbox, self._side)
         # What loading has made stays; the garbage collector need not look at it again and again.
         gc.collect()
         gc.freeze()
         return {}
 
     def _finalize(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self._decoupled is not None:
+            self._decoupled.close()
         if hasattr(self._model, "finalize"):
             self._model.finalize()
         return {}
 
 
 class _Cancellation:
-    """Asks for the requests of one batch."""
+    """Tells which requests of one batch were cancelled, while it executes."""
 
-    __slots__ = ("_batch", "_side")
+    __slots__ = ("_slots", "is_over")
 
-    def __init__(self, side: SideLine, batch: int) -> None:
-        self._side = side
-        self._batch = batch
+    def __init__(self, board: Board) -> None:
+        self._slots = board.slots
+        self.is_over = False
 
     def __call__(self, position: int) -> bool:
-        return self._side.is_cancelled(self._batch, position)
+        return not self.is_over and position < SLOTS and self._slots[position] != 0
 
 
 def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] | None:
@@ -186,39 +197,3 @@ def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] |
             "object."
         )
     return completed.as_dict()
-
-
-def checked(requests: Sequence[InferenceRequest], returned: Any) -> list[InferenceResponse]:
-    """Return one response per request from what `execute` returned and response senders sent.
-
-    Raises ExecutionFault with Triton's words when they do not fit together.
-    """
-    if returned is None and any(request._sender is not None for request in requests):
-        returned = [None] * len(requests)
-    if not isinstance(returned, list):
-        raise ExecutionFault(f"Expected a list in the execute return, found type '{type(returned)}'.")
-    if len(returned) != len(requests):
-        raise ExecutionFault(
-            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}"
-        )
-    for index, (request, response) in enumerate(zip(requests, returned)):
-        if type(response) is not InferenceResponse or request._sender is not None:
-            returned[index] = _checked_one(request, response)
-    return returned
-
-
-def _checked_one(request: InferenceRequest, response: Any) -> InferenceResponse:
-    sent = request._sender.response if request._sender is not None else None
-    if response is None and sent is not None:
-        return sent
-    if response is None and request._sender is not None:
-        raise ExecutionFault("execute returned, and the response sender of a request has sent no response")
-    if not isinstance(response, InferenceResponse):
-        raise ExecutionFault(
-            "Expected an 'InferenceResponse' object in the execute function return list, found type "
-            f"'{type(response)}'."
-        )
-    if sent is not None:
-        raise ExecutionFault("Unable to send response. Non-decoupled model cannot send more than one response.")
-    return response

@@ -11,6 +11,7 @@ import socket
 import sys
 
 from naiad.backend.worker import pb_utils
+from naiad.backend.worker.board import Board
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.logger import LineStream, SinkHandler, set_sink
 from naiad.backend.worker.loop import Worker
@@ -20,8 +21,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(arguments: list[str]) -> None:
-    """Serve: the arguments are descriptors (reading, writing, passing blocks, side line) and the server's pid."""
-    read_fd, write_fd, blocks_fd, side_fd, server_pid = (int(argument) for argument in arguments)
+    """Serve: the arguments are descriptors (read, write, passing blocks, side line, board) and the server's pid."""
+    read_fd, write_fd, blocks_fd, side_fd, board_fd, server_pid = (int(argument) for argument in arguments)
     _follow(server_pid)
     # The server drains when someone presses Ctrl-C; its workers must go on meanwhile.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -32,8 +33,10 @@ def run(arguments: list[str]) -> None:
     _redirect(side)
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = pb_utils
+    board = Board(board_fd)
+    os.close(board_fd)
     channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, own=bytearray)
-    Worker(channel, side, read_fd).run()
+    Worker(channel, side, board, read_fd).run()
 
 
 def _follow(server_pid: int) -> None:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse
 from naiad.backend.worker.frame import ALIGNMENT, PADDING
 from naiad.backend.worker.tensor import encode_strings
 
 MOST_HEADERS = 1024
 """Headers that are remembered; then both sides begin anew."""
+_MANY_WORDS = 2048
 
 
 class _Header:
@@ -41,6 +43,22 @@ class Reply:
         self.parameters: list[tuple[int, Any]] = []
         self.reset = False
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it should not grow any more."""
+        return self.payload_bytes > channel_module.INLINE_BYTES or len(self.words) > _MANY_WORDS
+
+    def mark(self) -> tuple[int, int, int]:
+        """Return what `rewind` needs to come back to this point."""
+        return len(self.words), len(self.parts), self.payload_bytes
+
+    def rewind(self, mark: tuple[int, int, int], index: int) -> None:
+        """Forget responses from number `index` on, which were added since `mark`."""
+        del self.words[mark[0] :], self.parts[mark[1] :]
+        self.payload_bytes = mark[2]
+        self.errors = [each for each in self.errors if each[0] < index]
+        self.parameters = [each for each in self.parameters if each[0] < index]
+
     def extra(self) -> dict[str, Any] | None:
         """Return what the frame carries as JSON, None when there is nothing."""
         if not (self.headers or self.errors or self.parameters or self.reset):
@@ -65,41 +83,50 @@ class ReplyEncoder:
         self._headers.clear()
         self._restarts = True
 
-    def encode(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse]) -> Reply:
-        """Return the reply; outputs that were not asked for are dropped."""
-        # hot: bench/micro_worker.py
+    def begin(self) -> Reply:
+        """Return an empty reply, the only one in the making."""
         reply = Reply()
         if self._restarts or len(self._headers) > MOST_HEADERS:
             self._headers.clear()
             self._restarts = False
             reply.reset = True
-        headers = self._headers
-        parts, words = reply.parts, reply.words
-        for request, response in zip(requests, responses):
-            if response._error is not None:
-                error = response._error
-                reply.errors.append((len(words), int(error.code()), error.message()))
-                words.append(0)
-                continue
-            wanted = request._plan.output_names
-            key: list[Any] = []
-            begin = len(parts)
-            for tensor in response._tensors:
-                if tensor._name in wanted:
-                    array = tensor._array
-                    parts.append(array)
-                    key += (tensor._name, tensor._datatype, array.shape)
-            header = headers.get(tuple(key))
-            if header is None:
-                header = self._define(tuple(key), parts[begin:], reply)
-            if response._parameters:
-                reply.parameters.append((len(words), json.loads(response._parameters)))
-            words.append(header.number)
-            if header.is_dense:
-                reply.payload_bytes += header.payload_bytes
-            else:
-                _pad(reply, header, begin)
         return reply
+
+    def encode(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse]) -> Reply:
+        """Return the reply to a batch; outputs that were not asked for are dropped."""
+        # hot: bench/micro_worker.py
+        reply = self.begin()
+        add = self.add
+        for index, (request, response) in enumerate(zip(requests, responses)):
+            add(reply, index, request._plan.output_names, response)
+        return reply
+
+    def add(self, reply: Reply, index: int, wanted: frozenset[str], response: InferenceResponse) -> None:
+        """Add response number `index`; its arrays are read when the reply is sent."""
+        # hot: bench/micro_worker.py
+        if response._error is not None:
+            error = response._error
+            reply.errors.append((index, int(error.code()), error.message()))
+            reply.words.append(0)
+            return
+        parts = reply.parts
+        key: list[Any] = []
+        begin = len(parts)
+        for tensor in response._tensors:
+            if tensor._name in wanted:
+                array = tensor._array
+                parts.append(array)
+                key += (tensor._name, tensor._datatype, array.shape)
+        header = self._headers.get(tuple(key))
+        if header is None:
+            header = self._define(tuple(key), parts[begin:], reply)
+        if response._parameters:
+            reply.parameters.append((index, json.loads(response._parameters)))
+        reply.words.append(header.number)
+        if header.is_dense:
+            reply.payload_bytes += header.payload_bytes
+        else:
+            _pad(reply, header, begin)
 
     def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: Reply) -> _Header:
         outputs = [(key[at], key[at + 1], key[at + 2]) for at in range(0, len(key), 3)]

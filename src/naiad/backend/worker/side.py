@@ -1,4 +1,4 @@
-"""The side line: a socket on which a worker tells the server log lines and asks whether requests were cancelled.
+"""The side line: a socket on which a worker tells the server log lines.
 
 Each message is a JSON array on a line of its own. It works while the model executes, from any of its threads.
 """
@@ -19,11 +19,9 @@ class SideLine:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
         if hasattr(os, "register_at_fork"):
             # A process that the model forks while another thread logs would wait for ever.
-            os.register_at_fork(after_in_child=self._renew_locks)
-        self._replies = connection.makefile("r", encoding="ascii")
+            os.register_at_fork(after_in_child=self._renew_lock)
         self.request_ids = ""
         """Ids of the requests that are being executed, with NUL between them."""
 
@@ -31,16 +29,8 @@ class SideLine:
         """Send a line for the server's log."""
         self._send(["log", level, file, line, text[:_LONGEST_TEXT], self.request_ids])
 
-    def is_cancelled(self, batch: int, position: int) -> bool:
-        """Ask whether a request of the running batch was cancelled."""
-        with self._asking:
-            self._send(["cancelled", batch, position])
-            reply = self._replies.readline()
-        return bool(reply) and bool(json.loads(reply))
-
-    def _renew_locks(self) -> None:
+    def _renew_lock(self) -> None:
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
 
     def _send(self, message: object) -> None:
         data = json.dumps(message).encode("ascii") + b"\n"

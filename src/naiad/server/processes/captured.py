@@ -19,6 +19,7 @@ class CapturedExchange:
         self.body: Buffer = call.body
         self.arrival_ns = time.monotonic_ns()
         self.on_disconnect: Callable[[], object] | None = None
+        self.on_congestion: Callable[[bool], object] | None = None
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._started: tuple[int, Headers] = (200, ())
         self._pieces: list[bytes] = []

@@ -6,29 +6,28 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from naiad.server.endpoint import Connections
+from naiad.server.endpoint import Service
+from naiad.server.ports import ServedConnections
 from naiad.server.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
 
 
-class HandedService:
+class HandedService(Service):
     """Serves connections that are handed to it, and counts those that have closed."""
 
     def __init__(
-        self,
-        connections: Connections,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None,
-        on_close: Callable[[], None],
+        self, connections: ServedConnections, tls: ssl.SSLContext | None, on_close: Callable[[], None]
     ) -> None:
-        """`on_close` is called for each connection that was adopted, when it has closed."""
+        """`on_close` is called when connections have closed: `take_closed_count` tells how many."""
         self.connections = connections
+        self._protocol = connections.protocol
         connections.on_close = on_close
-        self._protocol = protocol
         self._tls = tls
         self._on_close = on_close
         self._tasks: set[asyncio.Task[None]] = set()
+        self._left_count = 0
+        """Connections that were adopted, less those that were told to have closed."""
 
     async def listen(self) -> None:
         """Nothing: the supervisor listens."""
@@ -38,9 +37,23 @@ class HandedService:
 
     def adopt(self, connection: socket.socket) -> None:
         """Serve an accepted connection; called on the loop."""
+        self._left_count += 1
         task = asyncio.get_running_loop().create_task(self._adopt(connection))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._has_begun)
+
+    def _has_begun(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._on_close()  # it may have closed already
+
+    def take_closed_count(self) -> int:
+        """Return how many connections have closed since the last call."""
+        # What exists is counted, not what ends: on its way from one protocol to another a connection may seem to end.
+        closed = self._left_count - len(self._tasks) - self.connections.connection_count
+        if closed <= 0:  # one that begins may be counted twice for a moment
+            return 0
+        self._left_count -= closed
+        return closed
 
     async def _adopt(self, connection: socket.socket) -> None:
         tls = self._tls
@@ -57,7 +70,6 @@ class HandedService:
             # A peer that went away or did not finish its handshake; no protocol has seen it.
             _log.debug("a connection was lost before it began: %s", error)
             connection.close()
-            self._on_close()
 
     async def settle(self, timeout_s: float) -> None:
         """Wait until connections that were handed over have begun, so that draining finds them."""

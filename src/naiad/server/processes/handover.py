@@ -7,6 +7,8 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from naiad.server.listener import Listener
+
 _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
@@ -73,8 +75,9 @@ class Acceptor:
     While no member takes one nothing is accepted, and those that follow wait in the kernel's queue.
     """
 
-    def __init__(self, listener: socket.socket, port: int, hand: HandOver) -> None:
-        self._listener = listener
+    def __init__(self, listener: Listener, port: int, hand: HandOver) -> None:
+        self._bound = listener
+        self._listener = listener.socket
         self._port = port
         self._hand = hand
         self._waiting: deque[socket.socket] = deque()
@@ -97,7 +100,7 @@ class Acceptor:
             self._timer.cancel()
             self._timer = None
         self._close_waiting()
-        self._listener.close()
+        self._bound.close()
 
     def give_back(self, connection: socket.socket) -> None:
         """Take a connection that was handed over in vain, for another member."""

@@ -6,7 +6,6 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable
 
 from naiad.backend.cores import share_cores
 from naiad.core.errors import InferError, unsupported
@@ -21,8 +20,8 @@ from naiad.repository.catalog import ModelPlan
 from naiad.repository.lifecycle import UNLOADED
 from naiad.repository.store import ModelEntry
 from naiad.server.app import Server
-from naiad.server.endpoint import Connections, Service
-from naiad.server.ports import Ports
+from naiad.server.endpoint import Service
+from naiad.server.ports import Ports, ServedConnections
 from naiad.server.processes import messages
 from naiad.server.processes.channel import Channel, ChannelError, receive_first
 from naiad.server.processes.handed_service import HandedService
@@ -97,6 +96,7 @@ class Member(Server):
     """One of several server processes."""
 
     _engine: MemberEngine
+    _engine_type = MemberEngine
     _loader_type = _MemberLoader
 
     def __init__(self, welcome: Welcome, control: socket.socket, handover: socket.socket) -> None:
@@ -132,9 +132,6 @@ class Member(Server):
 
     # --- what differs from a server of one process ------------------------------------------------------------------
 
-    def _make_engine(self) -> MemberEngine:
-        return MemberEngine(server_id=self._options.server_id, metrics=self._registry)
-
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
         return Ports(self._options, self._engine, loop, self._link)
 
@@ -156,7 +153,7 @@ class Link:
         self._sharing = Sharing(engine, self._ask)
         self._services: dict[int, HandedService] = {}
         self._receiver = Receiver(handover, self._adopt, lambda count: self._tell(Taken(count)))
-        self._closed = [0] * len(welcome.ports)
+        self._is_telling = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _ask(self, question: object) -> object:
@@ -176,17 +173,10 @@ class Link:
 
     # --- Group ------------------------------------------------------------------------------------------------------
 
-    def service(
-        self,
-        flag: str,
-        connections: Connections,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None,
-    ) -> Service:
+    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
         """Return the service of a port, whose connections are handed over."""
-        port = self._ports.index(flag)
-        service = HandedService(connections, protocol, tls, lambda: self._count_closed(port))
-        self._services[port] = service
+        service = HandedService(connections, tls, self._on_close)
+        self._services[self._ports.index(flag)] = service
         return service
 
     def grpc_service(self, forwarding: HeaderForwarding | None) -> InferenceGrpcService:
@@ -204,15 +194,19 @@ class Link:
     def _adopt(self, port: int, connection: socket.socket) -> None:
         self._services[port].adopt(connection)
 
-    def _count_closed(self, port: int) -> None:
-        if not any(self._closed):
+    def _on_close(self) -> None:
+        if not self._is_telling:
             # Connections often close in crowds; one message tells of all that do so in this turn of the loop.
+            self._is_telling = True
             asyncio.get_running_loop().call_soon(self._tell_closed)
-        self._closed[port] += 1
 
     def _tell_closed(self) -> None:
-        self._tell(Closed(tuple(self._closed)))
-        self._closed = [0] * len(self._closed)
+        self._is_telling = False
+        counts = [0] * len(self._ports)
+        for port, service in self._services.items():
+            counts[port] = service.take_closed_count()
+        if any(counts):
+            self._tell(Closed(counts))
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from naiad.config.options import ServerOptions
 from naiad.core.errors import internal
-from naiad.server.addresses import addresses
-from naiad.server.endpoint import bind
+from naiad.server.addresses import addresses, has_tls
+from naiad.server.listener import Listener, bind, refused
 from naiad.server.processes.balance import Balance
 from naiad.server.processes.handover import Acceptor
 from naiad.server.processes.inquiry import Inquiry
@@ -139,20 +139,17 @@ class Supervisor:
             self._inquiry.restart_count += 1
         await member.connect()
 
-    def _open(self, listeners: Sequence[socket.socket]) -> None:
+    def _open(self, listeners: Sequence[Listener]) -> None:
         """Begin to accept and log where. Raises InferError when another process was faster to listen."""
-        for address, listener in zip(self._addresses, listeners, strict=True):
+        for listener in listeners:
+            address = listener.address
             try:
                 self._acceptors[address.flag].start()
             except OSError as error:
-                raise internal(f"failed to start {address.service}: {error.strerror}") from error
-            host, port = listener.getsockname()[:2]
-            with_tls = " with TLS" if self._has_tls(address.flag) else ""
-            _log.info("Started %s at %s:%d%s for %d processes", address.service, host, port, with_tls, self._count)
-
-    def _has_tls(self, flag: str) -> bool:
-        options = self._options
-        return {"grpc": options.grpc_tls.is_on, "http": options.http_tls.is_on}.get(flag, False)
+                raise refused(address, error) from error
+            tls = " with TLS" if has_tls(self._options, address.flag) else ""
+            for service in address.services:
+                _log.info("Started %s at %s%s for %d processes", service, listener.name, tls, self._count)
 
     def _hand_over(self, port: int, connection: socket.socket) -> bool:
         for slot in self._balance.ranked(port):
@@ -298,8 +295,13 @@ class Supervisor:
 def _share_of(options: ServerOptions) -> ServerOptions:
     """Return what one member is told: its share of the limits, and no delays that are the supervisor's."""
     count = options.process_count
+    cache = {name: dict(settings) for name, settings in options.cache_config.items()}
+    size = cache.get("local", {}).get("size", "")
+    if size.isdigit():
+        cache["local"]["size"] = str(int(size) // count)
     return replace(
         options,
+        cache_config=cache,
         drain_s=0.0,
         no_effect=(),
         http=replace(options.http, max_connections=-(-options.http.max_connections // count)),

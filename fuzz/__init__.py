@@ -1,0 +1,1 @@
+"""Fuzzing of everything that reads bytes from outside; `python -m fuzz --help`, docs/conformance.md."""

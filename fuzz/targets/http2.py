@@ -1,0 +1,199 @@
+"""HTTP/2 frames into the gRPC frontend: the same effect however the bytes are cut, and every account in order."""
+
+from collections.abc import Hashable, Sequence
+from random import Random
+
+import hpack
+
+from fuzz.fakes import Loop, Transport
+from fuzz.mutation import cut, mutate_bytes, mutate_pieces
+from fuzz.target import Target
+from naiad.frontend.http2 import Http2Server
+from naiad.wire.http2_frames import (
+    CONTINUATION,
+    DATA,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    PRIORITY,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
+from naiad.wire.limits import Http2Limits
+
+_LIMITS = Http2Limits(
+    frame_bytes=2**14,
+    stream_window_bytes=65_535,
+    connection_window_bytes=65_535,
+    header_list_bytes=4096,
+    concurrent_streams=4,
+    message_bytes=100_000,
+    queued_bytes=100_000,
+    resets_burst=50,
+    control_frames_burst=50,
+)
+_OPENING = PREFACE + frame(SETTINGS, 0, 0)
+_PATHS = ("/s/Echo", "/s/Hold", "/s/Stream")
+
+
+class _Service:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bytes]] = []
+
+    def unary(self, call, message) -> None:
+        self.seen.append((call.path, bytes(message)))
+        if call.path != "/s/Hold":
+            call.respond((message,))
+
+    def is_streaming(self, path: str) -> bool:
+        return path == "/s/Stream"
+
+    def stream_message(self, call, message) -> None:
+        self.seen.append((call.path, bytes(message)))
+        call.send((message,))
+
+    def stream_half_closed(self, call) -> None:
+        call.finish(0)
+
+    def stream_writable(self, call) -> None:
+        """Nothing waits."""
+
+    stream_draining = stream_writable
+
+
+def _play(pieces: Sequence[bytes]) -> tuple[Hashable, ...]:
+    loop, transport, service = Loop(), Transport(), _Service()
+    protocol = Http2Server(service, loop, _LIMITS).protocol()
+    protocol.connection_made(transport)
+    for piece in pieces:
+        if piece and not transport.is_closed:
+            protocol.data_received(piece)
+    loop.run()
+    output = protocol.output
+    streams = protocol._connection.streams
+    assert output.queued_bytes == sum(stream.queued_bytes for stream in streams.values())
+    assert len(streams) <= _LIMITS.concurrent_streams
+    assert output.window >= 0
+    written = bytes(transport.written)
+    outcome = (sorted(service.seen), _sorted_frames(written), transport.is_closed, output.window)
+    protocol.connection_lost(None)
+    assert not streams
+    assert not protocol._collecting_bytes
+    assert not protocol._held_bytes
+    return outcome
+
+
+def _frames(data: bytes) -> list[bytes]:
+    frames = []
+    position = 0
+    while position < len(data):
+        size = 9 + int.from_bytes(data[position : position + 3], "big")
+        frames.append(data[position : position + size])
+        position += size
+    return frames
+
+
+def _sorted_frames(written: bytes) -> list[bytes]:
+    """Return what was sent by stream: answers to different streams may change places."""
+    frames = _frames(written)
+    assert all(len(each) == 9 + int.from_bytes(each[:3], "big") for each in frames)
+    return sorted(frames, key=lambda each: each[5:9])
+
+
+def _depends_on_pieces(outcome: tuple[Hashable, ...]) -> bool:
+    """Tell whether a request was answered before its end, or the connection ended in peace before the input did."""
+    early = (RST_STREAM, bytes(4)), (GOAWAY, bytes(4))
+    codes = [(each[3], each[9:13] if each[3] == RST_STREAM else each[13:17]) for each in outcome[1]]
+    return any(each in codes for each in early)
+
+
+def check(data: bytes) -> Hashable:
+    """Play `data` as what a client sends after its preface."""
+    whole = _OPENING + data
+    outcome = _play([whole])
+    pieces = _play(cut(whole, Random(len(data) * 31 + sum(data[:64]))))
+    if not _depends_on_pieces(outcome) and not _depends_on_pieces(pieces):
+        assert outcome == pieces, (outcome, pieces)
+    seen, frames, is_closed, _ = outcome
+    return (
+        is_closed,
+        len(seen),
+        tuple((each[3], each[4], each[9:13] if each[3] in (3, 7) else b"") for each in frames),
+    )
+
+
+def restructure(data: bytes, random: Random) -> bytes:
+    """Change a frame, or the order of frames."""
+    frames = _frames(data)
+    if not frames or random.random() < 0.3:
+        return b"".join(mutate_pieces(frames, random)) or _frame_of(random)
+    at = random.randrange(len(frames))
+    head, payload = bytearray(frames[at][:9].ljust(9, b"\0")), frames[at][9:]
+    action = random.randrange(6)
+    if action == 0:
+        head[3] = random.randrange(11)
+    elif action == 1:
+        head[4] ^= 1 << random.randrange(8)
+    elif action == 2:
+        head[5:9] = random.choice((0, 1, 2, 3, 5, 7, 9, 0x7FFFFFFF)).to_bytes(4, "big")
+    elif action == 3:
+        frames.insert(at, _frame_of(random))
+    elif action == 4 and payload:
+        middle = random.randrange(len(payload))
+        rest = payload[middle:]
+        payload = payload[:middle]
+        kind = CONTINUATION if head[3] in (HEADERS, CONTINUATION) else head[3]
+        frames.insert(at + 1, frame(kind, head[4], int.from_bytes(head[5:9], "big"), rest))
+        head[4] &= ~(4 if head[3] == HEADERS else 1)
+    else:
+        payload = mutate_bytes(payload, random)
+    head[:3] = len(payload).to_bytes(3, "big")
+    frames[at] = bytes(head) + payload
+    return b"".join(frames)
+
+
+def _frame_of(random: Random) -> bytes:
+    stream_id = random.choice((0, 1, 3, 5, 7, 9))
+    return random.choice(
+        (
+            frame(WINDOW_UPDATE, 0, stream_id, random.choice((1, 100, 2**31 - 1, 0)).to_bytes(4, "big")),
+            frame(SETTINGS, 0, 0, b"\0\4" + random.choice((0, 1, 100, 2**31 - 1)).to_bytes(4, "big")),
+            frame(SETTINGS, 0, 0, b"\0\1\0\0\0\0\0\5\0\0\x40\0"),
+            frame(PING, random.randrange(2), 0, bytes(8)),
+            frame(RST_STREAM, 0, stream_id, b"\0\0\0\x08"),
+            frame(PRIORITY, 0, stream_id, b"\0\0\0\1\x10"),
+            frame(GOAWAY, 0, 0, bytes(8)),
+            frame(DATA, random.choice((0, 1)), stream_id, b"\0\0\0\0\1x"),
+            frame(DATA, random.choice((8, 9)), stream_id, b"\3\0\0\0\0\1xabc"),
+            frame(CONTINUATION, 4, stream_id, b"\x82"),
+        )
+    )
+
+
+def seeds() -> list[bytes]:
+    """Return conversations of one to four requests."""
+    found = []
+    for path in _PATHS:
+        encoder = hpack.Encoder()
+        head = [(":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc")]
+        conversation = b""
+        for stream_id in (1, 3, 5, 7):
+            message = b"m" * (stream_id * 5000 if path == "/s/Echo" else 3)
+            body = b"\0" + len(message).to_bytes(4, "big") + message
+            pieces = [body[i : i + 2**14] for i in range(0, len(body), 2**14)]
+            conversation += frame(HEADERS, 4, stream_id, encoder.encode(head))
+            conversation += b"".join(frame(DATA, int(piece is pieces[-1]), stream_id, piece) for piece in pieces)
+            found.append(conversation)
+        trailers = frame(HEADERS, 5, 9, encoder.encode([("x-trailer", "1")]))
+        found.append(frame(HEADERS, 4, 9, hpack.Encoder().encode(head)) + frame(DATA, 0, 9, body) + trailers)
+    # An answer that waits for a window, which then opens, or whose stream is reset.
+    waiting = frame(SETTINGS, 0, 0, b"\0\4\0\0\0\1") + found[1]
+    found.append(waiting + frame(WINDOW_UPDATE, 0, 1, b"\0\0\x10\0") + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0"))
+    found.append(waiting + frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    return found
+
+
+TARGET = Target("http2", check, seeds, restructure=restructure, max_bytes=40_000)

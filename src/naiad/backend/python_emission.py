@@ -1,0 +1,255 @@
+"""Conversations with the workers of decoupled models: responses come whenever the model has some."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from naiad.backend.python_conversation import Conversation
+from naiad.backend.python_outputs import OutputRules
+from naiad.backend.python_process import WorkerProcess
+from naiad.backend.python_wire import ReplyDecoder, ResponseShape
+from naiad.backend.worker import frame as frames
+from naiad.backend.worker.block import NUMBERS
+from naiad.backend.worker.board import CANCELLED, CONGESTED, SLOTS
+from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
+from naiad.backend.worker.outbox import FINAL, HAS_RESPONSE, SLOT_SHIFT
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
+
+_now_ns = time.monotonic_ns
+Emit = Callable[[InferRequest, InferResponse], None]
+_UNTOLD = internal("the model sent an error")
+"""Stands where the error of a failed response goes, which follows in the notes of the same frame."""
+
+
+class EmissionDecoder(ReplyDecoder):
+    """Makes responses of the emitted frames of one worker."""
+
+    may_vary: ClassVar[bool] = True
+
+    def emitted(self, frame: Frame) -> list[tuple[int, InferResponse]]:
+        """Return slots and responses in the order in which the model sent them. Raises ChannelError.
+
+        The data are views on the frame's payload.
+        """
+        # hot: bench/micro_emission.py
+        extra = frame.extra
+        if extra:
+            self._learn(extra)
+        view = memoryview(frame.payload)
+        shapes = self._shapes
+        header = self.failed_header
+        emitted: list[tuple[int, InferResponse]] = []
+        position = 0
+        words = iter(frame.words)
+        try:
+            for word in words:
+                is_final = word & FINAL != 0
+                if not word & HAS_RESPONSE:
+                    response = InferResponse(header, final=True, empty_final=True)
+                elif (number := next(words)) == 0:
+                    response = InferResponse(header, final=is_final, error=_UNTOLD)
+                else:
+                    shape = shapes[number]
+                    data, position = _cut(shape, view, position, words)
+                    if shape.is_sound:
+                        response = InferResponse(shape.header, data, final=is_final)
+                    else:
+                        response = InferResponse(header, error=internal(shape.problem), final=is_final)
+                emitted.append((word >> SLOT_SHIFT, response))
+        except (LookupError, StopIteration) as error:
+            raise ChannelError(f"unreadable table: {error!r}") from None
+        if position != len(view):
+            raise ChannelError(f"responses of {position} bytes in {len(view)}")
+        if extra:
+            self._complete(emitted, extra)
+        return emitted
+
+    def _complete(self, emitted: Sequence[tuple[int, InferResponse]], extra: dict[str, Any]) -> None:
+        try:
+            for index, code, message in extra.get("errors", ()):
+                emitted[index][1].error = InferError(ErrorCode(code), str(message), reason=FailureReason.BACKEND)
+            for index, parameters in extra.get("parameters", ()):
+                emitted[index][1].parameters = parameters
+        except (LookupError, TypeError, ValueError) as error:
+            raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
+
+
+def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> tuple[list[Buffer], int]:
+    """Return the data of a response and where they end."""
+    if not shape.has_sizes:
+        data: list[Buffer] = [view[position + begin : position + end] for begin, end in shape.spans]
+        return data, position + shape.payload_bytes
+    data = []
+    for _ in shape.spans:
+        size = next(words)
+        data.append(view[position : position + size])
+        position += size + -size % ALIGNMENT
+    return data, position
+
+
+class EmittingConversation(Conversation):
+    """A conversation in which requests stay open after their batch was executed, until their final responses.
+
+    Each open request has a slot: its number in messages, and its byte on the board.
+    """
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        instance: str,
+        model: str,
+        version: str,
+        transport_bytes: int,
+        rules: OutputRules,
+    ) -> None:
+        super().__init__(process, instance, model, version, transport_bytes, rules)
+        self._emissions = EmissionDecoder(model, version, rules)
+        self._emit: Emit | None = None
+        self._open: dict[int, InferRequest] = {}
+        self._slots: dict[InferRequest, int] = {}
+        self._free: list[int] = []
+        self._congested: set[int] = set()
+        """Slots whose clients are slow."""
+        self._fresh = itertools.count()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes a batch or has open requests."""
+        return self._batch is not None or bool(self._open)
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Emit the responses that have come. () when the batch sent was executed, otherwise None.
+
+        Raises InferError when the batch failed, InstanceDiedError when the worker died while it executed one. Blocks
+        only when there is nothing to read.
+        """
+        # hot: bench/micro_emission.py
+        if self._broken is not None:
+            self._settle()
+            return None
+        try:
+            outcome = self._receive()
+        except ChannelError as error:
+            self._break(error)
+            self._settle()
+            return None
+        if self._channel.borrower.held:
+            self._release_blocks()
+        if self._congested:
+            self._see_who_caught_up()
+        if outcome is None:
+            return None
+        if self._batch is not None:
+            self._batch.compute_end_ns = _now_ns()
+        if outcome.kind == frames.FAILED:
+            self._dismiss(self._requests)
+        self._ended()
+        if outcome.kind == frames.FAILED:
+            raise self._failure(outcome)
+        return ()
+
+    def mark(self, request: InferRequest) -> None:
+        """Let the worker see whether an open request was cancelled."""
+        slot = self._slots.get(request)
+        if slot is not None:
+            self._congested.discard(slot)
+            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+
+    def _receive(self) -> Frame | None:
+        """Emit what has come, and return the answer to the batch sent if that is among it."""
+        outcome = None
+        for frame in self._channel.receive_some():
+            if frame.kind == frames.EMITTED:
+                self._process.board.count_taken()
+                self._take(frame)
+            elif frame.kind in (frames.EXECUTED, frames.FAILED):
+                outcome = frame
+            elif frame.kind != frames.WAITING:
+                raise ChannelError(f"a frame of kind {frame.kind}")
+        return outcome
+
+    def _take(self, frame: Frame) -> None:
+        # hot: bench/micro_emission.py
+        opened, emit = self._open, self._emit
+        for slot, response in self._emissions.emitted(frame):
+            request = opened.get(slot)
+            if request is None or emit is None:
+                raise ChannelError(f"a response for slot {slot}, which is not open")
+            if response.final:
+                del opened[slot], self._slots[request]
+                self._free.append(slot)
+                emit(request, response)
+                continue
+            emit(request, response)
+            if request.is_congested and slot not in self._congested and not request.cancelled:
+                self._congested.add(slot)
+                self._process.board.slots[slot] = CONGESTED
+
+    def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
+        """Give each request a slot; the table begins with these. Raises InferError when there are not enough."""
+        if batch.emit is None:
+            raise internal(f"instance '{self._instance}' has nowhere to send its responses")
+        if len(self._open) + len(batch.requests) > SLOTS:
+            self._encoder.restart()
+            raise InferError(
+                ErrorCode.UNAVAILABLE,
+                f"instance '{self._instance}' has {len(self._open)} requests without their final responses; at most "
+                f"{SLOTS} may be open",
+                reason=FailureReason.BACKEND,
+            )
+        self._emit = batch.emit
+        free, marks = self._free, self._process.board.slots
+        slots = []
+        for request in batch.requests:
+            slot = free.pop() if free else next(self._fresh)
+            marks[slot] = 0
+            self._congested.discard(slot)
+            self._open[slot] = request
+            self._slots[request] = slot
+            slots.append(slot)
+        return slots + words
+
+    def _dismiss(self, requests: Sequence[InferRequest]) -> None:
+        """Close requests that the worker has closed without a response; the caller answers them."""
+        for request in requests:
+            slot = self._slots.pop(request, None)
+            if slot is not None:
+                del self._open[slot]
+                self._free.append(slot)
+
+    def _see_who_caught_up(self) -> None:
+        """Let models go on that wait for their clients; they ask now and then while they wait."""
+        for slot in list(self._congested):
+            request = self._open.get(slot)
+            if request is None or not request.is_congested:
+                self._congested.discard(slot)
+                if request is not None:
+                    self._process.board.slots[slot] = 0
+
+    def _release_blocks(self) -> None:
+        """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""
+        blocks = self._process.board.blocks
+        for number in self._channel.borrower.released():
+            blocks[number % NUMBERS] = 1
+
+    def _settle(self) -> None:
+        """Answer all that is open as soon as it is known how the worker has died. Raises InstanceDiedError."""
+        error = self._death()
+        if error is None:
+            return
+        left = list(self._open.values())
+        was_executing = self._batch is not None
+        self._open.clear()
+        self._slots.clear()
+        self._ended()
+        response = InferResponse(self._emissions.failed_header, error=error)
+        if self._emit is not None:
+            for request in left:
+                self._emit(request, response)
+        if was_executing:
+            raise error

@@ -1,0 +1,64 @@
+"""The board: shared memory on which the server writes and a worker reads, so that neither waits for the other.
+
+A byte a request says whether it was cancelled and whether its responses are taken as fast as they come; a byte a
+block says that the server uses it no more; a counter says how many messages of responses the server has read. Nothing
+here costs anything while nobody is cancelled and nobody is slow.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from naiad.backend.worker.block import NUMBERS, anonymous_file
+
+CANCELLED = 1
+"""The client has given the request up."""
+CONGESTED = 2
+"""The client takes responses more slowly than they come: no more for now."""
+SLOTS = 65536
+"""Requests with a byte of their own: most that are open in a worker at a time."""
+_BLOCKS_AT = 4096
+_SLOTS_AT = _BLOCKS_AT + NUMBERS
+_SIZE_BYTES = _SLOTS_AT + SLOTS
+
+
+class Board:
+    """One side's mapping. The server writes all but the bytes of blocks, which the worker clears."""
+
+    __slots__ = ("_bytes", "_counter", "_map", "blocks", "slots")
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the board. Raises OSError."""
+        self._map = mmap.mmap(descriptor, _SIZE_BYTES)
+        self._bytes = memoryview(self._map)
+        self._counter = self._bytes[:8].cast("Q")
+        self.blocks = self._bytes[_BLOCKS_AT:_SLOTS_AT]
+        """Set to 1 by the server when it has let go of a block."""
+        self.slots = self._bytes[_SLOTS_AT:]
+        """CANCELLED and CONGESTED by the request's slot."""
+
+    def close(self) -> None:
+        """Unmap the board; nobody may look at it any more."""
+        for view in (self._counter, self.blocks, self.slots, self._bytes):
+            view.release()
+        self._map.close()
+
+    @property
+    def taken_count(self) -> int:
+        """Messages of responses that the server has read."""
+        return self._counter[0]
+
+    def count_taken(self) -> None:
+        """Note that one more message of responses was read."""
+        self._counter[0] += 1
+
+
+def create_board() -> tuple[Board, int]:
+    """Return a new board and a descriptor of it for the other side, which the caller closes. Raises OSError."""
+    descriptor = anonymous_file(_SIZE_BYTES)
+    try:
+        return Board(descriptor), descriptor
+    except OSError:
+        os.close(descriptor)
+        raise

@@ -1,0 +1,85 @@
+"""How a worker executes batches of a decoupled model: `execute` returns nothing, response senders say everything."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from naiad.backend.worker.frame import Frame
+from naiad.backend.worker.intake import Intake
+from naiad.backend.worker.outbox import Outbox, Stream
+from naiad.backend.worker.returned import ExecutionFault, failure_notes
+from naiad.backend.worker.side import SideLine
+
+_log = logging.getLogger(__name__)
+
+
+class DecoupledExecution:
+    """Executes batches one after the other; their requests stay open until their final responses."""
+
+    def __init__(self, model: Any, instance_name: str, intake: Intake, outbox: Outbox, side: SideLine) -> None:
+        self.outbox = outbox
+        self._model = model
+        self._instance_name = instance_name
+        self._intake = intake
+        self._side = side
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+
+    def execute(self, frame: Frame) -> None:
+        """Execute a batch and tell the server that the next may come. Raises ChannelError."""
+        requests, streams = self._intake.streamed_requests(frame, self.outbox)
+        frame.payload = b""
+        self._side.request_ids = frame.text
+        try:
+            returned = self._model.execute(requests)
+            # Who may still send refers to the stream; when nobody does, the request is answered with an error.
+            del requests
+            if inspect.iscoroutine(returned):
+                self._run_in_background(returned, streams)
+            else:
+                self._check(returned)
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
+            self.outbox.failed(streams, failure_notes(error, self._instance_name))
+            return
+        finally:
+            self._side.request_ids = ""
+        del streams
+        self.outbox.executed()
+
+    def close(self) -> None:
+        """End the loop of coroutines; nothing is open any more."""
+        if self._loop is not None and self._loop_thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop_thread.join()
+
+    def _check(self, returned: Any) -> None:
+        if returned is not None:
+            raise ExecutionFault(
+                f"Python model '{self._instance_name}' is using the decoupled mode and the execute function must "
+                "return None."
+            )
+
+    # --- coroutines -------------------------------------------------------------------------------------------------
+
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream]) -> None:
+        """Triton: the coroutines of all batches run side by side on one event loop, in a thread of its own."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop_thread = threading.Thread(target=self._loop.run_forever, name="execute", daemon=True)
+            self._loop_thread.start()
+        asyncio.run_coroutine_threadsafe(self._finish(coroutine, streams), self._loop)
+
+    async def _finish(self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream]) -> None:
+        try:
+            self._check(await coroutine)
+        except BaseException as error:
+            # Triton only logs this, and the client waits for ever.
+            notes = failure_notes(error, self._instance_name)
+            _log.error("%s", notes["detail"] or notes["message"])
+            self.outbox.fail(streams, notes["message"])

@@ -1,0 +1,84 @@
+"""What `execute` of a model returned: held against what it must return, and completed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, RequestPlan, SingleAnswer
+from naiad.backend.worker.failure import TritonError, describe, format_traceback
+
+
+class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model broke its contract
+    """What `execute` returned is not what it must return."""
+
+
+class AnsweredRequest:
+    """What is needed of a request when all that is left to come is its response."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: RequestPlan) -> None:
+        self._plan = plan
+
+
+def failure_notes(error: BaseException, instance_name: str) -> dict[str, Any]:
+    """Return what the server is told of an exception in `execute`, in Triton's words."""
+    is_fault = isinstance(error, ExecutionFault)
+    said = str(error) if is_fault else describe(error)
+    return {
+        "message": f"Failed to process the request(s) for model '{instance_name}', message: {said}",
+        "detail": "" if is_fault else format_traceback(error),
+    }
+
+
+def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[Any], bool]:
+    """Return what there is for each request, and whether some of that is a `SingleAnswer` which is still to come.
+
+    Raises ExecutionFault with Triton's words when what `execute` returned and what response senders sent do not fit
+    together.
+    """
+    are_late = False
+    if returned is None and any(request._sender is not None for request in requests):
+        returned = [None] * len(requests)
+    if not isinstance(returned, list):
+        raise ExecutionFault(f"Expected a list in the execute return, found type '{type(returned)}'.")
+    if len(returned) != len(requests):
+        raise ExecutionFault(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}"
+        )
+    for index, (request, response) in enumerate(zip(requests, returned)):
+        if type(response) is not InferenceResponse or request._sender is not None:
+            returned[index] = made = _checked_one(request, response)
+            are_late = are_late or type(made) is SingleAnswer
+    return returned, are_late
+
+
+def _checked_one(request: InferenceRequest, response: Any) -> Any:
+    answer: SingleAnswer | None = request._sender.answer if request._sender is not None else None
+    if response is None and answer is not None:
+        return answer.response or answer
+    if not isinstance(response, InferenceResponse):
+        raise ExecutionFault(
+            "Expected an 'InferenceResponse' object in the execute function return list, found type "
+            f"'{type(response)}'."
+        )
+    if answer is not None and answer.response is not None:
+        raise ExecutionFault("Unable to send response. Non-decoupled model cannot send more than one response.")
+    return response
+
+
+def awaited(responses: Sequence[Any]) -> list[InferenceResponse]:
+    """Return the responses when those that are still to come have come.
+
+    The caller must have let go of the requests: a response that nobody can send any more becomes an error.
+    """
+    complete = []
+    for response in responses:
+        made = response.wait() if type(response) is SingleAnswer else response
+        if made is None:
+            error = TritonError("the model let go of the response sender of this request without sending a response")
+            made = InferenceResponse(error=error)
+        complete.append(made)
+    return complete

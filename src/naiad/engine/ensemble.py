@@ -1,0 +1,272 @@
+"""An ensemble: a version that serves by asking other models, step by step."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from naiad.backend.api import Instance
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from naiad.core.ports import Loop
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.engine.admission import Admission, AdmissionRules, prefix
+from naiad.engine.ensemble_graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
+from naiad.engine.ensemble_run import EnsembleRun, Flow
+from naiad.engine.served import Router
+from naiad.telemetry.statistics import ModelStatistics
+
+_HEADER_LIMIT = 4096
+"""Headers of steps' requests that are kept."""
+
+
+class _Room:
+    """How many requests of a step may execute at a time, and who waits for one of them to end."""
+
+    __slots__ = ("limit", "started_count", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.started_count = 0
+        self.waiting: deque[tuple[EnsembleRun, Flow]] = deque()
+        """Bounded: a decoupled member is asked to wait when many of its responses do, others answer once."""
+
+
+class EnsembleModel:
+    """Takes requests for an ensemble. Everything but `stop` and the counts is called on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        version: int,
+        config: ModelConfig,
+        members: Mapping[str, ModelConfig],
+        router: Router,
+        statistics: ModelStatistics,
+        loop: Loop,
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`members` has the complete configuration of each model of a step. Raises InferError(INVALID_ARG)."""
+        self.name = name
+        self.version = str(version)
+        self.config = config
+        self.statistics = statistics
+        self.labels: Mapping[str, Sequence[str]] = labels or {}
+        self.is_decoupled = config.model_transaction_policy.decoupled
+        self.load_duration_ns = 0
+        self.graph = EnsembleGraph(config, members)
+        self._router = router
+        self._loop = loop
+        self._rules = AdmissionRules(config)
+        self._rooms = [_Room(self._limit_of(step)) for step in self.graph.steps]
+        self._runs: dict[int, EnsembleRun] = {}
+        self._headers: dict[tuple[int, RequestHeader, tuple[TensorSpec, ...]], RequestHeader] = {}
+        self._error_header = ResponseHeader(name, self.version, ())
+        self._stopping = False
+        self._all_ended = threading.Event()
+        self._all_ended.set()
+
+    def _limit_of(self, step: Step) -> int:
+        # Triton: without max_inflight_requests nothing bounds the responses of a fast decoupled member.
+        return self.graph.limit or (DEFAULT_LIMIT if step.level else 0)
+
+    # --- called on the event loop -----------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest) -> None:
+        """Admit a request and start its first steps. Raises InferError when it is refused at the door."""
+        if self._stopping:
+            raise unavailable(
+                f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference "
+                "requests"
+            )
+        admission = request.header.admission
+        if type(admission) is not Admission or admission.model is not self:
+            admission = request.header.admission = self._rules.admit(request, self)
+        if admission.strings or tuple(map(len, request.data)) != admission.data_sizes:
+            self._rules.check_sizes(request, admission)
+        request.batch_size = admission.batch_size
+        request.model = self
+        run = EnsembleRun(self, request)
+        self._runs[id(request)] = run
+        self._all_ended.clear()
+        run.begin()
+
+    def cancel(self, request: InferRequest) -> None:
+        """Start no further step of a request, and cancel what executes."""
+        request.cancelled = True
+        run = self._runs.get(id(request))
+        if run is not None and run.request is request:
+            run.cancel()
+
+    def close_to_new_sequences(self) -> None:
+        """Nothing to do: the members know the sequences."""
+
+    # --- called by the runs -----------------------------------------------------------------------------------------
+
+    def start_step(self, run: EnsembleRun, flow: Flow, step: Step) -> None:
+        """Start a step, or let it wait for room."""
+        room = self._rooms[step.index]
+        if room.limit and room.started_count >= room.limit:
+            run.waiting_count += 1
+            room.waiting.append((run, flow))
+            return
+        room.started_count += 1
+        if not run.start(flow, step):
+            room.started_count -= 1
+
+    def step_ended(self, step: Step) -> None:
+        """Give the room of a step that has ended to those who wait for it."""
+        room = self._rooms[step.index]
+        room.started_count -= 1
+        while room.waiting and room.started_count < room.limit:
+            run, flow = room.waiting.popleft()
+            run.waiting_count -= 1
+            room.started_count += 1
+            if not run.start(flow, step):
+                room.started_count -= 1
+
+    def send(self, request: InferRequest) -> None:
+        """Submit a request to a member. Raises InferError."""
+        self._router.submit(request)
+
+    def cancel_step(self, request: InferRequest) -> None:
+        """Cancel the request of a step."""
+        self._router.cancel(request)
+
+    def step_header(self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...]) -> RequestHeader:
+        """Return the header of a step's request, made once for requests that look the same.
+
+        Triton: a step gets the priority, timeout, sequence and parameters of the ensemble's request.
+        """
+        key = (step.index, source, specs)
+        header = self._headers.get(key)
+        if header is None:
+            if len(self._headers) >= _HEADER_LIMIT:
+                self._headers.clear()
+            header = self._headers[key] = RequestHeader(
+                model_name=step.model_name,
+                model_version=step.model_version,
+                inputs=specs,
+                outputs=step.requested,
+                parameters=source.parameters,
+                priority=source.priority,
+                timeout_us=source.timeout_us,
+                sequence_id=source.sequence_id,
+                sequence_start=source.sequence_start,
+                sequence_end=source.sequence_end,
+            )
+        return header
+
+    def answer(self, run: EnsembleRun, flow: Flow) -> None:
+        """Answer with the outputs of a flow; those of steps that were skipped are left out."""
+        request = run.request
+        wanted = [output.name for output in request.header.outputs] or self.graph.outputs
+        specs: list[TensorSpec] = []
+        data = []
+        for name in wanted:
+            value = flow.get(name)
+            if value is not None:
+                shape = bridge(
+                    value.spec.shape,
+                    self.graph.output_ranks[name],
+                    from_batching=value.is_batched,
+                    to_batching=self.graph.is_batching,
+                )
+                specs.append(TensorSpec(name, value.spec.datatype, shape))
+                data.append(value.data)
+        header = ResponseHeader(self.name, self.version, specs)
+        if self.is_decoupled:
+            request.on_response(request, InferResponse(header, data, final=False))
+        else:
+            self._close(run)
+            self._record(run)
+            request.on_response(request, InferResponse(header, data))
+
+    def end(self, run: EnsembleRun, failure: InferError | None) -> None:
+        """Complete a request that is decoupled or has failed."""
+        request = run.request
+        if failure is not None:
+            self._close(run)
+            now_ns = time.monotonic_ns()
+            is_cancelled = failure.code is ErrorCode.CANCELLED
+            # Triton: failures of ensembles count as OTHER.
+            self.statistics.record_dropped(
+                request, FailureReason.CANCELED if is_cancelled else FailureReason.OTHER, now_ns
+            )
+            message = failure.message if is_cancelled else f"in ensemble '{self.name}', {failure.message}"
+            error = InferError(failure.code, message, detail=failure.detail, reason=failure.reason)
+            request.on_response(request, InferResponse(self._error_header, error=error))
+        elif self.is_decoupled:
+            self._close(run)
+            self._record(run)
+            request.on_response(request, InferResponse(self._error_header, final=True, empty_final=True))
+
+    def _close(self, run: EnsembleRun) -> None:
+        self._runs.pop(id(run.request), None)
+        if not self._runs:
+            self._all_ended.set()
+
+    def _record(self, run: EnsembleRun) -> None:
+        """Count one execution. Triton: its compute times are the sums over the members."""
+        end_ns = time.monotonic_ns()
+        batch = Batch((run.request,), run.request.batch_size, "ensemble")
+        batch.exec_start_ns = run.first_exec_ns or end_ns
+        batch.compute_start_ns = batch.exec_start_ns + run.input_ns
+        batch.compute_end_ns = batch.compute_start_ns + run.infer_ns
+        batch.exec_end_ns = batch.compute_end_ns + run.output_ns
+        self.statistics.record_batch(batch, (), end_ns)
+
+    # --- called on any thread ---------------------------------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """Steps that wait for room."""
+        return sum(len(room.waiting) for room in self._rooms)
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that have not had their final response."""
+        return len(self._runs)
+
+    @property
+    def live_sequence_count(self) -> int:
+        """None of its own: the members know the sequences."""
+        return 0
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """None of its own."""
+        return ()
+
+    @property
+    def health(self) -> str:
+        """Empty while every member can execute; otherwise the first reason why one cannot."""
+        for step in self.graph.steps:
+            try:
+                reason = self._router.served(step.model_name, step.model_version).health
+            except InferError as error:
+                reason = error.message
+            if reason:
+                return f"in ensemble '{self.name}', {reason}"
+        return ""
+
+    @property
+    def lost_reason(self) -> str:
+        """Empty: a member that is lost may come back."""
+        return ""
+
+    def stop(self, timeout_s: float) -> bool:
+        """Refuse new requests, and wait for the accepted ones; those that do not end in time are answered."""
+        self._stopping = True
+        if self._all_ended.wait(timeout_s):
+            return True
+        self._loop.call_soon_threadsafe(self._abandon)
+        return False
+
+    def _abandon(self) -> None:
+        for run in list(self._runs.values()):
+            run.fail(unavailable(f"ensemble '{self.name}' was stopped before the request had ended"))

@@ -1,0 +1,151 @@
+"""The graph of an ensemble: its steps, which tensors each one waits for, and how shapes pass between its members."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
+from naiad.config.validation_ensemble import condition_of, tensors_read
+from naiad.core.errors import invalid_argument
+from naiad.core.request import RequestedOutput
+from naiad.core.tensor import Shape
+
+DEFAULT_LIMIT = 64
+"""Steps after a decoupled one that execute at a time, and that wait before its member is asked to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """One input of a member and the ensemble tensor that it gets."""
+
+    name: str
+    tensor: str
+    is_optional: bool
+    rank: int
+    """Dimensions that the member expects, its batch dimension included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: a member, what it reads and what it writes."""
+
+    index: int
+    model_name: str
+    model_version: str
+    """"" for the newest that is ready."""
+    inputs: Sequence[StepInput]
+    outputs: Mapping[str, str]
+    """Output of the member to ensemble tensor."""
+    requested: Sequence[RequestedOutput]
+    """Triton: a step asks for the outputs in its output_map only."""
+    condition: str
+    """The ensemble tensor that decides whether it runs; "" for always."""
+    is_decoupled: bool
+    is_batching: bool
+    tensors: frozenset[str]
+    """The ensemble tensors that it waits for."""
+    level: frozenset[int]
+    """The decoupled steps whose responses it follows."""
+
+
+class EnsembleGraph:
+    """The steps of one ensemble, made from its configuration and those of its members."""
+
+    def __init__(self, config: ModelConfig, members: Mapping[str, ModelConfig]) -> None:
+        """Raise InferError(INVALID_ARG) for what only the members tell; the rest was validated."""
+        self.name = config.name
+        self.is_batching = config.max_batch_size > 0
+        self.is_decoupled = config.model_transaction_policy.decoupled
+        self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
+        self.readers: dict[str, list[Step]] = {}
+        for step in self.steps:
+            for tensor in step.tensors:
+                self.readers.setdefault(tensor, []).append(step)
+        self.inputs = [tensor.name for tensor in config.input]
+        self.outputs = [output.name for output in config.output]
+        self.output_ranks = {output.name: len(output.dims) + self.is_batching for output in config.output}
+        self.limit = config.ensemble_scheduling.max_inflight_requests
+        """Most requests of one step that execute at a time; 0 for any number."""
+        self.congestion_count = self.limit or DEFAULT_LIMIT
+        self.output_level = self._check_decoupled()
+
+    def _step(self, config: ModelConfig, members: Mapping[str, ModelConfig], index: int) -> Step:
+        step = _steps_of(config)[index]
+        member = members[step.model_name]
+        is_batching = member.max_batch_size > 0
+        known = {tensor.name: tensor for tensor in member.input}
+        condition = condition_of(config, step)
+        return Step(
+            index=index,
+            model_name=step.model_name,
+            model_version="" if step.model_version < 0 else str(step.model_version),
+            inputs=[
+                StepInput(name, tensor, known[name].optional, len(known[name].dims) + is_batching)
+                for name, tensor in step.input_map.items()
+            ],
+            outputs=dict(step.output_map),
+            requested=tuple(RequestedOutput(name) for name in step.output_map),
+            condition=condition,
+            is_decoupled=member.model_transaction_policy.decoupled,
+            is_batching=is_batching,
+            tensors=frozenset(tensors_read(config, step)),
+            level=frozenset(),
+        )
+
+    def _with_levels(self, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps with the decoupled steps whose responses each follows."""
+        writers = {tensor: step for step in steps for tensor in step.outputs.values()}
+        levels: dict[int, frozenset[int]] = {}
+
+        def level_of(step: Step) -> frozenset[int]:
+            if step.index not in levels:
+                before = [writers[tensor] for tensor in step.tensors if tensor in writers]
+                levels[step.index] = frozenset().union(*(_level_behind(w, level_of(w)) for w in before))
+            return levels[step.index]
+
+        return [replace(step, level=level_of(step)) for step in steps]
+
+    def _check_decoupled(self) -> frozenset[int]:
+        """Return the decoupled steps that the outputs follow."""
+        decoupled = [step.model_name for step in self.steps if step.is_decoupled]
+        if decoupled and not self.is_decoupled:
+            raise invalid_argument(
+                f"ensemble '{self.name}' contains the decoupled model '{decoupled[0]}' and must be decoupled itself: "
+                "add 'model_transaction_policy { decoupled: true }'"
+            )
+        for step in self.steps:
+            self._check_chain(step.level, f"the step of '{step.model_name}' joins")
+        writers = [s for s in self.steps if any(tensor in self.outputs for tensor in s.outputs.values())]
+        level = frozenset[int]().union(*(_level_behind(step, step.level) for step in writers))
+        self._check_chain(level, "its outputs join")
+        return level
+
+    def _check_chain(self, level: frozenset[int], what: str) -> None:
+        for a in level:
+            for b in level:
+                if a != b and a not in self.steps[b].level and b not in self.steps[a].level:
+                    names = sorted((self.steps[a].model_name, self.steps[b].model_name))
+                    raise invalid_argument(
+                        f"ensemble '{self.name}': {what} responses of the decoupled models '{names[0]}' and "
+                        f"'{names[1]}', which do not belong together"
+                    )
+
+
+def _steps_of(config: ModelConfig) -> Sequence[ModelEnsembling.Step]:
+    return config.ensemble_scheduling.step
+
+
+def _level_behind(step: Step, level: frozenset[int]) -> frozenset[int]:
+    return level | {step.index} if step.is_decoupled else level
+
+
+def bridge(shape: Shape, rank: int, *, from_batching: bool, to_batching: bool) -> Shape:
+    """Return the shape that a member sees for a tensor of `shape`.
+
+    Triton: a batch of one loses its first dimension on the way into a member that does not batch, and a tensor of a
+    member that does not batch gets a first dimension of one, where the number of dimensions asks for it.
+    """
+    if from_batching and not to_batching and len(shape) == rank + 1 and shape[0] == 1:
+        return shape[1:]
+    if to_batching and not from_batching and len(shape) == rank - 1:
+        return (1, *shape)
+    return shape

@@ -1,0 +1,315 @@
+"""One request on its way through an ensemble. Everything here happens on the event loop.
+
+Tensors belong to a flow. An ordinary ensemble has one; every response of a decoupled member opens another, which sees
+the tensors of the flow that it came from and adds its own. A tensor is passed on as the buffer that it is.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.core.execution_times import ExecutionTimes
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.ensemble_graph import EnsembleGraph, Step, bridge
+
+_NO_LEVEL: frozenset[int] = frozenset()
+
+
+class Value:
+    """A tensor of the ensemble."""
+
+    __slots__ = ("data", "is_batched", "spec")
+
+    def __init__(self, spec: TensorSpec, data: Buffer, *, is_batched: bool) -> None:
+        self.spec = spec
+        self.data = data
+        self.is_batched = is_batched
+        """Whether its first dimension is that of a batch."""
+
+
+class Flow:
+    """The tensors that belong together, and the steps that have been started for them."""
+
+    __slots__ = ("_children", "_parent", "_values", "level", "started")
+
+    def __init__(self, level: frozenset[int] = _NO_LEVEL, parent: "Flow | None" = None) -> None:
+        """`level` names the decoupled steps whose responses it follows."""
+        self.level = level
+        self._parent = parent
+        self._values: dict[str, Value | None] = {}
+        self._children: list[Flow] = []
+        self.started: set[int] = set()
+        if parent is not None:
+            parent._children.append(self)
+
+    def put(self, tensor: str, value: Value | None) -> None:
+        """Add a tensor; None for one that will not come."""
+        self._values[tensor] = value
+
+    def has(self, tensor: str) -> bool:
+        """Tell whether a tensor is there or known not to come."""
+        return tensor in self._values or (self._parent is not None and self._parent.has(tensor))
+
+    def get(self, tensor: str) -> Value | None:
+        """Return a tensor that `has` knows; None for one that will not come."""
+        if tensor in self._values or self._parent is None:
+            return self._values[tensor]
+        return self._parent.get(tensor)
+
+    def tree(self) -> "Iterator[Flow]":
+        """Yield this flow and those that came from it."""
+        yield self
+        for child in list(self._children):
+            yield from child.tree()
+
+    def leave(self) -> None:
+        """Let the flow that it came from forget this one."""
+        if self._parent is not None and self in self._parent._children:
+            self._parent._children.remove(self)
+
+
+class StepRequest(InferRequest):
+    """The request of a step. It is congested when its run is: nobody takes what a decoupled member emits."""
+
+    __slots__ = ("flow", "run", "step")
+
+    run: "EnsembleRun"
+    flow: Flow
+    step: Step
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether a decoupled member should wait before it emits more."""
+        return self.run.is_congested
+
+    @is_congested.setter
+    def is_congested(self, value: bool) -> None:
+        """Ignore it: the run knows."""
+
+
+class Members(Protocol):
+    """What a run asks of its ensemble."""
+
+    graph: EnsembleGraph
+
+    def start_step(self, run: "EnsembleRun", flow: Flow, step: Step) -> None:
+        """Call `run.start` now or when there is room for the step."""
+
+    def step_ended(self, step: Step) -> None:
+        """Note that a request of a step that was started has ended."""
+
+    def send(self, request: InferRequest) -> None:
+        """Submit a request to a member. Raises InferError."""
+
+    def cancel_step(self, request: InferRequest) -> None:
+        """Cancel what `send` has submitted."""
+
+    def step_header(self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...]) -> RequestHeader:
+        """Return the header of a step's request."""
+
+    def answer(self, run: "EnsembleRun", flow: Flow) -> None:
+        """Answer with the outputs of a flow, all of which are settled."""
+
+    def end(self, run: "EnsembleRun", failure: InferError | None) -> None:
+        """Complete the request; called once, last."""
+
+
+class EnsembleRun:
+    """A request of an ensemble until its final response."""
+
+    __slots__ = (
+        "_busy",
+        "_ensemble",
+        "_failure",
+        "_has_ended",
+        "_steps",
+        "first_exec_ns",
+        "infer_ns",
+        "input_ns",
+        "open_count",
+        "output_ns",
+        "request",
+        "root",
+        "waiting_count",
+    )
+
+    def __init__(self, ensemble: Members, request: InferRequest) -> None:
+        self._ensemble = ensemble
+        self.request = request
+        self.root = Flow()
+        self._failure: InferError | None = None
+        self._has_ended = False
+        self._steps: set[StepRequest] = set()
+        self._busy = 0
+        """How many calls are at work on the run: it does not end below them."""
+        self.open_count = 0
+        """Steps that wait for room or execute."""
+        self.waiting_count = 0
+        """Steps that wait for room."""
+        self.first_exec_ns = 0
+        self.input_ns = self.infer_ns = self.output_ns = 0
+        """Sums over the executions of all steps."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether responses come faster than the steps after them, or the client, take them."""
+        return self.waiting_count > self._ensemble.graph.congestion_count or self.request.is_congested
+
+    def begin(self) -> None:
+        """Start the steps that need nothing but the request's inputs."""
+        request, graph = self.request, self._ensemble.graph
+        for tensor in graph.inputs:
+            self.root.put(tensor, None)
+        for spec, data in zip(request.header.inputs, request.data, strict=True):
+            self.root.put(spec.name, Value(spec, data, is_batched=graph.is_batching))
+        self._busy += 1
+        for step in graph.steps:
+            self._try(self.root, step)
+        self._leave()
+
+    def cancel(self) -> None:
+        """Start nothing more, and cancel what executes."""
+        self.fail(InferError(ErrorCode.CANCELLED, ""))
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def _try(self, flow: Flow, step: Step) -> None:
+        """Start a step in a flow, unless it does not belong there, has started, or lacks something."""
+        if step.index in flow.started or flow.level != step.level or self._failure is not None:
+            return
+        if not all(flow.has(tensor) for tensor in step.tensors):
+            return
+        flow.started.add(step.index)
+        if self._is_skipped(flow, step):
+            self._settle(flow, step, {})
+            return
+        self.open_count += 1
+        self._ensemble.start_step(self, flow, step)
+
+    def _is_skipped(self, flow: Flow, step: Step) -> bool:
+        if step.condition:
+            decision = flow.get(step.condition)
+            if decision is None or not any(decision.data):
+                return True
+        return any(flow.get(each.tensor) is None and not each.is_optional for each in step.inputs)
+
+    def start(self, flow: Flow, step: Step) -> bool:
+        """Send a step's request; called by the ensemble when there is room. False when nothing was sent."""
+        if self._failure is not None:
+            self._close_step()
+            return False
+        specs: list[TensorSpec] = []
+        data: list[Buffer] = []
+        for each in step.inputs:
+            value = flow.get(each.tensor)
+            if value is not None:
+                spec = value.spec
+                shape = bridge(spec.shape, each.rank, from_batching=value.is_batched, to_batching=step.is_batching)
+                specs.append(TensorSpec(each.name, spec.datatype, shape))
+                data.append(value.data)
+        source = self.request
+        header = self._ensemble.step_header(step, source.header, tuple(specs))
+        sub = StepRequest(header, data, self._on_response, id=source.id, arrival_ns=time.monotonic_ns())
+        sub.run, sub.flow, sub.step = self, flow, step
+        sub.times = ExecutionTimes()
+        self._steps.add(sub)
+        try:
+            self._ensemble.send(sub)
+        except InferError as error:
+            self._steps.discard(sub)
+            self.fail(error)
+            self._close_step()
+            return False
+        return True
+
+    def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        sub: StepRequest = request  # type: ignore[assignment]  # made in start
+        self._busy += 1
+        if response.error is not None:
+            self.fail(response.error)
+        elif not response.empty_final and self._failure is None:
+            self._take(sub.flow, sub.step, response)
+        if response.final:
+            self._steps.discard(sub)
+            if sub.times is not None:
+                self._add_times(sub.times)
+            self.open_count -= 1
+            self._ensemble.step_ended(sub.step)
+        self._leave()
+
+    def _take(self, flow: Flow, step: Step, response: InferResponse) -> None:
+        values = {
+            spec.name: Value(spec, data, is_batched=step.is_batching)
+            for spec, data in zip(response.header.outputs, response.data, strict=True)
+        }
+        if step.is_decoupled:
+            flow = Flow(flow.level | {step.index}, flow)
+        self._settle(flow, step, values)
+
+    def _settle(self, flow: Flow, step: Step, values: Mapping[str, Value]) -> None:
+        """Put a step's outputs in place, and go on with what waited for them."""
+        graph = self._ensemble.graph
+        for output, tensor in step.outputs.items():
+            flow.put(tensor, values.get(output))
+        readers = [reader for tensor in step.outputs.values() for reader in graph.readers.get(tensor, ())]
+        for each in list(flow.tree()):
+            for reader in readers:
+                self._try(each, reader)
+            self._answer_if_complete(each)
+
+    def _answer_if_complete(self, flow: Flow) -> None:
+        graph = self._ensemble.graph
+        if graph.is_decoupled and flow.level == graph.output_level and self._is_complete(flow):
+            if self._failure is None and not self._has_ended:
+                self._ensemble.answer(self, flow)
+            flow.leave()
+
+    def _is_complete(self, flow: Flow) -> bool:
+        return all(flow.has(tensor) for tensor in self._ensemble.graph.outputs)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _close_step(self) -> None:
+        """A step that was to be started has ended without an answer."""
+        self.open_count -= 1
+        if not self._busy:
+            self._busy += 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the run when nothing is open and nobody is at work on it."""
+        self._busy -= 1
+        if self._busy or self.open_count or self._has_ended:
+            return
+        self._has_ended = True
+        failure = self._failure
+        if failure is None and not self._ensemble.graph.is_decoupled:
+            if self._is_complete(self.root):
+                self._ensemble.answer(self, self.root)
+            else:
+                # Triton's words.
+                failure = internal("unexpected deadlock, at least one output is not set")
+        self._ensemble.end(self, failure)
+
+    def fail(self, error: InferError) -> None:
+        """Start nothing more, cancel what executes, and answer with `error` when all of it has ended."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        # What executes is of no use any more.
+        self._busy += 1
+        for sub in list(self._steps):
+            self._ensemble.cancel_step(sub)
+        self._leave()
+
+    def _add_times(self, times: ExecutionTimes) -> None:
+        if not times.exec_start_ns:
+            return
+        if not self.first_exec_ns or times.exec_start_ns < self.first_exec_ns:
+            self.first_exec_ns = times.exec_start_ns
+        self.input_ns += times.compute_start_ns - times.exec_start_ns
+        self.infer_ns += times.compute_end_ns - times.compute_start_ns
+        self.output_ns += times.exec_end_ns - times.compute_end_ns

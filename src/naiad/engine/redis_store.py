@@ -1,0 +1,202 @@
+"""Cached responses in Redis, shared by servers. A Redis that is away is a miss, a count and one line in the log."""
+
+import json
+import logging
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import invalid_argument
+from naiad.core.ports import Loop
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.response_cache import CacheCounts, CachedResponse
+
+_log = logging.getLogger(__name__)
+
+_LENGTH = struct.Struct("<I")
+_QUEUE_LIMIT = 4096
+"""Questions and answers that wait for Redis; beyond, a question is a miss and an answer is not kept."""
+_BATCH_LIMIT = 256
+_RETRY_S = 1.0
+"""How long Redis is left alone after it failed."""
+_PREFIX = b"naiad:response:"
+
+Found = Callable[[CachedResponse | None], object]
+
+
+class RedisStore:
+    """Asks Redis from one thread, many questions at a time."""
+
+    def __init__(self, settings: Mapping[str, str], loop: Loop) -> None:
+        """`settings`: host, port, and as wished user, password, db, ttl (seconds), timeout_ms, tls.
+
+        Raises InferError(INVALID_ARG) for settings that cannot be taken or without the `redis` package.
+        """
+        self._loop = loop
+        self._client, self._ttl_s, self._address = _connect(settings)
+        self._questions: queue.Queue[tuple[bytes, Found | None, CachedResponse | None] | None] = queue.Queue(
+            _QUEUE_LIMIT
+        )
+        self._failure_count = 0
+        self._is_away = False
+        self._away_until_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="redis", daemon=True)
+        self._thread.start()
+
+    def get(self, key: bytes) -> CachedResponse | None:
+        """Nothing is kept in this process."""
+        return None
+
+    def fetch(self, key: bytes, found: Found) -> bool:
+        """Ask Redis; False while it is away or has too much to do."""
+        if self._is_away and time.monotonic() < self._away_until_s:
+            self._failure_count += 1
+            return False
+        return self._hand_over((key, found, None))
+
+    def put(self, key: bytes, response: CachedResponse) -> None:
+        """Keep a response, unless Redis is away or has too much to do."""
+        if not (self._is_away and time.monotonic() < self._away_until_s):
+            self._hand_over((key, None, response))
+
+    def _hand_over(self, question: tuple[bytes, Found | None, CachedResponse | None]) -> bool:
+        try:
+            self._questions.put_nowait(question)
+        except queue.Full:
+            self._failure_count += 1
+            return False
+        return True
+
+    def counts(self) -> CacheCounts:
+        """Return how often Redis could not be asked; what it holds, it tells itself."""
+        return CacheCounts(failure_count=self._failure_count)
+
+    def close(self) -> None:
+        """Let the thread end after what it has been handed."""
+        self._questions.put(None)
+        self._thread.join(5.0)
+        self._client.close()
+
+    # --- its thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            first = self._questions.get()
+            if first is None:
+                return
+            batch = [first]
+            while len(batch) < _BATCH_LIMIT:
+                try:
+                    following = self._questions.get_nowait()
+                except queue.Empty:
+                    break
+                if following is None:
+                    self._serve(batch)
+                    return
+                batch.append(following)
+            self._serve(batch)
+
+    def _serve(self, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            for key, found, response in batch:
+                if found is not None:
+                    pipeline.get(_PREFIX + key)
+                elif response is not None:
+                    pipeline.set(_PREFIX + key, encode(response), ex=self._ttl_s or None)
+            results: Sequence[Any] = pipeline.execute()
+        except Exception as error:  # the client raises errors of several families, and none may stop the thread
+            self._failed(error, batch)
+            return
+        if self._is_away:
+            self._is_away = False
+            _log.info("Redis at %s answers again", self._address)
+        answers = [(found, decode(r)) for (_, found, _), r in zip(batch, results, strict=True) if found is not None]
+        if answers:
+            self._loop.call_soon_threadsafe(_tell, answers)
+
+    def _failed(self, error: Exception, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
+        if not self._is_away:
+            _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
+        self._away_until_s = time.monotonic() + _RETRY_S
+        self._is_away = True
+        self._failure_count += len(batch)
+        answers: list[tuple[Found, CachedResponse | None]] = [(found, None) for _, found, _ in batch if found]
+        if answers:
+            self._loop.call_soon_threadsafe(_tell, answers)
+
+
+def _tell(answers: Sequence[tuple[Found, CachedResponse | None]]) -> None:
+    for found, response in answers:
+        found(response)
+
+
+def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
+    try:
+        import redis
+    except ImportError:
+        raise invalid_argument("--cache-config redis needs the 'redis' package: pip install naiad[redis]") from None
+    known = {"host", "port", "user", "password", "db", "ttl", "timeout_ms", "tls"}
+    unknown = sorted(settings.keys() - known)
+    if unknown:
+        raise invalid_argument(
+            f"--cache-config redis: unknown setting '{unknown[0]}'; known are {', '.join(sorted(known))}"
+        )
+    if "host" not in settings or "port" not in settings:
+        raise invalid_argument("--cache-config redis needs 'host' and 'port', as in redis,host=localhost")
+    numbers = {name: _number(settings, name, default) for name, default in _NUMBERS.items()}
+    timeout_s = numbers["timeout_ms"] / 1000
+    client = redis.Redis(
+        host=settings["host"],
+        port=numbers["port"],
+        db=numbers["db"],
+        username=settings.get("user"),
+        password=settings.get("password"),
+        ssl=settings.get("tls", "false").lower() in ("1", "true", "on"),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+    )
+    return client, numbers["ttl"], f"{settings['host']}:{numbers['port']}"
+
+
+_NUMBERS = {"port": 6379, "db": 0, "ttl": 0, "timeout_ms": 500}
+
+
+def _number(settings: Mapping[str, str], name: str, default: int) -> int:
+    text = settings.get(name, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise invalid_argument(f"--cache-config redis: {name} is '{text}', expected a number")
+    return int(text)
+
+
+def encode(response: CachedResponse) -> bytes:
+    """Return a response as bytes: a JSON list of names, datatypes, shapes and sizes, then the data."""
+    specs = [
+        (spec.name, spec.datatype.value, list(spec.shape), len(data))
+        for spec, data in zip(response.outputs, response.data, strict=True)
+    ]
+    head = json.dumps(specs).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *response.data])
+
+
+def decode(data: bytes | None) -> CachedResponse | None:
+    """Return the response of `encode`; None for nothing, or for what is no response."""
+    if data is None:
+        return None
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        at = _LENGTH.size + length
+        outputs: list[TensorSpec] = []
+        parts: list[Buffer] = []
+        for name, datatype, shape, size in json.loads(data[_LENGTH.size : at]):
+            outputs.append(TensorSpec(name, DataType(datatype), tuple(shape)))
+            parts.append(data[at : at + size])
+            at += size
+    except (struct.error, ValueError, TypeError):
+        _log.warning("Redis holds something that is no response under a key of this server")
+        return None
+    return CachedResponse(tuple(outputs), parts) if at == len(data) else None

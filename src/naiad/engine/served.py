@@ -1,0 +1,71 @@
+"""What the engine's table holds: anything that takes requests for one version of a model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from naiad.backend.api import Instance
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.request import InferRequest
+from naiad.telemetry.statistics import ModelStatistics
+
+
+class Served(Protocol):
+    """A version that takes requests until it is stopped: a model with instances, or an ensemble of others."""
+
+    name: str
+    version: str
+    config: ModelConfig
+    statistics: ModelStatistics
+    labels: Mapping[str, Sequence[str]]
+    """Output name to class labels."""
+    is_decoupled: bool
+    load_duration_ns: int
+
+    def submit(self, request: InferRequest) -> None:
+        """Admit and enqueue a request. Raises InferError when it is refused at the door."""
+
+    def cancel(self, request: InferRequest) -> None:
+        """Drop a request that still waits; a request that executes is only marked."""
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for an instance."""
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that wait or execute."""
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended."""
+
+    def close_to_new_sequences(self) -> None:
+        """Take only requests of live sequences from now on, if this is a model of sequences."""
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The instances of this version."""
+
+    @property
+    def health(self) -> str:
+        """Empty while requests can be executed, otherwise the reason why they cannot."""
+
+    @property
+    def lost_reason(self) -> str:
+        """Empty unless no request will ever be executed again; then the reason why."""
+
+    def stop(self, timeout_s: float) -> bool:
+        """Refuse new requests, let the accepted ones finish; whether all of them did within `timeout_s`."""
+
+
+class Router(Protocol):
+    """How a model reaches other models: the engine."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Submit a request; its answers come through `request.on_response` on the loop. Raises InferError."""
+
+    def cancel(self, request: InferRequest) -> None:
+        """Cancel a submitted request."""
+
+    def served(self, name: str, version: str = "") -> Served:
+        """Return the ready version. Raises InferError when there is none."""

@@ -1,0 +1,55 @@
+"""Failed requests of inference over HTTP: one log line and one answer, both under the same id."""
+
+from urllib.parse import quote
+
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.router import JSON_HEADERS
+from naiad.protocol.control_json import encode_error
+from naiad.protocol.json_tree import parse_infer_document
+from naiad.protocol.status import status_of
+from naiad.telemetry.log import log_request_failure, new_request_id
+
+_ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
+
+
+def respond(exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
+    """Log a failure and answer with it; a request without an id gets one."""
+    request_id = log(request_id, model, version, error)
+    headers = (*JSON_HEADERS, id_header(request_id))
+    exchange.respond(status_of(error.code).http, headers, (encode_error(error.message),))
+
+
+def log(request_id: str, model: str, version: str, error: InferError) -> str:
+    """Log a failure, once, and return the id in the line: the client's, or one made here for want of it."""
+    request_id = request_id or new_request_id()
+    log_request_failure(
+        protocol="HTTP",
+        request_id=request_id,
+        model=model,
+        version=version,
+        error=error,
+        level=status_of(error.code).log_level,
+    )
+    return request_id
+
+
+def id_header(request_id: str) -> tuple[bytes, bytes]:
+    """Return the header field that carries the id of a request."""
+    return b"triton-request-id", quote(request_id, _ID_SAFE, errors="replace").encode()
+
+
+def client_gone() -> InferError:
+    """Return what the log says about a request whose client went away while it was executed."""
+    return InferError(ErrorCode.CANCELLED, "", detail="the client went away while the request was executed")
+
+
+def find_id(text: Buffer) -> str:
+    """Return the id of a request whose JSON could not be decoded, if there is one to be found."""
+    try:
+        found = parse_infer_document(text).get("id", "")
+    except InferError:
+        return ""
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,28 @@
+"""Which version of HTTP a peer speaks, told from its first bytes (RFC 9113 3.4)."""
+
+import enum
+
+from naiad.wire.http2_frames import PREFACE
+
+
+class HttpVersion(enum.Enum):
+    """What a connection carries."""
+
+    HTTP_1 = enum.auto()
+    HTTP_2 = enum.auto()
+
+
+ALPN = {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}
+"""By the name that TLS negotiates it with (RFC 7301)."""
+
+
+def version_of(received: bytes | memoryview) -> HttpVersion | None:
+    """Return what the bytes received so far begin, None when more are needed: less than the 24 of the preface.
+
+    The preface is the only HTTP/2 that is told; whatever differs from it goes to the parser of HTTP/1, whose errors
+    people can read.
+    """
+    head = bytes(received[: len(PREFACE)])
+    if head == PREFACE:
+        return HttpVersion.HTTP_2
+    return None if PREFACE.startswith(head) else HttpVersion.HTTP_1

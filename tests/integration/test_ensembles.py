@@ -1,0 +1,264 @@
+"""Ensembles through a real server with stock clients."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from support import onnx_models
+from support.ensemble_models import tensor, write_ensemble
+from support.model_repository import add_sub_config, write_identity, write_model
+from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+A = np.arange(32, dtype=np.float32).reshape(2, 16)
+B = np.full((2, 16), 3, np.float32)
+TWO_INPUTS = [tensor("A"), tensor("B")]
+_REPEAT = """
+  backend: "repeat" max_batch_size: 0
+  input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
+          { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+  output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+  model_transaction_policy { decoupled: true }
+"""
+
+
+def write_members(root: Path) -> None:
+    write_model(root, "add_sub", add_sub_config("onnxruntime"), {"1/model.onnx": onnx_models.add_sub()})
+    write_identity(root, "slow", parameters={"execute_delay_ms": "300"})
+    write_identity(root, "int_identity", datatype="INT32", max_batch_size=0)
+    write_model(root, "repeat", _REPEAT, {})
+    (root / "repeat" / "1").mkdir(exist_ok=True)
+    write_identity(root, "flag", datatype="BOOL", max_batch_size=8)
+
+
+def write_ensembles(root: Path) -> None:
+    write_ensemble(
+        root,
+        "chain",
+        TWO_INPUTS,
+        [tensor("SUM"), tensor("DIFFERENCE")],
+        [
+            ("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "t0", "OUTPUT1": "t1"}),
+            ("add_sub", {"INPUT0": "t0", "INPUT1": "t1"}, {"OUTPUT0": "SUM", "OUTPUT1": "DIFFERENCE"}),
+        ],
+    )
+    write_ensemble(
+        root,
+        "nested",
+        TWO_INPUTS,
+        [tensor("OUT")],
+        [
+            ("chain", {"A": "A", "B": "B"}, {"SUM": "s"}),
+            ("add_sub", {"INPUT0": "s", "INPUT1": "B"}, {"OUTPUT0": "OUT"}),
+        ],
+    )
+    write_ensemble(
+        root,
+        "slow_chain",
+        [tensor("A", dims="4")],
+        [tensor("OUT", dims="4")],
+        [("slow", {"INPUT0": "A"}, {"OUTPUT0": "t"}), ("slow", {"INPUT0": "t"}, {"OUTPUT0": "OUT"})],
+    )
+    write_ensemble(
+        root,
+        "conditional",
+        [tensor("A"), tensor("B"), tensor("DETAILS", "BOOL", "1")],
+        [tensor("SUM"), tensor("MORE")],
+        [
+            ("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "SUM", "OUTPUT1": "t"}),
+            ("flag", {"INPUT0": "DETAILS"}, {"OUTPUT0": "wanted"}),
+            ("chain", {"A": "SUM", "B": "t"}, {"SUM": "MORE"}),
+        ],
+        extra='parameters { key: "run_if.chain" value { string_value: "wanted" } }',
+    )
+    write_ensemble(
+        root,
+        "stream",
+        [tensor("IN", "INT32", "-1"), tensor("DELAY", "UINT32", "-1"), tensor("WAIT", "UINT32", "1")],
+        [tensor("OUT", "INT32", "1"), tensor("IDX", "UINT32", "1")],
+        [
+            ("repeat", {"IN": "IN", "DELAY": "DELAY", "WAIT": "WAIT"}, {"OUT": "t", "IDX": "IDX"}),
+            ("int_identity", {"INPUT0": "t"}, {"OUTPUT0": "OUT"}),
+        ],
+        max_batch_size=0,
+        extra="model_transaction_policy { decoupled: true }",
+        scheduling="max_inflight_requests: 4",
+    )
+
+
+@pytest.fixture(scope="module")
+def ensemble_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    root = tmp_path_factory.mktemp("ensembles")
+    write_members(root)
+    write_ensembles(root)
+    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def client(ensemble_server: ServerProcess):
+    with grpcclient.InferenceServerClient(ensemble_server.grpc_url) as opened:
+        yield opened
+
+
+def given(**arrays):
+    made = []
+    for name, array in arrays.items():
+        kinds = {"float32": "FP32", "int32": "INT32", "uint32": "UINT32", "bool": "BOOL"}
+        one = grpcclient.InferInput(name, list(array.shape), kinds[array.dtype.name])
+        one.set_data_from_numpy(array)
+        made.append(one)
+    return made
+
+
+def test_values_pass_from_step_to_step(client) -> None:
+    result = client.infer("chain", given(A=A, B=B), request_id="r")
+    np.testing.assert_array_equal(result.as_numpy("SUM"), 2 * A)
+    np.testing.assert_array_equal(result.as_numpy("DIFFERENCE"), 2 * B)
+    response = result.get_response()
+    assert (response.id, response.model_name, response.model_version) == ("r", "chain", "1")
+
+
+def test_an_ensemble_in_an_ensemble(client) -> None:
+    np.testing.assert_array_equal(client.infer("nested", given(A=A, B=B)).as_numpy("OUT"), 2 * A + B)
+
+
+def test_only_the_outputs_asked_for(client) -> None:
+    wanted = [grpcclient.InferRequestedOutput("DIFFERENCE")]
+    result = client.infer("chain", given(A=A, B=B), outputs=wanted)
+    assert [output.name for output in result.get_response().outputs] == ["DIFFERENCE"]
+
+
+def test_statistics_sum_up_the_members(client) -> None:
+    def counted(model):
+        found = client.get_inference_statistics(model).model_stats[0]
+        return found.inference_count, found.execution_count, found.inference_stats
+
+    before = counted("chain")
+    members = counted("add_sub")
+    client.infer("chain", given(A=A, B=B))
+    after = counted("chain")
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 1)
+    assert counted("add_sub")[1] - members[1] == 2
+    assert after[2].compute_infer.ns > before[2].compute_infer.ns
+    assert after[2].success.count == before[2].success.count + 1
+
+
+@pytest.mark.parametrize(("wanted", "names"), [(True, ["SUM", "MORE"]), (False, ["SUM"])])
+def test_a_conditional_step(client, wanted, names) -> None:
+    flags = np.full((2, 1), wanted)
+    result = client.infer("conditional", given(A=A, B=B, DETAILS=flags))
+    assert [output.name for output in result.get_response().outputs] == names
+    np.testing.assert_array_equal(result.as_numpy("SUM"), A + B)
+    if wanted:
+        np.testing.assert_array_equal(result.as_numpy("MORE"), 2 * (A + B))
+
+
+def test_an_error_names_the_ensemble_and_keeps_its_code(client) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("chain", given(A=np.zeros((1, 15), np.float32), B=B[:1]))
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    with pytest.raises(InferenceServerException, match="inference request batch-size must be <= 8 for 'chain'"):
+        client.infer("chain", given(A=np.zeros((9, 16), np.float32), B=np.zeros((9, 16), np.float32)))
+
+
+def test_a_cancelled_request_starts_no_further_step(client) -> None:
+    def executions() -> int:
+        return client.get_inference_statistics("slow").model_stats[0].execution_count
+
+    before = executions()
+    call = client.async_infer(
+        "slow_chain", given(A=np.zeros((1, 4), np.float32)), callback=lambda result, error: None
+    )
+    time.sleep(0.1)
+    call.cancel()
+    time.sleep(0.9)
+    assert executions() - before <= 1
+    assert client.get_inference_statistics("slow_chain").model_stats[0].inference_stats.fail.count >= 1
+
+
+def test_every_response_of_a_decoupled_member_goes_on(client) -> None:
+    answers: queue.Queue = queue.Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    count = 200
+    inputs = given(IN=np.arange(count, dtype=np.int32), DELAY=np.zeros(count, np.uint32), WAIT=np.zeros(1, np.uint32))
+    client.async_stream_infer("stream", inputs, request_id="s", enable_empty_final_response=True)
+    found = {}
+    while True:
+        result, error = answers.get(timeout=20)
+        assert error is None
+        response = result.get_response()
+        if response.outputs:
+            found[result.as_numpy("IDX").item()] = result.as_numpy("OUT").item()
+        if response.parameters["triton_final_response"].bool_param:
+            break
+    client.stop_stream()
+    assert found == {number: number for number in range(count)}
+
+
+def test_many_at_once(client) -> None:
+    def run(number: int) -> bool:
+        a = np.full((1, 16), number, np.float32)
+        return bool((client.infer("nested", given(A=a, B=a)).as_numpy("OUT") == 3 * number).all())
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(run, range(400)))
+
+
+def test_what_does_not_fit_together_is_told_at_load_time(tmp_path: Path, start_server) -> None:
+    root = tmp_path / "models"
+    write_members(root)
+    outputs = [tensor("OUT")]
+    add = ("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "OUT"})
+    write_ensemble(root, "absent", TWO_INPUTS, outputs, [("nobody", *add[1:])])
+    write_ensemble(root, "typo", TWO_INPUTS, outputs, [("add_sub", {"INPUT0": "A", "INPUT9": "B"}, add[2])])
+    write_ensemble(root, "one", TWO_INPUTS, outputs, [("two", {"A": "A", "B": "B"}, {"OUT": "OUT"})])
+    write_ensemble(root, "two", TWO_INPUTS, outputs, [("one", {"A": "A", "B": "B"}, {"OUT": "OUT"})])
+    write_ensemble(
+        root,
+        "coupled",
+        [tensor("IN", "INT32", "-1"), tensor("DELAY", "UINT32", "-1"), tensor("WAIT", "UINT32", "1")],
+        [tensor("OUT", "INT32", "1")],
+        [("repeat", {"IN": "IN", "DELAY": "DELAY", "WAIT": "WAIT"}, {"OUT": "OUT"})],
+        max_batch_size=0,
+    )
+    server = start_server(root, "--exit-on-error=false", "--strict-readiness=false")
+    server.wait_log("Started Metrics Service at")
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        reasons = {row.name: row.reason for row in client.get_model_repository_index().models}
+    assert "nobody" in reasons["absent"]
+    assert "INPUT9" in reasons["typo"]
+    assert "two" in reasons["one"]
+    assert "must be decoupled itself" in reasons["coupled"]
+    assert reasons["add_sub"] == ""
+
+
+def test_an_ensemble_finishes_while_the_server_drains(tmp_path: Path, start_server) -> None:
+    root = tmp_path / "models"
+    write_members(root)
+    write_ensembles(root)
+    server = start_server(root)
+    server.wait_ready()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        found = []
+        asker = threading.Thread(
+            target=lambda: found.append(client.infer("slow_chain", given(A=np.ones((1, 4), np.float32))))
+        )
+        asker.start()
+        time.sleep(0.1)
+        server.stop()
+        asker.join(10)
+    np.testing.assert_array_equal(found[0].as_numpy("OUT"), np.ones((1, 4)))

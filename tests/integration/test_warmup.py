@@ -1,0 +1,105 @@
+"""Warm-up before a model is ready: every sample on every instance, and what a sample that fails does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+
+from support import onnx_models
+from support.model_repository import add_sub_config, write_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+_COUNTING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.seen = []
+
+    def execute(self, requests):
+        values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        self.seen.append([value.ravel().tolist() for value in values])
+        if any((value < 0).any() for value in values):
+            raise ValueError("it is below zero")
+        text = np.array([[repr(self.seen[:-1]).encode()]], np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("SEEN", text)]) for _ in requests]
+"""
+
+
+def counting_config(warmup: str, instances: int = 1) -> str:
+    return f"""
+      backend: "python" max_batch_size: 4
+      input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ 2 ] }} ]
+      output [ {{ name: "SEEN" data_type: TYPE_STRING dims: [ 1 ] }} ]
+      instance_group [ {{ count: {instances} kind: KIND_CPU }} ]
+      model_warmup [ {warmup} ]
+    """
+
+
+def sample(name: str, data: str, *, batch_size: int = 1, count: int = 0, dims: str = "2") -> str:
+    inputs = f'inputs {{ key: "IN" value {{ data_type: TYPE_FP32 dims: [ {dims} ] {data} }} }}'
+    return f'{{ name: "{name}" batch_size: {batch_size} count: {count} {inputs} }}'
+
+
+def test_samples_are_executed_in_order_before_the_model_is_ready(tmp_path: Path, start_server) -> None:
+    samples = [
+        sample("zeros", "zero_data: true", batch_size=2),
+        sample("skipped", "zero_data: true", batch_size=0),
+        sample("file", 'input_data_file: "numbers"', count=2),
+        sample("random", "random_data: true"),
+    ]
+    write_model(tmp_path / "models", "counting", counting_config(", ".join(samples)), {"1/model.py": _COUNTING})
+    (tmp_path / "models" / "counting" / "warmup").mkdir()
+    (tmp_path / "models" / "counting" / "warmup" / "numbers").write_bytes(np.array([7, 8], np.float32).tobytes())
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        given = grpcclient.InferInput("IN", [1, 2], "FP32")
+        given.set_data_from_numpy(np.ones((1, 2), np.float32))
+        (text,) = client.infer("counting", [given]).as_numpy("SEEN")[0]
+        seen = eval(text)
+        assert seen[:3] == [[[0, 0], [0, 0]], [[7, 8]], [[7, 8]]]
+        assert len(seen) == 4
+        assert 0 <= min(seen[3][0]) <= max(seen[3][0]) < 1
+        # Triton: warm-up is not counted.
+        assert client.get_inference_statistics("counting").model_stats[0].execution_count == 1
+
+
+def test_every_instance_is_warmed_up(tmp_path: Path, start_server) -> None:
+    config = counting_config(sample("zeros", "zero_data: true"), instances=2)
+    write_model(tmp_path / "models", "counting", config, {"1/model.py": _COUNTING})
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+    for number in range(2):
+        assert f"instance 'counting_0_{number}' executed warmup sample 'zeros'" in server.log_text()
+
+
+@pytest.mark.parametrize(
+    ("warmup", "reason"),
+    [
+        (sample("bad", 'input_data_file: "negative"'), "warmup sample 'bad' failed on instance 'counting_0_0'"),
+        (sample("wide", "zero_data: true", dims="3"), "warmup sample 'wide': .*unexpected shape for input 'IN'"),
+        (sample("lost", 'input_data_file: "absent"'), "warmup sample 'lost', input 'IN': .*absent cannot be read"),
+    ],
+)
+def test_a_sample_that_fails_fails_the_load(tmp_path: Path, start_server, warmup, reason) -> None:
+    write_model(tmp_path / "models", "counting", counting_config(warmup), {"1/model.py": _COUNTING})
+    (tmp_path / "models" / "counting" / "warmup").mkdir()
+    (tmp_path / "models" / "counting" / "warmup" / "negative").write_bytes(np.array([-1, 8], np.float32).tobytes())
+    server = start_server(tmp_path / "models", "--exit-on-error=false")
+    server.wait_log(reason)
+
+
+def test_an_onnx_model_is_warmed_up(tmp_path: Path, start_server) -> None:
+    warmup = """model_warmup [ { name: "ones" batch_size: 8 inputs [
+      { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 16 ] random_data: true } },
+      { key: "INPUT1" value { data_type: TYPE_FP32 dims: [ 16 ] zero_data: true } } ] } ]"""
+    config = add_sub_config("onnxruntime", extra=warmup)
+    write_model(tmp_path / "models", "add_sub", config, {"1/model.onnx": onnx_models.add_sub()})
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+    assert "executed warmup sample 'ones'" in server.log_text()

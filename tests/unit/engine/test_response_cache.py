@@ -1,0 +1,268 @@
+"""The response cache: what it keeps, what counts as the same request, and who waits for whom."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.engine.cached_model import CachedModel
+from naiad.engine.redis_store import decode, encode
+from naiad.engine.response_cache import CachedResponse, LocalStore
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers
+
+SPEC = TensorSpec("IN", DataType.UINT8, (2,))
+OUT = TensorSpec("OUT", DataType.UINT8, (2,))
+
+
+def response(size: int) -> CachedResponse:
+    return CachedResponse((OUT,), [bytes(size)])
+
+
+class TestLocalStore:
+    def test_forgets_what_was_not_used_for_longest(self) -> None:
+        store = LocalStore(3 * response(100).byte_size)
+        for key in (b"a", b"b", b"c"):
+            store.put(key, response(100))
+        assert store.get(b"a") is not None
+        store.put(b"d", response(100))
+        assert [store.get(key) is not None for key in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
+        counts = store.counts()
+        assert (counts.entry_count, counts.eviction_count) == (3, 1)
+        assert counts.byte_size == 3 * response(100).byte_size
+
+    def test_keeps_nothing_that_is_larger_than_itself(self) -> None:
+        store = LocalStore(1000)
+        store.put(b"small", response(10))
+        store.put(b"large", response(1000))
+        assert store.get(b"small") is not None
+        assert store.get(b"large") is None
+
+    def test_an_entry_replaces_one_of_the_same_key(self) -> None:
+        store = LocalStore(10_000)
+        store.put(b"a", response(100))
+        store.put(b"a", response(200))
+        assert store.counts().byte_size == response(200).byte_size
+
+    def test_an_entry_counts_for_as_long_as_it_was_said(self) -> None:
+        now = [0.0]
+        store = LocalStore(10_000, ttl_s=5, now_s=lambda: now[0])
+        store.put(b"a", response(1))
+        now[0] = 5
+        assert store.get(b"a") is not None
+        assert store.counts().oldest_age_s == 5
+        now[0] = 5.1
+        assert store.get(b"a") is None
+        assert store.counts().byte_size == 0
+
+    @given(st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 900)), max_size=60))
+    def test_never_takes_more_than_it_may(self, puts: list[tuple[bytes, int]]) -> None:
+        store = LocalStore(4000)
+        for key, size in puts:
+            store.put(key, response(size))
+            counts = store.counts()
+            assert counts.byte_size <= 4000
+            assert counts.entry_count <= 4000 // 512
+
+
+class FakeServed:
+    """A model that answers when told."""
+
+    def __init__(self) -> None:
+        self.name, self.version = "m", "1"
+        self.config = self.labels = None
+        self.statistics = ModelStatistics("m", "1")
+        self.asked: list[InferRequest] = []
+        self.cancelled: list[InferRequest] = []
+        self.refusal: InferError | None = None
+
+    def submit(self, request: InferRequest) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        request.model = self
+        self.asked.append(request)
+
+    def cancel(self, request: InferRequest) -> None:
+        self.cancelled.append(request)
+        request.cancelled = True
+
+    def answer(self, data: bytes = b"xy", error: InferError | None = None) -> None:
+        request = self.asked.pop(0)
+        header = ResponseHeader("m", "1", (OUT,) if error is None else ())
+        request.on_response(request, InferResponse(header, [data] if error is None else [], error=error))
+
+
+class LaterStore(LocalStore):
+    """Looks elsewhere: what was asked is answered when told."""
+
+    def __init__(self) -> None:
+        super().__init__(100_000)
+        self.questions: list[tuple[bytes, Callable[[CachedResponse | None], object]]] = []
+
+    def get(self, key: bytes) -> CachedResponse | None:
+        return None
+
+    def fetch(self, key: bytes, found: Callable[[CachedResponse | None], object]) -> bool:
+        self.questions.append((key, found))
+        return True
+
+
+@pytest.fixture
+def served() -> FakeServed:
+    return FakeServed()
+
+
+@pytest.fixture
+def model(served: FakeServed) -> CachedModel:
+    return CachedModel(served, LocalStore(100_000))  # type: ignore[arg-type]
+
+
+def ask(model: CachedModel, answers: Answers, name: str, data: bytes = b"ab", **fields: object) -> InferRequest:
+    header = RequestHeader(model_name="m", inputs=[SPEC], **fields)  # type: ignore[arg-type]
+    request = InferRequest(header, [data], answers, id=name, arrival_ns=1)
+    model.submit(request)
+    return request
+
+
+def got(answers: Answers) -> list[tuple[str, bytes]]:
+    return [(name, bytes(each.data[0])) for name, each in answers.received if each.error is None]
+
+
+class TestCachedModel:
+    def test_the_second_is_answered_without_the_model(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        served.answer()
+        ask(model, answers, "b")
+        assert got(answers) == [("a", b"xy"), ("b", b"xy")]
+        assert not served.asked
+        counts = model.statistics.snapshot()
+        assert (counts.cache_hit.count, counts.cache_miss.count, counts.execution_count) == (1, 1, 0)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"parameters": {"a": 1}},
+            {"parameters": {"a": True}},
+            {"outputs": [RequestedOutput("OUT")]},
+            {"outputs": [RequestedOutput("OUT", classification=2)]},
+        ],
+    )
+    def test_what_else_is_asked_for_is_part_of_the_key(self, model, served, fields) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        ask(model, answers, "b", **fields)
+        assert [request.id for request in served.asked] == ["a", "b"]
+
+    def test_shape_and_datatype_are_part_of_the_key(self, model, served) -> None:
+        for spec in (SPEC, TensorSpec("IN", DataType.UINT8, (1, 2)), TensorSpec("IN", DataType.FP16, (1,))):
+            header = RequestHeader(model_name="m", inputs=[spec])
+            model.submit(InferRequest(header, [b"ab"], Answers(), arrival_ns=1))
+        assert len(served.asked) == 3
+
+    def test_where_one_input_ends_is_part_of_the_key(self, model, served) -> None:
+        header = RequestHeader(model_name="m", inputs=[SPEC, TensorSpec("MORE", DataType.UINT8, (2,))])
+        model.submit(InferRequest(header, [b"ab", b"c"], Answers(), arrival_ns=1))
+        model.submit(InferRequest(header, [b"a", b"bc"], Answers(), arrival_ns=1))
+        assert len(served.asked) == 2
+
+    def test_the_same_at_the_same_time_is_asked_once(self, model, served) -> None:
+        answers = Answers()
+        for name in "abc":
+            ask(model, answers, name)
+        assert len(served.asked) == 1
+        served.answer()
+        assert got(answers) == [("a", b"xy"), ("b", b"xy"), ("c", b"xy")]
+        counts = model.statistics.snapshot()
+        assert counts.cache_hit.count + counts.cache_miss.count == 3
+
+    def test_an_error_is_not_kept_and_is_not_the_others(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        ask(model, answers, "b")
+        served.answer(error=unavailable("no"))
+        assert [(name, each.error is None) for name, each in answers.received] == [("a", False)]
+        served.answer(b"22")
+        assert got(answers) == [("b", b"22")]
+
+    def test_those_who_wait_are_answered_when_the_model_refuses(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        ask(model, answers, "b")
+        ask(model, answers, "c")
+        served.refusal = unavailable("stopping")
+        served.answer(error=unavailable("no"))
+        assert [name for name, _ in answers.received] == ["a", "b", "c"]
+        assert all(each.error is not None for _, each in answers.received)
+        with pytest.raises(InferError, match="stopping"):
+            ask(model, answers, "d")
+
+    def test_cancelling_one_that_waits(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        waiting = ask(model, answers, "b")
+        model.cancel(waiting)
+        served.answer()
+        assert [(name, each.error.code if each.error else None) for name, each in answers.received] == [
+            ("b", ErrorCode.CANCELLED),
+            ("a", None),
+        ]
+
+    def test_cancelling_the_one_that_is_executed_lets_the_next_ask(self, model, served) -> None:
+        answers = Answers()
+        leader = ask(model, answers, "a")
+        ask(model, answers, "b")
+        leader.model.cancel(leader)
+        assert served.cancelled == [leader]
+        served.answer()
+        assert [request.id for request in served.asked] == ["b"]
+        served.answer()
+        assert got(answers)[-1] == ("b", b"xy")
+
+    def test_a_store_elsewhere(self, served) -> None:
+        store = LaterStore()
+        model = CachedModel(served, store)  # type: ignore[arg-type]
+        answers = Answers()
+        ask(model, answers, "a")
+        ask(model, answers, "b")
+        assert not served.asked
+        (_, found), *others = store.questions
+        assert not others
+        found(CachedResponse((OUT,), [b"zz"]))
+        assert got(answers) == [("a", b"zz"), ("b", b"zz")]
+        ask(model, answers, "c")
+        store.questions[-1][1](None)
+        assert [request.id for request in served.asked] == ["c"]
+
+    @given(st.lists(st.tuples(st.binary(min_size=2, max_size=2), st.sampled_from(["", "OUT"])), max_size=40))
+    def test_nobody_gets_another_ones_answer(self, asked: list[tuple[bytes, str]]) -> None:
+        served = FakeServed()
+        model = CachedModel(served, LocalStore(3000))  # type: ignore[arg-type]
+        answers = Answers()
+        for data, output in asked:
+            before = len(answers)
+            outputs = [RequestedOutput(output)] if output else []
+            ask(model, answers, repr((data, output)), data, outputs=outputs)
+            if served.asked:
+                served.answer(data + output.encode())
+            assert len(answers) == before + 1
+        assert [bytes(each.data[0]) for _, each in answers.received] == [d + o.encode() for d, o in asked]
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=20)), max_size=4))
+def test_redis_gets_back_what_it_was_given(tensors: list[tuple[str, bytes]]) -> None:
+    kept = CachedResponse(
+        tuple(TensorSpec(name, DataType.UINT8, (len(data),)) for name, data in tensors), [data for _, data in tensors]
+    )
+    assert decode(encode(kept)) == kept
+
+
+@pytest.mark.parametrize("data", [b"", b"xx", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00[]rest", b"\x02\x00\x00\x00{}"])
+def test_what_is_no_response_is_a_miss(data: bytes) -> None:
+    assert decode(data) in (None, CachedResponse((), []))

@@ -1,0 +1,49 @@
+"""docs/endpoints.md lists exactly what is served."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from naiad.frontend.rest import RestApi
+from naiad.protocol import control_grpc
+
+ROOT = Path(__file__).resolve().parents[3]
+ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| (.*?) ?\| (.+) \|$", re.MULTILINE)
+ROWS = [match.groups() for match in ROW.finditer((ROOT / "docs/endpoints.md").read_text())]
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+
+
+def readable(pattern):
+    """Return a route's pattern as the page writes it."""
+    path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern)
+    return re.sub(r"\(\?:([^()]*)\)\?", r"[\1]", path)
+
+
+def test_the_page_lists_every_route_and_no_other():
+    served = {f"{method} {readable(pattern)}" for pattern, method in RestApi(engine=None).router().endpoints()}
+    listed = {name for name, *_ in ROWS if " /" in name and name != "GET /metrics"}
+    assert served == listed, "keep docs/endpoints.md in step with the routes"
+
+
+def test_the_page_lists_every_rpc_and_no_other():
+    listed = {name for name, *_ in ROWS if " " not in name}
+    assert listed == {method.name for method in SERVICE.methods} | {"grpc.health.v1.Health/Check"}
+
+
+@pytest.mark.parametrize("name", [method.name for method in SERVICE.methods])
+def test_the_page_says_which_rpcs_are_refused(name):
+    (answer,) = (answer for row, answer, *_ in ROWS if row == name)
+    refusal = control_grpc.refusal(f"/inference.GRPCInferenceService/{name}").message
+    assert (answer == "refused") == ("is not supported by this server" in refusal)
+
+
+@pytest.mark.parametrize(("answer", "described", "tests"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_what_the_page_names_exists(answer, described, tests):
+    pages = re.findall(r"\]\(([\w-]+\.md)", described)
+    assert pages or answer == "refused"
+    named = re.findall(r"`([\w/]+\.py)`", tests)
+    assert named
+    for path in [ROOT / "docs" / page for page in pages] + [ROOT / "tests" / test for test in named]:
+        assert path.is_file()

@@ -1,0 +1,451 @@
+import json
+import logging
+import re
+import struct
+import types
+
+import pytest
+
+from naiad.config.pbtxt import parse_pbtxt
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
+from naiad.core.model import ModelMetadata
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest import RestApi
+
+CONFIG = """
+model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+OUT = (TensorSpec("OUT", DataType.INT32, (1,)),)
+EVENTS = {
+    b"Content-Type": b"text/event-stream; charset=utf-8",
+    b"Cache-Control": b"no-cache",
+    b"X-Accel-Buffering": b"no",
+}
+LINES = {**EVENTS, b"Content-Type": b"application/x-ndjson"}
+JSON = {b"Content-Type": b"application/json"}
+COUNT = "generate expects model to produce exactly 1 response"
+
+
+class Engine:
+    """One decoupled model "m" that emits what the test says."""
+
+    is_draining = False
+
+    def __init__(self):
+        self.config = parse_pbtxt(CONFIG).config
+        self.submitted = []
+        self.cancelled = []
+        self.refuse = None
+        self.decoupled = True
+
+    def is_decoupled(self, name, version=""):
+        self.model_config(name, version)
+        return self.decoupled
+
+    def model_config(self, name, version=""):
+        if name != "m":
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        return self.config
+
+    def model_metadata(self, name, version=""):
+        return ModelMetadata("m", ["1"], "repeat", [TensorSpec("IN", DataType.INT32, (-1,))], OUT)
+
+    def submit(self, request):
+        if self.refuse is not None:
+            raise self.refuse
+        self.submitted.append(request)
+
+    def cancel(self, request):
+        request.cancelled = True
+        self.cancelled.append(request)
+
+    def emit(self, value=None, *, final=False, error=None, datatype=DataType.INT32):
+        (request,) = self.submitted
+        if value is None:
+            header, data = ResponseHeader("m", "1", ()), ()
+        else:
+            header = ResponseHeader("m", "1", (TensorSpec("OUT", datatype, (1,)),))
+            data = (struct.pack("<i", value)[: datatype.item_bytes],)
+        empty = value is None and error is None
+        request.on_response(request, InferResponse(header, data, error=error, final=final, empty_final=empty))
+
+
+class Exchange:
+    method = "POST"
+    arrival_ns = 5
+
+    def __init__(self, path, body, headers):
+        self.path, self.body, self.headers = path, body, headers
+        self.on_disconnect = self.on_congestion = None
+        self.status = self.answer_headers = self.is_streamed = None
+        self.answer = b""
+        self.ended = False
+
+    def respond(self, status, headers, parts):
+        assert self.status is None
+        self._begin(status, headers)
+        self.answer = b"".join(parts)
+        self.end()
+
+    def _begin(self, status, headers):
+        self.status, self.answer_headers = status, dict(headers)
+
+    def start_stream(self, status, headers):
+        assert self.status is None
+        self._begin(status, headers)
+        self.is_streamed = True
+
+    def send(self, parts):
+        assert self.is_streamed
+        assert not self.ended
+        self.answer += b"".join(parts)
+
+    def end(self):
+        assert not self.ended
+        self.ended = True
+        self.on_disconnect = self.on_congestion = None
+
+
+@pytest.fixture
+def server(monkeypatch):
+    engine = Engine()
+    logged = []
+    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: logged.append(fields))
+    router = RestApi(engine, max_input_bytes=300).router()
+
+    def call(verb, body=b'{"IN":[1,2]}', *, model="m", **headers):
+        fields = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+        exchange = Exchange(f"/v2/models/{model}/{verb}", body, fields)
+        router.handle(exchange)
+        return exchange
+
+    return types.SimpleNamespace(engine=engine, call=call, logged=logged)
+
+
+def answer_of(value, **more):
+    return {"OUT": value, "model_name": "m", "model_version": "1", **more}
+
+
+def events(exchange):
+    """The objects of a well-formed event stream."""
+    pieces = exchange.answer.decode().split("\n\n")
+    assert pieces.pop() == ""
+    assert all(piece.startswith("data: ") for piece in pieces)
+    return [json.loads(piece[6:]) for piece in pieces]
+
+
+def lines(exchange):
+    assert not exchange.answer or exchange.answer.endswith(b"\n")
+    return [json.loads(line) for line in exchange.answer.splitlines()]
+
+
+def failed(message="broke"):
+    return InferError(ErrorCode.INTERNAL, message)
+
+
+# --- what both endpoints do with a request ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream", "versions/1/generate", "versions/1/generate_stream"])
+def test_request_is_submitted_with_the_tensors_of_the_model(server, verb):
+    server.call(verb, b'{"IN":[1,2],"id":"7","n":3}')
+    (request,) = server.engine.submitted
+    header = request.header
+    assert (header.model_name, header.model_version) == ("m", "1" if "versions" in verb else "")
+    assert header.inputs == (TensorSpec("IN", DataType.INT32, (2,)),)
+    assert bytes(request.data[0]) == struct.pack("<2i", 1, 2)
+    assert header.parameters == {"id": "7", "n": 3}
+    assert (request.id, request.arrival_ns) == ("7", 5)
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "message"),
+    [
+        (b'{"IN":"x","id":"7"}', {}, 500, "Unable to parse 'data'"),
+        (b'{"id":"7","IN":1}', {"content_encoding": b"gzip"}, 400, "Unsupported content-encoding, only 'identity'"),
+        (b'{"id":"7","IN":[1]}' + b" " * 300, {}, 400, "request JSON size of 319 bytes"),
+        (b'{"id":"7","IN":[' + b"1," * 80 + b"1]}", {}, 400, "request size of 0 bytes with input 'IN' of size 324"),
+    ],
+)
+def test_request_that_is_wrong_is_answered_as_json_and_logged(server, verb, body, headers, status, message):
+    exchange = server.call(verb, body, **headers)
+    assert exchange.status == status
+    request_id = exchange.answer_headers[b"triton-request-id"].decode()
+    assert exchange.answer_headers[b"Content-Type"] == b"application/json"
+    assert json.loads(exchange.answer)["error"].startswith(message)
+    (line,) = server.logged
+    assert line["request_id"] == request_id
+    assert request_id == "7" or len(body) > 300
+    assert not server.engine.submitted
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+def test_refusal_at_the_door_is_answered_as_json(server, verb):
+    server.engine.refuse = invalid_argument("no")
+    exchange = server.call(verb, b'{"id":"7","IN":1}')
+    assert (exchange.status, json.loads(exchange.answer)) == (400, {"error": "no"})
+    assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
+    assert [line["level"] for line in server.logged] == [logging.WARNING]
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream", "infer"])
+def test_unknown_model_wins_over_a_bad_body(server, verb):
+    assert server.call(verb, b"{", model="z").status == 404
+
+
+def test_model_that_was_reloaded_is_asked_for_its_inputs_again(server):
+    server.call("generate", b'{"IN":1}')
+    server.engine.config = parse_pbtxt(CONFIG.replace('"IN"', '"OTHER"')).config
+    server.call("generate", b'{"IN":1}')
+    assert [len(request.header.inputs) for request in server.engine.submitted] == [1, 0]
+
+
+def test_header_fields_are_forwarded_as_parameters():
+    engine = Engine()
+    router = RestApi(engine, forwarding=HeaderForwarding(re.compile("^x-"))).router()
+    router.handle(Exchange("/v2/models/m/generate", b'{"IN":1}', {b"x-user": b"me", b"y": b"no"}))
+    assert engine.submitted[0].header.parameters == {"x-user": "me"}
+
+
+# --- generate ---------------------------------------------------------------------------------------------------
+
+
+def test_one_response_is_the_answer(server):
+    exchange = server.call("generate", b'{"IN":1,"id":"7"}')
+    server.engine.emit(5, final=True)
+    assert (exchange.status, exchange.answer_headers) == (200, JSON)
+    assert json.loads(exchange.answer) == answer_of(5, id="7")
+
+
+def test_one_response_may_be_followed_by_an_empty_final_one(server):
+    exchange = server.call("generate")
+    server.engine.emit(5)
+    assert exchange.status is None
+    server.engine.emit(final=True)
+    assert json.loads(exchange.answer) == answer_of(5)
+
+
+def test_no_response_is_an_error(server):
+    exchange = server.call("generate")
+    server.engine.emit(final=True)
+    assert exchange.status == 500
+    assert json.loads(exchange.answer)["error"].startswith(COUNT)
+
+
+@pytest.mark.parametrize("first", [{"value": 5}, {"error": failed()}])
+@pytest.mark.parametrize("second", [{"value": 6}, {"error": failed(), "final": True}])
+def test_second_response_is_an_error_and_cancels_the_rest(server, first, second):
+    exchange = server.call("generate")
+    server.engine.emit(**first)
+    server.engine.emit(**second)
+    assert exchange.status == 500
+    assert json.loads(exchange.answer)["error"].startswith(COUNT)
+    assert server.engine.cancelled == server.engine.submitted
+    server.engine.emit(7)
+    server.engine.emit(final=True)
+    assert len(server.logged) == 1
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_failed_response_is_the_answer(server, final):
+    exchange = server.call("generate", b'{"IN":1,"id":"7"}')
+    server.engine.emit(error=failed(), final=final)
+    if not final:
+        server.engine.emit(final=True)
+    assert (exchange.status, json.loads(exchange.answer)) == (500, {"error": "broke"})
+    assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
+    assert len(server.logged) == 1
+
+
+def test_response_that_json_cannot_carry_is_a_failure(server):
+    exchange = server.call("generate")
+    server.engine.emit(1, datatype=DataType.FP16, final=True)
+    assert exchange.status == 400
+    assert "FP16" in json.loads(exchange.answer)["error"]
+
+
+def test_client_that_goes_away_cancels_its_request(server):
+    exchange = server.call("generate")
+    exchange.on_disconnect()
+    assert server.engine.cancelled == server.engine.submitted
+    server.engine.emit(5)
+    server.engine.emit(final=True)
+    assert [line["error"].code for line in server.logged] == [ErrorCode.CANCELLED]
+
+
+# --- generate_stream --------------------------------------------------------------------------------------------
+
+
+def test_every_response_is_an_event_when_it_comes(server):
+    exchange = server.call("generate_stream", b'{"IN":1,"id":"7"}')
+    assert exchange.status is None
+    server.engine.emit(5)
+    assert (exchange.status, exchange.answer_headers) == (200, EVENTS)
+    assert events(exchange) == [answer_of(5, id="7")]
+    server.engine.emit(6, final=True)
+    assert events(exchange) == [answer_of(5, id="7"), answer_of(6, id="7")]
+    assert exchange.ended
+
+
+def test_empty_final_response_ends_the_events(server):
+    exchange = server.call("generate_stream")
+    server.engine.emit(5)
+    server.engine.emit(final=True)
+    assert events(exchange) == [answer_of(5)]
+    assert exchange.ended
+
+
+def test_stream_without_responses_is_empty(server):
+    exchange = server.call("generate_stream")
+    server.engine.emit(final=True)
+    assert (exchange.status, exchange.answer_headers, exchange.answer) == (200, EVENTS, b"")
+    assert exchange.ended
+
+
+def test_first_response_decides_about_the_status(server):
+    exchange = server.call("generate_stream", b'{"IN":1,"id":"7"}')
+    server.engine.emit(error=failed())
+    assert (exchange.status, exchange.answer_headers) == (500, {**EVENTS, b"triton-request-id": b"7"})
+    server.engine.emit(6, final=True)
+    assert events(exchange) == [{"error": "broke"}, answer_of(6, id="7")]
+
+
+def test_error_after_the_first_response_is_an_event(server):
+    exchange = server.call("generate_stream")
+    server.engine.emit(5)
+    server.engine.emit(error=failed(), final=True)
+    assert exchange.status == 200
+    assert events(exchange) == [answer_of(5), {"error": "broke"}]
+    assert exchange.ended
+    assert len(server.logged) == 1
+
+
+def test_response_that_json_cannot_carry_is_an_error_event(server):
+    exchange = server.call("generate_stream")
+    server.engine.emit(1, datatype=DataType.FP16)
+    server.engine.emit(2, final=True)
+    assert exchange.status == 400
+    first, second = events(exchange)
+    assert "FP16" in first["error"]
+    assert second == answer_of(2)
+
+
+@pytest.mark.parametrize("emitted", [0, 1])
+def test_client_that_leaves_a_stream_cancels_its_request(server, emitted):
+    exchange = server.call("generate_stream")
+    for number in range(emitted):
+        server.engine.emit(number)
+    sent = exchange.answer
+    exchange.on_disconnect()
+    assert server.engine.cancelled == server.engine.submitted
+    server.engine.emit(5)
+    server.engine.emit(final=True)
+    assert exchange.answer == sent
+    assert [line["error"].code for line in server.logged] == [ErrorCode.CANCELLED]
+
+
+def test_request_knows_that_its_client_is_slow(server):
+    exchange = server.call("generate_stream")
+    (request,) = server.engine.submitted
+    exchange.on_congestion(True)
+    assert request.is_congested
+    exchange.on_congestion(False)
+    assert not request.is_congested
+
+
+# --- infer, streamed --------------------------------------------------------------------------------------------
+
+INFER = b'{"id":"7","inputs":[{"name":"IN","shape":[1],"datatype":"INT32","data":[1]}]}'
+
+
+@pytest.mark.parametrize(
+    ("accept", "headers"),
+    [
+        (b"application/x-ndjson", LINES),
+        (b"Application/X-NDJSON;q=0.9", LINES),
+        (b"application/json, application/x-ndjson", LINES),
+        (b"text/event-stream", EVENTS),
+        (b"text/event-stream, application/x-ndjson", EVENTS),
+    ],
+)
+def test_infer_is_streamed_when_the_client_accepts_that(server, accept, headers):
+    exchange = server.call("infer", INFER, accept=accept)
+    server.engine.emit(5)
+    assert (exchange.status, exchange.answer_headers) == (200, headers)
+    server.engine.emit(6)
+    server.engine.emit(final=True)
+    assert exchange.ended
+    found = events(exchange) if headers is EVENTS else lines(exchange)
+    assert [tree["outputs"] for tree in found] == [
+        [{"name": "OUT", "datatype": "INT32", "shape": [1], "data": [value]}] for value in (5, 6)
+    ]
+    assert {tree["id"] for tree in found} == {"7"}
+
+
+@pytest.mark.parametrize("accept", [b"*/*", b"application/json", b"x/ndjson", b"application/x-ndjson-seq", b""])
+def test_decoupled_model_is_refused_to_others(server, accept):
+    exchange = server.call("infer", INFER, accept=accept)
+    assert exchange.status == 501
+    assert not server.engine.submitted
+
+
+def test_ordinary_model_answers_with_one_line(server):
+    server.engine.decoupled = False
+    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    server.engine.emit(5, final=True)
+    assert len(lines(exchange)) == 1
+    assert exchange.ended
+
+
+def test_lines_are_json_whatever_the_outputs_ask_for(server):
+    body = json.loads(INFER)
+    body["outputs"] = [{"name": "OUT", "parameters": {"binary_data": True}}]
+    body["parameters"] = {"binary_data_output": True}
+    exchange = server.call("infer", json.dumps(body).encode(), accept=b"application/x-ndjson")
+    server.engine.emit(5, final=True)
+    assert lines(exchange)[0]["outputs"][0]["data"] == [5]
+
+
+def test_raw_request_may_be_answered_in_lines(server):
+    exchange = server.call("infer", b"abcd", accept=b"application/x-ndjson", inference_header_content_length=b"0")
+    server.engine.emit(5, final=True)
+    assert lines(exchange)[0]["outputs"][0]["data"] == [5]
+
+
+@pytest.mark.parametrize("accept", [b"application/x-ndjson", b"text/event-stream"])
+def test_infer_that_fails_before_its_stream_is_answered_as_ever(server, accept):
+    exchange = server.call("infer", INFER, accept=accept)
+    server.engine.emit(error=failed(), final=True)
+    assert (exchange.status, json.loads(exchange.answer)) == (500, {"error": "broke"})
+    assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
+
+
+def test_error_that_is_not_the_end_is_a_line(server):
+    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    server.engine.emit(error=failed())
+    server.engine.emit(5)
+    server.engine.emit(error=failed("again"), final=True)
+    assert exchange.status == 500
+    assert exchange.answer_headers == {**LINES, b"triton-request-id": b"7"}
+    first, second, third = lines(exchange)
+    assert (first, third) == ({"error": "broke"}, {"error": "again"})
+    assert second["outputs"][0]["data"] == [5]
+
+
+def test_refusal_of_a_streamed_infer_is_answered_as_ever(server):
+    server.engine.refuse = invalid_argument("no")
+    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    assert (exchange.status, json.loads(exchange.answer)) == (400, {"error": "no"})
+
+
+def test_client_that_leaves_lines_cancels_its_request(server):
+    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    server.engine.emit(5)
+    exchange.on_disconnect()
+    assert server.engine.cancelled == server.engine.submitted

@@ -1,0 +1,46 @@
+import resource
+
+import pytest
+
+from naiad.server.file_limit import raise_file_limit
+
+INFINITY = resource.RLIM_INFINITY
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    state = {"now": (1024, 4096), "refuses": False}
+
+    def set_limit(kind, pair):
+        assert kind == resource.RLIMIT_NOFILE
+        if state["refuses"]:
+            raise ValueError("not allowed")
+        state["now"] = pair
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: state["now"])
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("before", "connections", "after", "warns"),
+    [
+        ((1024, 8192), 1000, (2024, 8192), False),
+        ((1024, 4096), 16384, (4096, 4096), True),
+        ((65536, 65536), 16384, (65536, 65536), False),
+        ((1024, INFINITY), 16384, (17408, INFINITY), False),
+        ((INFINITY, INFINITY), 16384, (INFINITY, INFINITY), False),
+    ],
+)
+def test_limit_is_raised_as_far_as_needed_and_allowed(limits, caplog, before, connections, after, warns):
+    limits["now"] = before
+    raise_file_limit(connections)
+    assert limits["now"] == after
+    assert ("lower --http-max-connections" in caplog.text) is warns
+
+
+def test_refusal_is_told(limits, caplog):
+    limits["refuses"] = True
+    raise_file_limit(2000)
+    assert limits["now"] == (1024, 4096)
+    assert "stays at 1024: not allowed" in caplog.text
