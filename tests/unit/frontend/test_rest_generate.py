@@ -14,6 +14,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest import RestApi
+from naiad.memory.regions import SharedMemory
 
 CONFIG = """
 model_transaction_policy { decoupled: true }
@@ -37,6 +38,7 @@ class Engine:
     is_draining = False
 
     def __init__(self):
+        self.shared_memory = SharedMemory()
         self.config = parse_pbtxt(CONFIG).config
         self.submitted = []
         self.cancelled = []
