@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+import tritonclient.utils.shared_memory as shared_memory
 from prometheus_client.parser import text_string_to_metric_families
 
 from support import onnx_models
@@ -438,3 +440,77 @@ def test_restricted_calls_are_refused_before_any_process_is_asked(
         assert running.request(method, path).status == 403
     for method, path in paths:
         assert running.request(method, path, headers={"key": "secret"}).status == 200
+
+
+def test_one_port_serves_both_protocols_from_every_process(
+    start_server: StartServer, shared_repository: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    flags = (f"--http-address=unix:{path}", f"--grpc-address=unix:{path}", "--metrics-address=127.0.0.1")
+    running = start_server(shared_repository, "--processes=2", *flags)
+    running.wait_started()
+    assert running.log_text().count(f"at unix:{path} for 2 processes") == 2
+    before = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in members(running)}
+    request = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+    connections = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+    for connection in connections:
+        connection.connect(str(path))
+        connection.sendall(request)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    after = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in members(running)}
+    assert [after[pid] - before[pid] for pid in after] == [2, 2]
+    for connection in connections:
+        connection.close()
+    values = np.ones((1, 4), np.float32)
+    each = grpc_client.InferInput("INPUT0", [1, 4], "FP32")
+    each.set_data_from_numpy(values)
+    with grpc_client.InferenceServerClient(f"unix:{path}") as client:
+        np.testing.assert_array_equal(client.infer("identity", [each]).as_numpy("OUTPUT0"), values)
+    assert successes(running) == 5
+    running.signal()
+    assert running.wait_exit(20) == 0
+    assert not path.exists()
+
+
+# --- control calls --------------------------------------------------------------------------------------------------
+
+
+def region_names(running: ServerProcess) -> list[str]:
+    return sorted(row["name"] for row in running.get("/v2/systemsharedmemory/status").json)
+
+
+def test_regions_are_known_everywhere_and_to_processes_that_start_later(
+    start_server: StartServer, shared_repository: Path
+) -> None:
+    running = start_server(shared_repository, "--processes=2", "--allow-client-shm=true")
+    running.wait_ready()
+    handles = {}
+    try:
+        for name in ("kept", "dropped"):
+            key = f"/naiad-test-{os.getpid()}-{name}"
+            handles[name] = shared_memory.create_shared_memory_region(name, key, 64)
+            with http_client.InferenceServerClient(running.http_url) as client:
+                client.register_system_shared_memory(name, key, 64)
+        # Each question is a connection of its own, so both processes are asked.
+        assert [region_names(running) for _ in range(4)] == [["dropped", "kept"]] * 4
+        with grpc_client.InferenceServerClient(running.grpc_url) as client:
+            client.unregister_system_shared_memory("dropped")
+            with pytest.raises(Exception, match="already in manager"):
+                client.register_system_shared_memory("kept", f"/naiad-test-{os.getpid()}-kept", 64)
+        assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
+        for victim in members(running):
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda victim=victim: victim not in members(running), running)  # type: ignore[misc]
+            wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+        # Nobody who was told is left.
+        assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
+        values = np.arange(4, dtype=np.float32).reshape(1, 4)
+        shared_memory.set_shared_memory_region(handles["kept"], [values])
+        for _ in range(4):
+            with http_client.InferenceServerClient(running.http_url) as client:
+                each = http_client.InferInput("INPUT0", [1, 4], "FP32")
+                each.set_shared_memory("kept", 16)
+                np.testing.assert_array_equal(client.infer("identity", [each]).as_numpy("OUTPUT0"), values)
+    finally:
+        for handle in handles.values():
+            shared_memory.destroy_shared_memory_region(handle)

@@ -90,7 +90,10 @@ class Supervisor:
                     task.cancel()
             for acceptor in self._acceptors.values():
                 acceptor.stop()
+            self._is_leaving = True
             self._kill_all()
+            # Nobody of them is left behind, and none of their ends is noticed by a loop that is no more.
+            await self._wait_for_ends(_EXIT_GRACE_S)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
