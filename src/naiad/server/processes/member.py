@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import socket
 import ssl
 import sys
@@ -62,7 +63,12 @@ def main(control_fd: int, handover_fd: int) -> None:
     share_cores(welcome.process_count)
     logging.disable(welcome.quiet_below)
     member = Member(welcome, control, socket.socket(fileno=handover_fd))
-    sys.exit(run_to_status(welcome.options, member.run))
+    status = run_to_status(welcome.options, member.run)
+    # The interpreter takes handlers back while it ends, and a late signal would look like a violent death. What is
+    # ignored stays ignored, and nobody is started any more who could inherit that.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(status)
 
 
 class SupervisedStop(StopSignal):
@@ -70,8 +76,9 @@ class SupervisedStop(StopSignal):
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let signals have no effect; programs that models start take them as ever."""
+        # Not the loop's handlers, which end with the loop; not SIG_IGN, which programs would inherit.
         for number in SIGNALS:
-            loop.add_signal_handler(number, lambda: None)
+            signal.signal(number, lambda number, frame: None)
 
     def set(self) -> None:
         """Stop."""
