@@ -157,6 +157,27 @@ def processes(session: Session) -> None:
             take_turns(session, "processes", entries, each)
 
 
+def ensemble(session: Session) -> None:
+    """Three ONNX add/sub steps in an ensemble, beside one of them alone."""
+    with session.serve(Naiad(), session.repository("add_sub", "chain")) as server:
+        entries = [
+            checked(session, server, workload, GRPC) for workload in (payloads.add_sub("add_sub"), payloads.chain())
+        ]
+        take_turns(session, "ensemble", entries, shapes(session, GRPC))
+
+
+def response_cache(session: Session) -> None:
+    """A model of a millisecond, executed and answered from the cache."""
+    values = np.arange(256, dtype=np.float32)
+    with session.serve(Naiad("--cache-config=local,size=1000000"), session.repository("busy")) as server:
+        entries = [
+            checked(session, server, Workload(name, {"INPUT0": values}, {"OUTPUT0": np.roll(values, 60)}), transport)
+            for transport in (HTTP_BINARY, GRPC)
+            for name in ("busy", "busy_cached")
+        ]
+        take_turns(session, "response_cache", entries, [Shape(8)])
+
+
 def json_body(session: Session) -> None:
     """Add/sub with JSON bodies, the only ones that FastAPI and MLServer take over HTTP."""
     repository = session.repository("add_sub")
@@ -363,6 +384,8 @@ CASES: dict[str, Callable[[Session], None]] = {
     "onnx": onnx,
     "python": python,
     "processes": processes,
+    "ensemble": ensemble,
+    "response_cache": response_cache,
     "json": json_body,
     "image": image,
     "large": large,

@@ -125,6 +125,22 @@ def _decoupled(rows: Sequence[Row]) -> Iterator[Figure]:
             yield Figure(f"{name}: first response", "before Triton's", measured, first < limit)
 
 
+def _ensemble(rows: Sequence[Row]) -> Iterator[Figure]:
+    for single in _rows(rows, case="ensemble", model="add_sub", concurrency=8):
+        for chain in _rows(rows, case="ensemble", model="chain", concurrency=8):
+            pairs = zip(chain["rounds"], single["rounds"], strict=False)
+            extra = median((a["cpu_us"] - b["cpu_us"]) / 3 for a, b in pairs)
+            name = "Ensemble of 3 ONNX add/sub steps, gRPC, 8 in flight"
+            yield _at_most(name, extra, 60, "CPU µs a step over the single model")
+
+
+def _response_cache(rows: Sequence[Row]) -> Iterator[Figure]:
+    for miss in _rows(rows, case="response_cache", model="busy"):
+        for hit in _rows(rows, case="response_cache", model="busy_cached", transport=miss["transport"]):
+            ratio = median(_ratios(hit, miss, "cpu_us"))
+            yield _at_most(f"Response cache hit, 1 KB, {miss['transport']}", ratio, 0.5, "x the CPU of a miss")
+
+
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="start", server="naiad", model="add_sub"):
         name = "One small ONNX model"
@@ -158,6 +174,8 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _large,
     _shared_memory,
     _decoupled,
+    _ensemble,
+    _response_cache,
     _start,
     _idle_connections,
     _tls,

@@ -6,6 +6,7 @@ Run: python bench/micro_http1.py
 import asyncio
 import json
 import time
+from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -22,6 +23,8 @@ class EchoEngine:
     """Answers with the inputs."""
 
     is_draining = False
+    shared_memory: Any = None
+    """No request here names a region."""
 
     def __init__(self) -> None:
         outputs = [TensorSpec(name, DataType.FP32, SHAPE) for name in ("OUTPUT0", "OUTPUT1")]

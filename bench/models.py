@@ -10,6 +10,8 @@
 | identity_64m | ONNX, one FP32 tensor of any length in and out |
 | count_py | decoupled `model.py`: COUNT responses with the numbers from 0 |
 | repeat | the repeat backend |
+| chain | an ensemble of three add_sub steps |
+| busy, busy_cached | ONNX, 60 products with a 256x256 matrix, about a millisecond; the second with a response cache |
 
 The peers' own formats are made from the same functions, so that every server computes the same thing.
 """
@@ -18,6 +20,7 @@ import functools
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +114,45 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 """
 
 
+CHAIN_CONFIG = """
+name: "chain"
+platform: "ensemble"
+max_batch_size: 32
+input [
+  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
+]
+output [
+  { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
+]
+ensemble_scheduling { step [
+  { model_name: "add_sub" model_version: -1
+    input_map [ { key: "INPUT0" value: "INPUT0" }, { key: "INPUT1" value: "INPUT1" } ]
+    output_map [ { key: "OUTPUT0" value: "a0" }, { key: "OUTPUT1" value: "a1" } ] },
+  { model_name: "add_sub" model_version: -1
+    input_map [ { key: "INPUT0" value: "a0" }, { key: "INPUT1" value: "a1" } ]
+    output_map [ { key: "OUTPUT0" value: "b0" }, { key: "OUTPUT1" value: "b1" } ] },
+  { model_name: "add_sub" model_version: -1
+    input_map [ { key: "INPUT0" value: "b0" }, { key: "INPUT1" value: "b1" } ]
+    output_map [ { key: "OUTPUT0" value: "OUTPUT0" }, { key: "OUTPUT1" value: "OUTPUT1" } ] }
+] }
+"""
+
+BUSY_CONFIG = """
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: 0
+input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ 256 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 256 ] }} ]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+response_cache {{ enable: {cached} }}
+parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
+"""
+BUSY_LAYERS = 60
+"""About a millisecond on one core."""
+
+
 def _tensor(name: str, dims: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
@@ -142,6 +184,16 @@ def identity_64m() -> onnx.ModelProto:
     return _model(
         helper.make_graph([node], "identity", [_tensor("INPUT0", ["length"])], [_tensor("OUTPUT0", ["length"])])
     )
+
+
+def busy() -> onnx.ModelProto:
+    """Return a model that multiplies a vector of 256 with the same matrix again and again."""
+    # A permutation: what goes in comes out, however often.
+    matrix = np.roll(np.eye(256, dtype=np.float32), 1, axis=1)
+    names = ["INPUT0", *(f"t{number}" for number in range(BUSY_LAYERS - 1)), "OUTPUT0"]
+    nodes = [helper.make_node("MatMul", [a, "matrix"], [b]) for a, b in pairwise(names)]
+    weights = [numpy_helper.from_array(matrix, "matrix")]
+    return _model(helper.make_graph(nodes, "busy", [_tensor("INPUT0", [256])], [_tensor("OUTPUT0", [256])], weights))
 
 
 class _ResNet:
@@ -263,6 +315,19 @@ def write_repeat(repository: Path) -> None:
     (repository / "repeat" / "config.pbtxt").write_text('name: "repeat"\nbackend: "repeat"\n')
 
 
+def write_chain(repository: Path) -> None:
+    """Write an ensemble of three add/sub steps."""
+    (repository / "chain" / "1").mkdir(parents=True, exist_ok=True)
+    (repository / "chain" / "config.pbtxt").write_text(CHAIN_CONFIG.lstrip())
+
+
+def write_busy(repository: Path) -> None:
+    """Write a model of about a millisecond, once with and once without a response cache."""
+    for name, cached in (("busy", "false"), ("busy_cached", "true")):
+        config = BUSY_CONFIG.format(name=name, cached=cached)
+        _write(repository, name, config, "model.onnx", busy().SerializeToString())
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "add_sub": write_add_sub,
     "add_sub_py": write_add_sub_py,
@@ -270,6 +335,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "identity_64m": write_identity_64m,
     "count_py": write_count_py,
     "repeat": write_repeat,
+    "chain": write_chain,
+    "busy": write_busy,
 }
 
 

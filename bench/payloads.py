@@ -53,6 +53,13 @@ def add_sub(model: str) -> Workload:
     return Workload(model, {"INPUT0": a, "INPUT1": b}, {"OUTPUT0": a + b, "OUTPUT1": a - b})
 
 
+def chain() -> Workload:
+    """Return the workload of three add/sub steps one after the other."""
+    single = add_sub("add_sub")
+    total, difference = single.outputs["OUTPUT0"], single.outputs["OUTPUT1"]
+    return Workload("chain", single.inputs, {"OUTPUT0": 2 * total, "OUTPUT1": 2 * difference})
+
+
 def make(workload: Workload, transport: str, directory: Path) -> Payload:
     """Write the request's body to a file below `directory`."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -56,6 +56,24 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
         "ONNX add/sub with `--processes`. The load generator runs on the same cores.",
         (("processes", _text("processes")), *_SMALL),
     ),
+    "ensemble": (
+        "Ensemble",
+        "`chain` is three steps of `add_sub`, each of which waits for the one before.",
+        (
+            ("connections", _text("load")),
+            ("model", _text("model")),
+            *_LOADED,
+        ),
+    ),
+    "response_cache": (
+        "Response cache",
+        "A model of about a millisecond and a response of 1 KB. `busy_cached` is answered from the cache.",
+        (
+            ("protocol", _text("transport")),
+            ("model", _text("model")),
+            *_LOADED,
+        ),
+    ),
     "json": (
         "Add/sub with JSON bodies",
         "naiad and FastAPI run the ONNX model, MLServer computes with NumPy.",

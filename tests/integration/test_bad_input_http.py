@@ -536,8 +536,13 @@ class TestBinary:
         assert status == 400
         assert message.startswith(UNKNOWN_ID + text)
 
-    @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "identity, gzip", "nonsense"])
-    def test_compressed_bodies(self, server: ServerProcess, coding: str) -> None:
+    @pytest.mark.parametrize("coding", ["gzip", "deflate"])
+    def test_bodies_that_are_not_compressed_as_they_say(self, server: ServerProcess, coding: str) -> None:
+        status, _ = refusal(server, http_request(IDENTITY, infer_body(), headers={"Content-Encoding": coding}))
+        assert status == 400
+
+    @pytest.mark.parametrize("coding", ["br", "identity, gzip", "nonsense"])
+    def test_unknown_codings(self, server: ServerProcess, coding: str) -> None:
         status, text = refusal(server, http_request(IDENTITY, infer_body(), headers={"Content-Encoding": coding}))
         assert status == 501
         assert text.startswith("Unsupported compression type")

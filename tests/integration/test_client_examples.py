@@ -12,8 +12,14 @@ import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcclient_aio
 import tritonclient.http as httpclient
 import tritonclient.http.aio as httpclient_aio
+import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
+from tritonclient.utils import (
+    InferenceServerException,
+    deserialize_bytes_tensor,
+    serialize_byte_tensor,
+    serialized_byte_size,
+)
 
 from support.example_models import IMAGE_MODEL, write_examples, write_sequence_examples
 from support.server_process import ServerProcess
@@ -34,7 +40,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
     repository = tmp_path_factory.mktemp("examples")
     write_examples(repository)
     write_sequence_examples(repository)
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}")
+    log = tmp_path_factory.mktemp("server") / "log"
+    running = ServerProcess(log, f"--model-repository={repository}", "--allow-client-shm=true")
     try:
         running.wait_ready()
         yield running
@@ -60,8 +67,8 @@ class Protocol:
         return [self.module.InferRequestedOutput(name) for name in names]
 
     def plain(self, message):
-        """Return a control answer as a dictionary, as HTTP gives it."""
-        if isinstance(message, dict):
+        """Return a control answer as HTTP gives it, or the fields of a message."""
+        if self.name == "http":
             return message
         return {field.name: value for field, value in message.ListFields()}
 
@@ -114,7 +121,8 @@ def test_infer(protocol, client, with_outputs):
 
 
 @pytest.mark.parametrize("answer_coding", [None, "gzip", "deflate"])
-def test_http_infer_with_json_and_binary_mixed(examples, answer_coding):
+@pytest.mark.parametrize("request_coding", [None, "gzip", "deflate"])
+def test_http_infer_with_json_and_binary_mixed(examples, request_coding, answer_coding):
     minus = np.full((1, 16), -1, np.int32)
     inputs = [
         tensor(httpclient, "INPUT0", COUNT_UP, "INT32", binary_data=False),
@@ -130,6 +138,7 @@ def test_http_infer_with_json_and_binary_mixed(examples, answer_coding):
             inputs,
             outputs=outputs,
             query_params={"test_1": 1, "test_2": 2},
+            request_compression_algorithm=request_coding,
             response_compression_algorithm=answer_coding,
         )
     assert_simple(result, second=minus)
@@ -302,6 +311,137 @@ def test_strings_come_back_as_json(examples, given):
             outputs=[httpclient.InferRequestedOutput("OUTPUT0", binary_data=False)],
         )
     assert [text.encode() for text in result.as_numpy("OUTPUT0").ravel()] == given.astype(np.object_).ravel().tolist()
+
+
+# --- shared memory ------------------------------------------------------------------------------------------------
+
+
+class Regions:
+    """Shared-memory regions, registered with a server."""
+
+    def __init__(self, client):
+        self._client = client
+        self._handles = {}
+
+    def add(self, name, byte_size, content=None):
+        handle = self._handles[name] = shm.create_shared_memory_region(name, f"/{name}_{uuid.uuid4().hex}", byte_size)
+        if content is not None:
+            shm.set_shared_memory_region(handle, [content])
+        self._client.register_system_shared_memory(name, handle._shm_key, byte_size)
+
+    def read(self, name, dtype):
+        return shm.get_contents_as_numpy(self._handles[name], dtype, [1, 16])
+
+    def close(self):
+        self._client.unregister_system_shared_memory()
+        for handle in self._handles.values():
+            shm.destroy_shared_memory_region(handle)
+
+
+@pytest.fixture
+def regions(client):
+    client.unregister_system_shared_memory()
+    made = Regions(client)
+    yield made
+    made.close()
+
+
+def shared_inputs(protocol, datatype, sizes):
+    inputs = [protocol.module.InferInput(f"INPUT{number}", [1, 16], datatype) for number in (0, 1)]
+    for number, size in enumerate(sizes):
+        inputs[number].set_shared_memory(f"input{number}_data", size)
+    return inputs
+
+
+def shared_outputs(protocol, size):
+    outputs = protocol.outputs("OUTPUT0", "OUTPUT1")
+    for number, output in enumerate(outputs):
+        output.set_shared_memory(f"output{number}_data", size)
+    return outputs
+
+
+def test_tensors_in_shared_memory_then_sent_then_shared_again(protocol, client, regions):
+    for name, content in (("input0", COUNT_UP), ("input1", ONES), ("output0", None), ("output1", None)):
+        regions.add(f"{name}_data", COUNT_UP.nbytes, content)
+    inputs = shared_inputs(protocol, "INT32", [COUNT_UP.nbytes] * 2)
+    outputs = shared_outputs(protocol, COUNT_UP.nbytes)
+    for is_shared in (True, False, True):
+        second = ONES if is_shared else ONES * 2
+        if is_shared:
+            for number in (0, 1):
+                inputs[number].set_shared_memory(f"input{number}_data", COUNT_UP.nbytes)
+                outputs[number].set_shared_memory(f"output{number}_data", COUNT_UP.nbytes)
+        else:
+            inputs[0].set_data_from_numpy(COUNT_UP)
+            inputs[1].set_data_from_numpy(second)
+            for output in outputs:
+                output.unset_shared_memory()
+        result = client.infer("simple", inputs, outputs=outputs)
+        for number, wanted in enumerate((COUNT_UP + second, COUNT_UP - second)):
+            name = f"OUTPUT{number}"
+            got = regions.read(f"output{number}_data", np.int32) if is_shared else result.as_numpy(name)
+            assert result.get_output(name) is not None
+            assert np.array_equal(got, wanted)
+    status = protocol.plain(client.get_system_shared_memory_status())
+    assert len(status if protocol.name == "http" else status["regions"]) == 4
+
+
+def test_strings_in_shared_memory(protocol, client, regions):
+    contents = [serialize_byte_tensor(as_strings(numbers)) for numbers in (COUNT_UP, ONES)]
+    sizes = [serialized_byte_size(content) for content in contents]
+    for number, (content, size) in enumerate(zip(contents, sizes, strict=True)):
+        regions.add(f"input{number}_data", size, content)
+        regions.add(f"output{number}_data", 512)
+    client.infer("simple_string", shared_inputs(protocol, "BYTES", sizes), outputs=shared_outputs(protocol, 512))
+    assert np.array_equal(regions.read("output0_data", np.object_).astype(np.int32), COUNT_UP + ONES)
+    assert np.array_equal(regions.read("output1_data", np.object_).astype(np.int32), COUNT_UP - ONES)
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+IMAGE = np.full((3, 224, 224), 0.5, np.float32)
+
+
+def classes(text):
+    """The value, number and label of each class, as the image clients split them."""
+    made = [entry.decode().split(":") for entry in text.ravel()]
+    return [(float(score), int(number), label) for score, number, label in made]
+
+
+BEST = [(0.5 * k, k, f"LABEL {k}") for k in (999, 998, 997)]
+
+
+def image_request(protocol):
+    outputs = [protocol.module.InferRequestedOutput("fc6_1", class_count=3)]
+    return {"inputs": [protocol.tensor("data_0", IMAGE, "FP32")], "outputs": outputs}
+
+
+def test_image_is_classified(protocol, client):
+    assert classes(client.infer(IMAGE_MODEL, **image_request(protocol)).as_numpy("fc6_1")) == BEST
+
+
+def test_images_are_classified_over_a_stream(examples):
+    protocol = Protocol("grpc", examples)
+    answers = queue.Queue()
+    with protocol.connect() as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for number in range(3):
+            client.async_stream_infer(IMAGE_MODEL, request_id=str(number), **image_request(protocol))
+        found = [answers.get(timeout=30) for _ in range(3)]
+    assert [error for _, error in found] == [None] * 3
+    assert [classes(result.as_numpy("fc6_1")) for result, _ in found] == [BEST] * 3
+
+
+def image_file(red, green, blue):
+    return b"P6\n4 4\n255\n" + bytes([red, green, blue] * 16)
+
+
+def test_image_files_are_classified_by_an_ensemble(protocol, client):
+    files = np.array([[image_file(200, 10, 10)], [image_file(10, 10, 200)]], np.object_)
+    outputs = [protocol.module.InferRequestedOutput("CLASSES", class_count=1)]
+    inputs = [protocol.tensor("INPUT", files, "BYTES")]
+    result = client.infer("preprocess_inception_ensemble", inputs, outputs=outputs)
+    assert [(number, label) for _, number, label in classes(result.as_numpy("CLASSES"))] == [(0, "red"), (2, "blue")]
 
 
 # --- bare stubs ---------------------------------------------------------------------------------------------------

@@ -1,9 +1,7 @@
 """generate, generate_stream and streamed infer with httpx, curl and bare sockets against a real server."""
 
-import http.client
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -15,6 +13,7 @@ from support.language_models import write_whole
 from support.model_repository import write_model
 from support.process_resources import ProcessResources
 from support.server_process import ServerProcess
+from support.slow_client import slow_post
 
 INFER = "/v2/models/repeat/infer"
 DELAY_MS = 500
@@ -79,6 +78,13 @@ def test_prompts_may_come_as_a_batch(client):
 def test_failure_of_the_model_is_the_status(client):
     answer = client.post("/v2/models/whole/generate", json={"text_input": ""})
     assert (answer.status_code, answer.json()) == (500, {"error": "a prompt is empty"})
+
+
+def test_large_prompts_among_small_ones(client):
+    """What is large goes to the model on another thread than what is small."""
+    for count in (2, 300_000, 2, 300_000):
+        body = {"text_input": "word " * count, "max_tokens": 3}
+        assert client.post("/v2/models/whole/generate", json=body).json()["text_output"].startswith("word word")
 
 
 def test_ordinary_model_streams_its_only_response(client):
@@ -173,15 +179,7 @@ def test_slow_reader_gets_everything_and_costs_little_memory(talker):
     count = 150_000
     resources = ProcessResources(talker.process.pid)
     before = resources.resident_bytes()
-    host, port = talker.http_url.split(":")
-    with socket.socket() as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        peer.settimeout(30)
-        peer.connect((host, int(port)))
-        connection = http.client.HTTPConnection(host)
-        connection.sock = peer
-        connection.request("POST", "/v2/models/repeat/generate_stream", json.dumps(repeat(list(range(count)))))
-        answer = connection.getresponse()
+    with slow_post(talker, "/v2/models/repeat/generate_stream", repeat(list(range(count)))) as answer:
         # While this client does not read on, others are served, and what is made for it stays bounded.
         for number in range(3):
             assert talker.post("/v2/models/repeat/generate", repeat([number])).json["OUT"] == number

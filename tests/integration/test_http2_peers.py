@@ -1,5 +1,6 @@
 """Other implementations of HTTP/2 and gRPC on either side: h2load, curl, grpcio's client and grpcio's server."""
 
+import contextlib
 import itertools
 import re
 import shutil
@@ -92,7 +93,8 @@ class Tap:
         while data := source.recv(65_536):
             kept += data
             target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the other side may have gone already
+            target.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Wait until both sides have closed."""

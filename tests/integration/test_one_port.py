@@ -15,7 +15,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
-from support.model_repository import write_identity
+from support.model_repository import write_identity, write_model
 from support.server_process import ServerProcess
 
 StartServer = Callable[..., ServerProcess]
@@ -35,6 +35,7 @@ def free_port() -> int:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     write_identity(root)
+    write_model(root, "repeat", 'backend: "repeat"\n')
     return root
 
 
@@ -150,7 +151,7 @@ def test_client_without_alpn_is_told_apart_over_tls(one_tls_port: ServerProcess,
 def test_all_of_rest_is_the_same_over_both_versions(one_port: ServerProcess, mode: str) -> None:
     url = f"http://{one_port.http_url}"
     metadata = curl(mode, f"{url}/v2")
-    assert json.loads(metadata)["name"] == "naiad"
+    assert json.loads(metadata)["name"] == "triton"
     assert curl(mode, "-o", "/dev/null", "-w", "%{http_code}", f"{url}/v2/health/ready") == "200"
     assert f"content-length: {len(metadata)}" in curl(mode, "-I", f"{url}/v2").lower()
     answer = curl(mode, "-w", "\n%{http_code}", f"{url}/v2/models/none")
@@ -181,6 +182,26 @@ def test_large_binary_tensors_pass(one_port: ServerProcess, tmp_path: Path, mode
     fields = curl(mode, *arguments, "-D", "-", "-o", str(tmp_path / "answer"), url)
     length = int(re.search(r"inference-header-content-length: (\d+)", fields, re.IGNORECASE)[1])
     assert (tmp_path / "answer").read_bytes()[length:] == rows.tobytes()
+
+
+def test_streamed_answers_are_the_same_over_both_versions(one_port: ServerProcess) -> None:
+    count = 500
+    body = json.dumps({"IN": list(range(count)), "DELAY": [0] * count, "WAIT": 0})
+    url = f"http://{one_port.http_url}/v2/models/repeat/generate_stream"
+    answers = [curl(mode, "-d", body, url) for mode in ("--http1.1", "--http2-prior-knowledge")]
+    assert answers[0] == answers[1]
+    assert answers[1].count("data: ") >= count
+
+
+def test_first_piece_of_a_stream_does_not_wait_for_the_last(one_port: ServerProcess) -> None:
+    body = json.dumps({"IN": [1, 2], "DELAY": [0, 60_000], "WAIT": 0})
+    url = f"http://{one_port.http_url}/v2/models/repeat/generate_stream"
+    command = ["curl", "-sSN", "-m", "30", "--http2-prior-knowledge", "-d", body, url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as asked:
+        assert asked.stdout is not None
+        first = asked.stdout.readline()
+        asked.kill()
+    assert first.startswith(b"data: ")
 
 
 def test_h2load_of_rest_over_http_2(one_port: ServerProcess, tmp_path: Path) -> None:

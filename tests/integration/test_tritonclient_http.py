@@ -308,10 +308,9 @@ class TestErrors:
         assert message.endswith(text)
 
     @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-    def test_compressed_requests_are_refused_in_words(self, client, algorithm):
-        status, message = failure(client.infer, "add_sub", add_sub_inputs(), request_compression_algorithm=algorithm)
-        assert status == "501"
-        assert "Unsupported compression type" in message
+    def test_compressed_requests_fail_in_the_same_words(self, client, algorithm):
+        status, message = failure(client.infer, "nowhere", add_sub_inputs(), request_compression_algorithm=algorithm)
+        assert (status, message) == ("404", "Request for unknown model: 'nowhere' is not found")
 
     def test_failures_are_the_same_for_concurrent_requests(self, client):
         pending = [

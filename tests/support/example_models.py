@@ -6,6 +6,8 @@ from onnx import TensorProto, helper
 
 from naiad.core.datatype import DataType
 from support import onnx_models
+from support.ensemble_models import tensor as ensemble_tensor
+from support.ensemble_models import write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.onnx_models import value
 
@@ -45,10 +47,26 @@ class TritonPythonModel:
         output = pb_utils.Tensor("OUTPUT", np.array([[total]], np.int32))
         return pb_utils.InferenceResponse([output])
 """
+_MEAN_COLOUR = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        files = pb_utils.get_input_tensor_by_name(request, "FILE").as_numpy().ravel()
+        # The head of a PPM is three lines; three bytes a pixel follow.
+        pixels = [np.frombuffer(file.split(b"\\n", 3)[3], np.uint8).reshape(-1, 3) for file in files]
+        colours = np.array([each.mean(axis=0) / 255 for each in pixels], np.float32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("COLOUR", colours)])
+"""
 
 
 def write_examples(repository: Path) -> None:
-    """Write `simple` and its kin, `repeat_int32`, `custom_identity_int32` and `densenet_onnx`."""
+    """Write `simple` and its kin, `repeat_int32`, `custom_identity_int32`, and the models of images."""
     _write_simple(repository)
     _write_cast_simple(repository, "simple_int8", DataType.INT8, "INT8")
     _write_cast_simple(repository, "simple_string", DataType.BYTES, "STRING")
@@ -56,6 +74,7 @@ def write_examples(repository: Path) -> None:
     write_identity(repository, "custom_identity_int32", datatype="INT32")
     write_model(repository, "repeat_int32", 'backend: "repeat"\n')
     _write_image_model(repository)
+    _write_image_ensemble(repository)
 
 
 def _write_simple(repository: Path) -> None:
@@ -109,6 +128,35 @@ def _write_image_model(repository: Path) -> None:
     """
     labels = "".join(f"LABEL {k}\n" for k in range(IMAGE_LABELS))
     write_model(repository, IMAGE_MODEL, config, {"1/model.onnx": model, "labels.txt": labels})
+
+
+def _write_image_ensemble(repository: Path) -> None:
+    """The file of an image (PPM) to one of three classes, its strongest colour, by way of two models."""
+    tensor = 'name: "%s" data_type: TYPE_%s dims: [ %d ]'
+    config = f"""
+      backend: "python" max_batch_size: 8
+      input [ {{ {tensor % ("FILE", "STRING", 1)} }} ] output [ {{ {tensor % ("COLOUR", "FP32", 3)} }} ]
+    """
+    write_model(repository, "image_preprocess", config, {"1/model.py": _MEAN_COLOUR})
+    classes = f'{tensor % ("CLASSES", "FP32", 3)} label_filename: "labels.txt"'
+    config = f"""
+      backend: "onnxruntime" max_batch_size: 8
+      input [ {{ {tensor % ("COLOUR", "FP32", 3)} }} ] output [ {{ {classes} }} ]
+    """
+    model = onnx_models.model(
+        [helper.make_node("Softmax", ["COLOUR"], ["CLASSES"])],
+        [value("COLOUR", ("N", 3))],
+        [value("CLASSES", ("N", 3))],
+    )
+    labels = "red\ngreen\nblue\n"
+    write_model(repository, "image_colours", config, {"1/model.onnx": model, "labels.txt": labels})
+    steps = [
+        ("image_preprocess", {"FILE": "INPUT"}, {"COLOUR": "colour"}),
+        ("image_colours", {"COLOUR": "colour"}, {"CLASSES": "CLASSES"}),
+    ]
+    inputs, outputs = [ensemble_tensor("INPUT", "STRING", "1")], [f"{{ {classes} }}"]
+    path = write_ensemble(repository, "preprocess_inception_ensemble", inputs, outputs, steps)
+    (path / "labels.txt").write_text(labels)
 
 
 def write_sequence_examples(repository: Path) -> None:

@@ -20,12 +20,12 @@ class TritonPythonModel:
         prompts = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
         texts = [b" ".join(prompt.split()[::-1][: parameters.get("max_tokens", 100)]) for prompt in prompts.ravel()]
         if not all(texts):
-            return pb_utils.InferenceResponse([], pb_utils.TritonError("a prompt is empty"))
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("a prompt is empty"))
         text = np.array(texts, dtype=np.object_).reshape(prompts.shape)
         return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)])
 """
 
-# The same, a response for each word; `fail_after` words it breaks down.
+# A response for each word, `delay_s` after the one before; after `fail_after` words it breaks down.
 WORD_BY_WORD = """
 import json
 import time
@@ -46,9 +46,9 @@ class TritonPythonModel:
         sender = request.get_response_sender()
         for number, word in enumerate(prompt.split()[::-1][: parameters.get("max_tokens", 100)]):
             if number == parameters.get("fail_after"):
-                sender.send(pb_utils.InferenceResponse([], pb_utils.TritonError("out of words")), flags=FINAL)
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("out of words")), flags=FINAL)
                 return
-            deadline = time.monotonic() + parameters.get("delay_s", 0)
+            deadline = time.monotonic() + (parameters.get("delay_s", 0) if number else 0)
             while time.monotonic() < deadline:
                 if sender.is_cancelled():
                     sender.send(flags=FINAL)

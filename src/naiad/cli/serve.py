@@ -53,7 +53,7 @@ def format_help() -> str:
     refused: list[str] = []
     for group, flags in GROUPS:
         inert += [flag.name for flag in flags if flag.no_effect]
-        refused += [_refusal(flag) for flag in flags if flag.only is not None]
+        refused += [_refusal(flag) for flag in flags if flag.only is not None and not flag.target]
         active = [_flag_help(flag) for flag in flags if flag.target]
         if active:
             parts.append("\n".join([f"{group}:", *active, ""]))

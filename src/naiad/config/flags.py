@@ -42,7 +42,7 @@ class Flag:
     minimum: float | None = None
     maximum: float | None = None
     only: Sequence[str] | None = None
-    """Not supported but for these values, which ask for nothing; empty: never supported."""
+    """Only these values are supported, in any case; without a target they ask for nothing. Empty: none is."""
     no_effect: bool = False
 
     @property
@@ -138,11 +138,19 @@ _REPOSITORY = (
     Flag(
         "model-control-mode",
         _STRING,
-        "How models come and go: none (all are loaded at start); poll and explicit are not supported yet.",
-        only=("none",),
+        "How models come and go: none (all are loaded at start) or explicit (those of --load-model are, and clients "
+        "load and unload); poll is not supported yet.",
+        target="repository.control_mode",
+        only=("none", "explicit"),
     ),
     Flag("repository-poll-secs", _INTEGER, "Poll interval of mode poll.", no_effect=True, minimum=0),
-    Flag("load-model", _STRING, "Load at start in mode explicit.", only=(), repeat=True),
+    Flag(
+        "load-model",
+        _STRING,
+        "Load this model at start, in mode explicit; repeatable, * alone for all.",
+        target="repository.load_models",
+        repeat=True,
+    ),
     Flag(
         "model-config-name",
         _STRING,
@@ -239,6 +247,13 @@ _HTTP = (
         _INTEGER,
         "naiad: largest body of a request in bytes, binary tensors included; larger ones get 413.",
         target="http.max_body_bytes",
+        minimum=1,
+    ),
+    Flag(
+        "http-max-decompressed-size",
+        _INTEGER,
+        "naiad: largest body in bytes that a compressed request (gzip, deflate) may become; larger ones get 400.",
+        target="http.max_decompressed_bytes",
         minimum=1,
     ),
     Flag(
@@ -387,6 +402,15 @@ _GRPC = (
         maximum=2**31 - 1,
     ),
     Flag(
+        "grpc-max-decompressed-size",
+        _INTEGER,
+        "naiad: largest message in bytes that a compressed one (gzip, deflate) may become; larger ones get "
+        "RESOURCE_EXHAUSTED.",
+        target="grpc.max_decompressed_bytes",
+        minimum=1,
+        maximum=2**31 - 1,
+    ),
+    Flag(
         "grpc-max-header-size",
         _INTEGER,
         "naiad: largest header list of a request over HTTP/2, in bytes, each field as 32 more; larger ones get 431.",
@@ -419,7 +443,13 @@ _GRPC = (
         repeat=True,
     ),
     *_tls_flags("grpc", "gRPC"),
-    Flag("grpc-infer-response-compression-level", _STRING, "Compression of gRPC responses.", only=("none",)),
+    Flag(
+        "grpc-infer-response-compression-level",
+        _STRING,
+        "How hard answers of inference are compressed for clients that accept it: none, low, medium, high.",
+        target="grpc.compression_level",
+        choices=("none", "low", "medium", "high"),
+    ),
     Flag("grpc-infer-thread-count", _INTEGER, "Threads for gRPC.", no_effect=True, minimum=2, maximum=128),
     Flag("grpc-infer-allocation-pool-size", _INTEGER, "Pooled request objects.", no_effect=True),
     Flag("grpc-max-response-pool-size", _INTEGER, "Pooled response objects.", no_effect=True),

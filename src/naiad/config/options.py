@@ -46,6 +46,9 @@ class RepositoryOptions:
     strict_readiness: bool = True
     ready_models: str = "all"
     model_config_name: str = ""
+    control_mode: str = "none"
+    """none: everything is loaded at start; explicit: what `load_models` names, and what commands ask for."""
+    load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0
 
@@ -67,6 +70,7 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
+    max_decompressed_bytes: int = 64 * 1024 * 1024
     max_header_bytes: int = 32768
     max_header_count: int = 128
     max_pipelined_requests: int = 32
@@ -88,6 +92,9 @@ class GrpcOptions:
     max_connections: int = 16384
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
+    max_decompressed_bytes: int = 64 * 1024 * 1024
+    compression_level: str = "none"
+    """Of the answers of inference: none, low, medium or high."""
     max_header_bytes: int = 65536
     max_resets_per_s: int = 1000
     max_control_frames_per_s: int = 200
@@ -249,6 +256,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
             section, _, name = flag.target.rpartition(".")
             values[section][name] = (not value) if flag.negate else value
     values["repository"]["paths"] = tuple(collected["repository.paths"])
+    values["repository"]["load_models"] = tuple(collected.get("repository.load_models", ()))
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
@@ -332,7 +340,7 @@ def _parse_value(flag: Flag, text: str) -> Any:
     if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
         allowed = f"; this server takes only {_listed(flag.only)}" if flag.only else ""
         raise OptionError(f"--{flag.name}={text} is not supported by this server{allowed}")
-    return value
+    return text.lower() if flag.only is not None and flag.kind is Kind.STRING else value
 
 
 def _check_range(flag: Flag, value: Any) -> None:
@@ -397,6 +405,15 @@ def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+def _check_models_at_start(options: RepositoryOptions) -> None:
+    names = options.load_models
+    if names and options.control_mode != "explicit":
+        # Triton: "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        raise OptionError(f"--load-model={names[0]} needs --model-control-mode=explicit as well")
+    if "*" in names and len(names) > 1:
+        raise OptionError("--load-model=* stands for all models and must be the only --load-model")
+
+
 def _check_pattern(flag: str, pattern: str) -> None:
     try:
         compile_header_pattern(pattern)
@@ -413,6 +430,7 @@ def _check(options: ServerOptions) -> None:
             raise OptionError(problem)
     _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
+    _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")

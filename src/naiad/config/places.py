@@ -44,6 +44,13 @@ def owner_of_tls(http: Place, grpc: Place) -> Place:
     return grpc if grpc.tls.is_on else http
 
 
+def are_overheard(http: Place, grpc: Place) -> bool:
+    """Tell whether what clients send can be read on its way to one of the two: no TLS, and no Unix socket."""
+    if is_one_port(http, grpc):
+        return not (owner_of_tls(http, grpc).tls.is_on or is_unix(http.address))
+    return any(place.allow and not (place.tls.is_on or is_unix(place.address)) for place in (http, grpc))
+
+
 def obstacle(guest: Place, host: Place) -> str:
     """Return why the protocol of `guest` may not be answered on the port of `host`; empty when it may."""
     if not guest.allow:

@@ -15,12 +15,12 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.ensemble_graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
-from naiad.engine.ensemble_run import EnsembleRun, Flow
+from naiad.engine.ensemble_run import EnsembleRun, Flow, Value
 from naiad.engine.served import Router
 from naiad.telemetry.statistics import ModelStatistics
 
-_HEADER_LIMIT = 4096
-"""Headers of steps' requests that are kept."""
+_HEADER_LIMIT = 1024
+"""Headers of responses that are kept."""
 
 
 class _Room:
@@ -64,7 +64,7 @@ class EnsembleModel:
         self._rules = AdmissionRules(config)
         self._rooms = [_Room(self._limit_of(step)) for step in self.graph.steps]
         self._runs: dict[int, EnsembleRun] = {}
-        self._headers: dict[tuple[int, RequestHeader, tuple[TensorSpec, ...]], RequestHeader] = {}
+        self._response_headers: dict[tuple[int, ...], tuple[Sequence[TensorSpec], ResponseHeader]] = {}
         self._error_header = ResponseHeader(name, self.version, ())
         self._stopping = False
         self._all_ended = threading.Event()
@@ -142,12 +142,14 @@ class EnsembleModel:
 
         Triton: a step gets the priority, timeout, sequence and parameters of the ensemble's request.
         """
-        key = (step.index, source, specs)
-        header = self._headers.get(key)
-        if header is None:
-            if len(self._headers) >= _HEADER_LIMIT:
-                self._headers.clear()
-            header = self._headers[key] = RequestHeader(
+        memo = source.execution
+        if memo is None or memo[0] is not self:
+            memo = source.execution = (self, {})
+        headers: dict[int, RequestHeader] = memo[1]
+        header = headers.get(step.index)
+        # Specs that are equal are mostly the same, which makes this cheap.
+        if header is None or header.inputs != specs:
+            header = headers[step.index] = RequestHeader(
                 model_name=step.model_name,
                 model_version=step.model_version,
                 inputs=specs,
@@ -165,26 +167,41 @@ class EnsembleModel:
         """Answer with the outputs of a flow; those of steps that were skipped are left out."""
         request = run.request
         wanted = [output.name for output in request.header.outputs] or self.graph.outputs
-        specs: list[TensorSpec] = []
-        data = []
-        for name in wanted:
-            value = flow.get(name)
-            if value is not None:
-                shape = bridge(
-                    value.spec.shape,
-                    self.graph.output_ranks[name],
-                    from_batching=value.is_batched,
-                    to_batching=self.graph.is_batching,
-                )
-                specs.append(TensorSpec(name, value.spec.datatype, shape))
-                data.append(value.data)
-        header = ResponseHeader(self.name, self.version, specs)
+        found = [(name, value) for name in wanted if (value := flow.get(name)) is not None]
+        header = self._response_header(found)
+        data = [value.data for _, value in found]
         if self.is_decoupled:
             request.on_response(request, InferResponse(header, data, final=False))
         else:
             self._close(run)
             self._record(run)
             request.on_response(request, InferResponse(header, data))
+
+    def _response_header(self, found: Sequence[tuple[str, Value]]) -> ResponseHeader:
+        """Return the header for these outputs, the same for specs that are the same."""
+        key = tuple([id(value.spec) for _, value in found])
+        known = self._response_headers.get(key)
+        if known is not None and [spec.name for spec in known[1].outputs] == [name for name, _ in found]:
+            return known[1]
+        specs = [
+            TensorSpec(
+                name,
+                value.spec.datatype,
+                bridge(
+                    value.spec.shape,
+                    self.graph.output_ranks[name],
+                    from_batching=value.is_batched,
+                    to_batching=self.graph.is_batching,
+                ),
+            )
+            for name, value in found
+        ]
+        if len(self._response_headers) >= _HEADER_LIMIT:
+            self._response_headers.clear()
+        header = ResponseHeader(self.name, self.version, specs)
+        # The specs are kept, so that their identities stay theirs.
+        self._response_headers[key] = ([value.spec for _, value in found], header)
+        return header
 
     def end(self, run: EnsembleRun, failure: InferError | None) -> None:
         """Complete a request that is decoupled or has failed."""

@@ -1,14 +1,16 @@
 """The graph of an ensemble: its steps, which tensors each one waits for, and how shapes pass between its members."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
 from naiad.config.validation_ensemble import condition_of, tensors_read
 from naiad.core.errors import invalid_argument
 from naiad.core.request import RequestedOutput
-from naiad.core.tensor import Shape
+from naiad.core.tensor import Shape, TensorSpec
 
+_FITTED_LIMIT = 1024
+"""Specs that an input remembers."""
 DEFAULT_LIMIT = 64
 """Steps after a decoupled one that execute at a time, and that wait before its member is asked to wait."""
 
@@ -22,6 +24,20 @@ class StepInput:
     is_optional: bool
     rank: int
     """Dimensions that the member expects, its batch dimension included."""
+    _fitted: dict[int, tuple[TensorSpec, TensorSpec]] = field(default_factory=dict, compare=False, repr=False)
+    """By the identity of a spec: the spec, which so stays alive, and what the member gets for it."""
+
+    def fit(self, spec: TensorSpec, *, from_batching: bool, to_batching: bool) -> TensorSpec:
+        """Return a tensor's spec as the member sees it; the same object for the same spec."""
+        known = self._fitted.get(id(spec))
+        if known is not None:
+            return known[1]
+        shape = bridge(spec.shape, self.rank, from_batching=from_batching, to_batching=to_batching)
+        fitted = TensorSpec(self.name, spec.datatype, shape)
+        if len(self._fitted) >= _FITTED_LIMIT:
+            self._fitted.clear()
+        self._fitted[id(spec)] = (spec, fitted)
+        return fitted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from naiad.core.execution_times import ExecutionTimes
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.ensemble_graph import EnsembleGraph, Step, bridge
+from naiad.engine.ensemble_graph import EnsembleGraph, Step
 
 _NO_LEVEL: frozenset[int] = frozenset()
 
@@ -206,9 +206,7 @@ class EnsembleRun:
         for each in step.inputs:
             value = flow.get(each.tensor)
             if value is not None:
-                spec = value.spec
-                shape = bridge(spec.shape, each.rank, from_batching=value.is_batched, to_batching=step.is_batching)
-                specs.append(TensorSpec(each.name, spec.datatype, shape))
+                specs.append(each.fit(value.spec, from_batching=value.is_batched, to_batching=step.is_batching))
                 data.append(value.data)
         source = self.request
         header = self._ensemble.step_header(step, source.header, tuple(specs))

@@ -20,6 +20,7 @@ from naiad.telemetry.statistics import VersionStatistics
 EXTENSIONS = (
     "classification",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
@@ -35,16 +36,19 @@ class Catalog(Protocol):
     """What the engine asks of the model repository."""
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, and one per model that was never loaded."""
+        """Return a row per model version, as far as that is known without looking; never waits."""
 
     def is_ready(self) -> bool:
         """Tell whether every model is in a state that lets the server be ready (strict readiness)."""
 
+    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the index with the models that were never loaded; reads the repository. Raises InferError."""
+
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model. Raises InferError when it fails or control is not allowed."""
+        """Load or reload a model; blocks. Raises InferError when it fails or control is not allowed."""
 
     def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Raises InferError when control is not allowed."""
+        """Unload a model; blocks. Raises InferError when control is not allowed."""
 
 
 class Engine:
@@ -154,15 +158,10 @@ class Engine:
         return not any(row[""].health for row in self._table.values())
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
+        """Tell whether a model version is ready; Triton: an unknown one is not."""
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
-        if served is not None:
-            return not served.health
-        known = [r for r in self.repository_index() if r.name == name]
-        if not known or (version not in ("", "-1") and all(r.version != version for r in known)):
-            raise self._missing(name, version)
-        return False
+        return served is not None and not served.health
 
     @property
     def in_flight_count(self) -> int:
@@ -225,10 +224,18 @@ class Engine:
         ]
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the rows of the repository index; with `ready_only` those of ready versions."""
-        if self._catalog is None:
-            return []
-        rows = [self._as_it_stands(row) for row in self._catalog.index(ready_only)]
+        """Return the rows of the versions that were loaded or should have been; with `ready_only` the ready ones."""
+        return [] if self._catalog is None else self._rows(self._catalog.index(ready_only), ready_only)
+
+    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the repository index with what was never loaded.
+
+        Reads the repository: for other threads than the event loop's. Raises InferError.
+        """
+        return [] if self._catalog is None else self._rows(self._catalog.survey(ready_only), ready_only)
+
+    def _rows(self, found: Sequence[IndexEntry], ready_only: bool) -> Sequence[IndexEntry]:
+        rows = [self._as_it_stands(row) for row in found]
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
     def _as_it_stands(self, row: IndexEntry) -> IndexEntry:
@@ -244,13 +251,13 @@ class Engine:
     # --- control --------------------------------------------------------------------------------------------------
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model. Raises InferError."""
-        if self._catalog is None:
+        """Load or reload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+        if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.load_model(name, parameters)
 
     def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Raises InferError."""
-        if self._catalog is None:
+        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+        if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.unload_model(name, parameters)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange_layer import ExchangeLayer
 
 _log = logging.getLogger(__name__)
 
@@ -61,37 +62,14 @@ def _preflight(headers: Mapping[bytes, bytes]) -> Headers:
     return tuple(answer)
 
 
-class _Annotated:
+class _Annotated(ExchangeLayer):
     """An exchange whose answer gets more header fields."""
 
-    __slots__ = ("_exchange", "_more", "arrival_ns", "body", "headers", "method", "path")
+    __slots__ = ("_more",)
 
     def __init__(self, exchange: HttpExchange, more: Headers) -> None:
-        self._exchange = exchange
+        ExchangeLayer.__init__(self, exchange)
         self._more = more
-        self.method = exchange.method
-        self.path = exchange.path
-        self.headers = exchange.headers
-        self.body = exchange.body
-        self.arrival_ns = exchange.arrival_ns
-
-    @property
-    def on_disconnect(self) -> Callable[[], object] | None:
-        """What is called when the peer goes away."""
-        return self._exchange.on_disconnect
-
-    @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
-        self._exchange.on_disconnect = callback
-
-    @property
-    def on_congestion(self) -> Callable[[bool], object] | None:
-        """What is called when the peer does not take a streamed answer, and when it does again."""
-        return self._exchange.on_congestion
-
-    @on_congestion.setter
-    def on_congestion(self, callback: Callable[[bool], object] | None) -> None:
-        self._exchange.on_congestion = callback
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Answer with a complete body."""
@@ -100,11 +78,3 @@ class _Annotated:
     def start_stream(self, status: int, headers: Headers) -> None:
         """Begin an answer whose length is not known."""
         self._exchange.start_stream(status, (*headers, *self._more))
-
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a piece of a streamed answer."""
-        self._exchange.send(parts)
-
-    def end(self) -> None:
-        """End a streamed answer."""
-        self._exchange.end()

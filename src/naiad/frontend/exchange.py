@@ -80,6 +80,9 @@ class GrpcCall(Protocol):
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Answer a unary call: headers, one message, status OK, in one write."""
 
+    def respond_compressed(self, message: bytes, encoding: bytes) -> None:
+        """Answer a unary call with a message that was compressed with `encoding`, gzip or deflate."""
+
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send one message of a streaming answer."""
 

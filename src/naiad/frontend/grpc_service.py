@@ -11,6 +11,8 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.grpc_compression import GrpcCompression
+from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
 from naiad.frontend.grpc_stream import InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
@@ -27,8 +29,16 @@ _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 class InferenceGrpcService:
     """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
 
-    def __init__(self, engine: Engine, forwarding: HeaderForwarding | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        forwarding: HeaderForwarding | None = None,
+        compression: GrpcCompression | None = None,
+        repository: RepositoryCalls | None = None,
+    ) -> None:
         self._engine = engine
+        self._repository = repository or RepositoryCalls(engine)
+        self._compression = compression
         self._forwarding = forwarding
         self._decode = InferRequestDecoder().decode
         self._handlers: dict[str, Callable[[Buffer], bytes]] = {
@@ -39,9 +49,6 @@ class InferenceGrpcService:
             _SERVICE + "ModelMetadata": self._model_metadata,
             _SERVICE + "ModelConfig": self._model_config,
             _SERVICE + "ModelStatistics": self._model_statistics,
-            _SERVICE + "RepositoryIndex": self._repository_index,
-            _SERVICE + "RepositoryModelLoad": self._model_load,
-            _SERVICE + "RepositoryModelUnload": self._model_unload,
             "/grpc.health.v1.Health/Check": self._health_check,
             **{_SERVICE + name: call for name, call in SharedMemoryCalls(engine.shared_memory).handlers().items()},
         }
@@ -143,7 +150,11 @@ class InferenceGrpcService:
         error = response.error
         if error is None and not request.cancelled:
             try:
-                call.respond(encode_response(request.id, response))
+                parts = encode_response(request.id, response)
+                if self._compression is None:
+                    call.respond(parts)
+                else:
+                    self._compression.respond(call, parts)
                 return
             except InferError as too_large:
                 error = too_large
@@ -157,6 +168,8 @@ class InferenceGrpcService:
         handler = self._handlers.get(call.path)
         try:
             if handler is None:
+                if self._repository.handle(call, message):
+                    return
                 raise control_grpc.refusal(call.path)
             answer = handler(message)
         except InferError as error:
@@ -193,17 +206,3 @@ class InferenceGrpcService:
     def _model_statistics(self, message: Buffer) -> bytes:
         name, version = control_grpc.decode_model_reference(message)
         return control_grpc.encode_model_statistics(self._engine.statistics(name, version))
-
-    def _repository_index(self, message: Buffer) -> bytes:
-        ready_only = control_grpc.decode_index_request(message)
-        return control_grpc.encode_repository_index(self._engine.repository_index(ready_only))
-
-    def _model_load(self, message: Buffer) -> bytes:
-        name, parameters = control_grpc.decode_load_request(message)
-        self._engine.load_model(name, parameters)
-        return control_grpc.EMPTY_RESPONSE
-
-    def _model_unload(self, message: Buffer) -> bytes:
-        name, parameters = control_grpc.decode_unload_request(message)
-        self._engine.unload_model(name, parameters)
-        return control_grpc.EMPTY_RESPONSE

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from naiad.core.ports import Loop, TimerHandle
 from naiad.frontend.http1_connection import Http1Connection
-from naiad.frontend.http1_endpoint import Handle, Http1Endpoint
+from naiad.frontend.http1_endpoint import Handle, Http1Endpoint, WatchedConnection
 from naiad.frontend.http1_limits import Http1Limits
 
 _SWEEP_S = 1.0
+_SWEEP_SLICE = 256
 
 
 class Http1Server:
@@ -79,9 +80,18 @@ class Http1Server:
         self._timer = None
         if self._endpoint.connections:
             self._start_timer()
-            self.sweep(time.monotonic_ns())
+            self._sweep_some(list(self._endpoint.connections), 0, time.monotonic_ns())
 
     def sweep(self, now_ns: int) -> None:
         """Enforce the time limits of all connections."""
         for connection in list(self._endpoint.connections):
             connection.check_clock(now_ns)
+
+    def _sweep_some(self, connections: Sequence[WatchedConnection], begin: int, now_ns: int) -> None:
+        """The same a few at a time, so that thousands of idle connections do not hold the busy ones up."""
+        end = begin + _SWEEP_SLICE
+        for connection in connections[begin:end]:
+            if connection in self._endpoint.connections:
+                connection.check_clock(now_ns)
+        if end < len(connections):
+            self._loop.call_soon(self._sweep_some, connections, end, now_ns)

@@ -83,9 +83,11 @@ class HeadParser:
         """Parse a piece of the head. Raises HttpError as soon as it can no longer become a request."""
         try:
             self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            # RFC 9110 7.8: a server may ignore Upgrade, and then goes on as if it had not been there.
-            pass
+        except httptools.HttpParserUpgrade as upgrade:
+            # RFC 9110 7.8: a server may ignore Upgrade, and then goes on as if it had not been there. What follows is
+            # no part of a head: an HTTP/0.9 request has ended here.
+            if upgrade.args[0] < len(piece):
+                raise HttpError(400, "malformed HTTP request: the head goes on after its end") from None
         except httptools.HttpParserError as error:
             cause = error.__context__
             raise HttpError(400, f"malformed HTTP request: {cause or error}") from None

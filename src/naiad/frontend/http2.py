@@ -2,15 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
 from naiad.frontend.http2_rest import RestSide
+from naiad.frontend.side_threads import RunAside, run_here
 from naiad.wire.limits import Http2Limits
 
 _SWEEP_S = 1.0
+_SWEEP_SLICE = 128
 
 
 class Http2Server:
@@ -27,6 +29,7 @@ class Http2Server:
         *,
         max_connections: int = 16_384,
         rule: AccessRule | None = None,
+        run_aside: RunAside = run_here,
         rest: RestSide | None = None,
     ) -> None:
         self.service = service
@@ -39,6 +42,7 @@ class Http2Server:
         """Answers what is not gRPC; None when nothing does."""
         self.on_close: Callable[[], object] | None = None
         """Called whenever a connection has closed."""
+        self.run_aside = run_aside
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
         self._dirty: list[Http2Protocol] = []
@@ -116,7 +120,7 @@ class Http2Server:
         self._timer = None
         if self._connections:
             self._start_timer()
-            self.sweep(time.monotonic_ns())
+            self._sweep_some(list(self._connections), 0, time.monotonic_ns())
 
     def _start_timer(self) -> None:
         if self.rest is not None:
@@ -127,3 +131,11 @@ class Http2Server:
         """Enforce the time limits of all connections."""
         for connection in list(self._connections):
             connection.sweep(now_ns)
+
+    def _sweep_some(self, connections: Sequence[Http2Protocol], begin: int, now_ns: int) -> None:
+        """The same a few at a time, so that thousands of idle connections do not hold the busy ones up."""
+        end = begin + _SWEEP_SLICE
+        for connection in connections[begin:end]:
+            connection.sweep(now_ns)  # does nothing on one that was lost meanwhile
+        if end < len(connections):
+            self.loop.call_soon(self._sweep_some, connections, end, now_ns)

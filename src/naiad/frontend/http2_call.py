@@ -7,10 +7,12 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import Headers
 from naiad.frontend.http2_plan import CallPlan
 from naiad.wire.grpc import (
+    COMPRESSED_HEADER_BLOCKS,
     HEADER_BLOCK,
     OK_TRAILER_BLOCK,
     PREFIX,
     PREFIX_BYTES,
+    CompressedMessage,
     GrpcStatus,
     MessageAssembler,
     encode_trailers,
@@ -88,6 +90,8 @@ class Http2Call(Stream):
         "has_sent_headers",
         "held_body",
         "held_bytes",
+        "is_decompressing",
+        "is_held_by_service",
         "is_streaming",
         "message",
         "metadata",
@@ -120,8 +124,10 @@ class Http2Call(Stream):
         self.exchange: RestExchange | None = None
         """The request as REST routes see it; None for a gRPC call."""
         self.assembler: MessageAssembler | None = None
-        self.message: Buffer | None = None
+        self.message: Buffer | CompressedMessage | None = None
         self.is_streaming = False
+        self.is_decompressing = False
+        self.is_held_by_service = False
         self.context: object | None = None
         self.held_body: HeldBody | None = None
         """What waits while the call is held; kept for the next time."""
@@ -148,6 +154,18 @@ class Http2Call(Stream):
             owner.release(self)
         if not owner.is_dirty:
             owner.mark_dirty()
+
+    def respond_compressed(self, message: bytes, encoding: bytes) -> None:
+        """Answer a unary call with a message that was compressed; `encoding` is one of `wire.grpc.ENCODINGS`."""
+        if self.is_local_closed:
+            return
+        block = COMPRESSED_HEADER_BLOCKS[encoding]
+        prefix = _pack_prefix(1, len(message))
+        self.owner.output.send_answer(self, block, (prefix, message), len(message) + PREFIX_BYTES, OK_TRAILER_BLOCK)
+        if self.held_bytes:
+            self.owner.release(self)
+        if not self.owner.is_dirty:
+            self.owner.mark_dirty()
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send one message of a streaming answer.
@@ -192,11 +210,14 @@ class Http2Call(Stream):
     def hold(self) -> None:
         """Hand over no more messages of a streaming call, and let flow control stop its peer."""
         if not self.is_local_closed:
+            self.is_held_by_service = True
             self.owner.hold_messages(self)
 
     def release(self) -> None:
         """Go on handing over messages, at once those that wait."""
-        self.owner.release_messages(self)
+        self.is_held_by_service = False
+        if not self.is_decompressing:
+            self.owner.release_messages(self)
 
     def refuse(self, plan: CallPlan) -> None:
         """Answer with the plan's refusal."""

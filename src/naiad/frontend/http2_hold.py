@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from naiad.core.tensor import Buffer
+    from naiad.wire.grpc import CompressedMessage
     from naiad.wire.http2_headers import Fields
 
 _CHUNK_BYTES = 64 * 1024
@@ -16,7 +17,7 @@ class HeldBody:
     __slots__ = ("_chunks", "end_trailers", "messages", "unread_bytes")
 
     def __init__(self) -> None:
-        self.messages: deque[Buffer] = deque()
+        self.messages: deque[Buffer | CompressedMessage] = deque()
         """Cut out of the piece of the body during which the call was held."""
         self._chunks: deque[bytearray] = deque()
         self.unread_bytes = 0

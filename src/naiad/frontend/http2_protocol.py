@@ -18,11 +18,13 @@ from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_call import Http2Call, RestExchange
 from naiad.frontend.http2_clock import Http2Clock
 from naiad.frontend.http2_deadline import DeadlineTimer
+from naiad.frontend.http2_decompression import Decompression
 from naiad.frontend.http2_exchange import Http2Exchange
 from naiad.frontend.http2_hold import HeldBody
 from naiad.frontend.http2_plan import CallPlan, make_plan
 from naiad.frontend.http2_rest import RestHead, RestSide
-from naiad.wire.grpc import PREFIX, PREFIX_BYTES, GrpcError, GrpcStatus, MessageAssembler
+from naiad.frontend.side_threads import RunAside
+from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http2 import Http2Connection
 from naiad.wire.http2_frames import Http2Code, Http2Error
 from naiad.wire.http2_headers import Fields, RequestHead
@@ -52,6 +54,7 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     is_draining: bool
     rule: AccessRule | None
+    run_aside: RunAside
     rest: RestSide | None
 
     def register(self, connection: "Http2Protocol") -> bool:
@@ -92,6 +95,7 @@ class Http2Protocol(asyncio.Protocol):
         self._clock = Http2Clock(server.limits, now_ns)
         # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
         self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
+        self._decompression = Decompression(self, server.run_aside)
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -204,7 +208,9 @@ class Http2Protocol(asyncio.Protocol):
             self._begin_rest(call, plan.rest)
             return
         call.is_streaming = plan.is_streaming
-        call.assembler = MessageAssembler(self._max_message_bytes, plan.encoding)
+        call.assembler = MessageAssembler(
+            self._max_message_bytes, plan.encoding, max_decompressed_bytes=self._limits.decompressed_bytes
+        )
         if plan.timeout_ns:
             self._set_deadline(call, plan.timeout_ns)
 
@@ -223,7 +229,7 @@ class Http2Protocol(asyncio.Protocol):
                 return
             self._feed(call, call.assembler, data)
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
 
     def _feed(self, call: Http2Call, assembler: MessageAssembler, data: memoryview) -> None:
         """Cut messages and hand them over. Raises GrpcError."""
@@ -249,17 +255,28 @@ class Http2Protocol(asyncio.Protocol):
             if not call.is_streaming and call.message is None:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call needs one request message, got none")
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
             return
         call.arrival_ns = self._arrival_ns
         self._count_collected(call, 0)
         message, call.message = call.message, None
-        try:
-            if message is None:
+        if isinstance(message, CompressedMessage):
+            self._hold(call, len(message))
+            self._decompression.start(call, message)
+        elif message is not None:
+            self.unary_message(call, message)
+        else:
+            try:
                 self._service.stream_half_closed(call)
-            else:
-                self._hold(call, len(message))
-                self._service.unary(call, message)
+            except Exception:
+                self._service_failed(call)
+
+    def unary_message(self, call: Http2Call, message: Buffer) -> None:
+        """Hand over the message of a unary call."""
+        self.release(call)  # of its compressed form
+        self._hold(call, len(message))
+        try:
+            self._service.unary(call, message)
         except Exception:
             self._service_failed(call)
 
@@ -292,7 +309,7 @@ class Http2Protocol(asyncio.Protocol):
         except HttpError as error:
             self._refuse_rest(call, exchange, error.status, error.message)
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
 
     def _dispatch_rest(self, call: Http2Call, exchange: RestExchange) -> None:
         self._count_collected(call, 0)
@@ -322,7 +339,7 @@ class Http2Protocol(asyncio.Protocol):
         head.memo = plan
         return plan
 
-    def _take_message(self, call: Http2Call, message: Buffer) -> None:
+    def _take_message(self, call: Http2Call, message: Buffer | CompressedMessage) -> None:
         if call.is_local_closed:
             return
         if not call.is_streaming:
@@ -331,6 +348,8 @@ class Http2Protocol(asyncio.Protocol):
             call.message = message
         elif call.is_held and call.held_body is not None:
             call.held_body.messages.append(message)
+        elif isinstance(message, CompressedMessage):
+            self._decompression.start(call, message)
         else:
             call.arrival_ns = self._arrival_ns
             try:
@@ -356,7 +375,8 @@ class Http2Protocol(asyncio.Protocol):
             if self._held_bytes > self._limits.outstanding_bytes:
                 self._update_reading()
 
-    def _refuse(self, call: Http2Call, error: GrpcError) -> None:
+    def refuse(self, call: Http2Call, error: GrpcError) -> None:
+        """End a call whose request is wrong."""
         if call.exchange is not None:
             self._refuse_rest(call, call.exchange, _HTTP_STATUS.get(error.status, 500), error.message)
             return
@@ -414,14 +434,15 @@ class Http2Protocol(asyncio.Protocol):
             while held.unread_bytes and not call.is_held and not call.is_local_closed:
                 self._feed(call, assembler, held.take_chunk())
         except GrpcError as error:
-            self._refuse(call, error)
+            self.refuse(call, error)
         if call.is_held or call.is_local_closed:
             return
         self._connection.release(call)
         if not self.is_dirty:
             self.mark_dirty()
-        if held.end_trailers is not None:
-            self.end_received(call, held.end_trailers)
+        trailers, held.end_trailers = held.end_trailers, None
+        if trailers is not None:
+            self.end_received(call, trailers)
 
     # --- writing and reading ------------------------------------------------------------------------------------
 
@@ -534,7 +555,7 @@ class Http2Protocol(asyncio.Protocol):
         slow, blocked = self._clock.late_calls(self._connection.streams.values(), now_ns)
         for call in slow:
             limit_s = self._limits.body_timeout_s
-            self._refuse(
+            self.refuse(
                 call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, f"the request made no progress for {limit_s:g} s")
             )
         for call in blocked:

@@ -1,23 +1,22 @@
 """The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from naiad.core.errors import unavailable, unsupported
-from naiad.core.model import IndexEntry, ServerMetadata
+from naiad.core.errors import unavailable
+from naiad.core.model import ServerMetadata
+from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_generate import GenerateRoutes
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
+from naiad.frontend.rest_repository import RepositoryEngine, RepositoryRoutes
 from naiad.frontend.rest_shared_memory import SharedMemoryRoutes
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.frontend.shared_memory import SharedMemoryControl
 from naiad.protocol.control_json import (
-    decode_control_parameters,
-    decode_index_request,
     encode_model_config,
     encode_model_metadata,
-    encode_repository_index,
     encode_server_metadata,
     encode_statistics,
 )
@@ -30,7 +29,7 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
-class ControlEngine(InferEngine, Protocol):
+class ControlEngine(InferEngine, RepositoryEngine, Protocol):
     """What the REST routes ask of the engine."""
 
     is_draining: bool
@@ -54,15 +53,6 @@ class ControlEngine(InferEngine, Protocol):
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of a model, or of all models."""
 
-    def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the rows of the repository index."""
-
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load a model."""
-
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model."""
-
 
 class RestApi:
     """The actions behind the REST routes."""
@@ -73,17 +63,22 @@ class RestApi:
         *,
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
+        codings: ContentCodings | None = None,
+        repository: RepositoryRoutes | None = None,
     ) -> None:
         self._engine = engine
+        self._codings = codings
+        self._repository = repository or RepositoryRoutes(engine)
         self._infer = InferRoute(engine, max_input_bytes, forwarding)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
         get, post = _get, _post
+        infer = self._infer.handle if self._codings is None else self._codings.around(self._infer.handle)
         return Router(
             [
-                Route(_MODEL + "/infer", post(self._infer.handle)),
+                Route(_MODEL + "/infer", post(infer)),
                 Route(_MODEL + "/generate", post(self._generate.generate)),
                 Route(_MODEL + "/generate_stream", post(self._generate.generate_stream)),
                 Route(r"/v2", get(self._server_metadata)),
@@ -96,9 +91,9 @@ class RestApi:
                 Route(_MODEL + "/config", get(self._model_config)),
                 Route(_MODEL + "/stats", get(self._model_statistics)),
                 *SharedMemoryRoutes(self._engine.shared_memory).routes(),
-                Route(_REPOSITORY + "/index", post(self._index)),
-                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._load)),
-                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._unload)),
+                Route(_REPOSITORY + "/index", post(self._repository.index)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._repository.load)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._repository.unload)),
             ]
         )
 
@@ -138,31 +133,6 @@ class RestApi:
     def _model_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
         rows = self._engine.statistics(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
-
-    # --- repository -----------------------------------------------------------------------------------------------
-
-    def _index(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        rows = self._engine.repository_index(decode_index_request(exchange.body))
-        exchange.respond(200, JSON_HEADERS, (encode_repository_index(rows),))
-
-    def _load(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._control(exchange, arguments, self._engine.load_model)
-
-    def _unload(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        self._control(exchange, arguments, self._engine.unload_model)
-
-    def _control(
-        self,
-        exchange: HttpExchange,
-        arguments: Mapping[str, str],
-        verb: Callable[[str, Mapping[str, object]], None],
-    ) -> None:
-        if arguments["repository"]:
-            raise unsupported("'repository_name' specification is not supported")
-        if self._engine.is_draining:
-            raise unavailable("Server not ready")
-        verb(arguments["model"], decode_control_parameters(exchange.body))
-        exchange.respond(200, JSON_HEADERS, _NO_BODY)
 
 
 def _get(action: Action) -> Mapping[str, Action]:

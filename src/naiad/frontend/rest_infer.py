@@ -101,7 +101,7 @@ class InferRoute:
         headers = exchange.headers
         if _CONTENT_CODING in headers and headers[_CONTENT_CODING].lower() not in (b"identity", b""):
             coding = headers[_CONTENT_CODING][:64].decode("latin-1")
-            raise unsupported(f"Unsupported compression type '{coding}'; send the request body uncompressed")
+            raise unsupported(f"Unsupported compression type '{coding}'; use gzip, deflate or none")
         text = headers.get(_JSON_LENGTH)
         if text is None:
             if len(exchange.body):

@@ -1,6 +1,6 @@
 """JSON payloads about the server and its models: metadata, configuration, statistics, repository index."""
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,10 +9,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import internal, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.protocol.json_tree import as_string, parse_document
+from naiad.protocol.json_tree import as_bool, as_string, parse_document
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.response_statistics import PositionStatistics
 from naiad.telemetry.statistics import VersionStatistics
@@ -172,12 +172,41 @@ def decode_index_request(body: Buffer) -> bool:
     return ready
 
 
-def decode_control_parameters(body: Buffer) -> dict[str, object]:
-    """Return the `parameters` of a load or unload request. Raises InferError."""
+def decode_load_parameters(body: Buffer) -> dict[str, str | bytes]:
+    """Return the `parameters` of a load request: `config` (str) and `file:<path>` (bytes). Raises InferError."""
+    return {name: _load_parameter(name, value) for name, value in _parameters(body).items()}
+
+
+def _load_parameter(name: str, value: Any) -> str | bytes:
+    if name == "config":
+        return as_string(name, value)
+    if not name.startswith("file:"):
+        raise internal(
+            f"unexpected error on creating Triton parameter '{name}'; the parameters of a load are 'config' and "
+            "'file:<path>'"
+        )
+    try:
+        return b64decode(as_string(name, value), validate=True)
+    except ValueError:
+        raise invalid_argument(f"Unable to parse '{name}': the content of a file must be in base64") from None
+
+
+def decode_unload_parameters(body: Buffer) -> dict[str, bool]:
+    """Return the `parameters` of an unload request (`unload_dependents`; Triton: others are ignored).
+
+    Raises InferError.
+    """
+    parameters = _parameters(body)
+    if "unload_dependents" not in parameters:
+        return {}
+    return {"unload_dependents": as_bool("unload_dependents", parameters["unload_dependents"])}
+
+
+def _parameters(body: Buffer) -> Mapping[str, Any]:
     parameters = _decode_object(body).get("parameters", {})
     if not isinstance(parameters, dict):
-        raise invalid_argument("Unable to parse 'parameters': attempt to access JSON non-object as object")
-    return {name: value if isinstance(value, bool) else as_string(name, value) for name, value in parameters.items()}
+        raise internal("Unable to parse 'parameters': attempt to get members for non-object")
+    return parameters
 
 
 def _decode_object(body: Buffer) -> Mapping[str, Any]:

@@ -2,26 +2,22 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V, V_co
-from naiad.repository.store import ModelEntry, Store
+from naiad.repository.store import ModelEntry, Store, check_model_name
 
 _log = logging.getLogger(__name__)
 
 DUPLICATE = "model appears in two or more repositories"
 """Triton's reason for a model that is not unique."""
-_NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
-# Triton: the same text in mode NONE.
-_RETIRE_TIMEOUT_S = 30.0
-"""How long a version that was replaced may take to finish its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class VersionLoader(Protocol[V_co]):
 
 
 class Catalog(Generic[V]):
-    """Models of one or several stores, loaded at start (control mode NONE)."""
+    """Models of one or several stores; when each is loaded is for others to say, see `control`."""
 
     def __init__(
         self,
@@ -69,7 +65,7 @@ class Catalog(Generic[V]):
     # --- questions --------------------------------------------------------------------------------------------------
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, and one per model that was never loaded."""
+        """Return a row per model version, as the life cycle knows it; never waits."""
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
@@ -77,15 +73,28 @@ class Catalog(Generic[V]):
         """Tell whether the readiness rule is met."""
         return self._lifecycle.is_ready
 
-    # --- control ----------------------------------------------------------------------------------------------------
+    def is_served(self, name: str) -> bool:
+        """Tell whether requests reach a version of a model."""
+        return self._lifecycle.is_served(name)
 
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Refuse: mode NONE takes no commands. Raises InferError(UNAVAILABLE)."""
-        raise unavailable(_NO_CONTROL)
+    def list_names(self) -> list[str]:
+        """Return the names of all models in all stores, sorted. Reads them. Raises InferError when it cannot."""
+        return sorted({name for store in self._stores for name in store.list_models()})
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Refuse: mode NONE takes no commands. Raises InferError(UNAVAILABLE)."""
-        raise unavailable(_NO_CONTROL)
+    def find(self, name: str) -> ModelEntry:
+        """Return a model as the stores have it. Raises InferError when none or several have it."""
+        check_model_name(name)
+        found = [store for store in self._stores if name in store.list_models()]
+        if not found:
+            where = ", ".join(store.location for store in self._stores)
+            raise not_found(f"no model '{name}' in {where}")
+        if len(found) > 1:
+            raise invalid_argument(f"{DUPLICATE}: {', '.join(store.location for store in found)}")
+        return found[0].open_model(name)
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        """Return what is to be loaded of a model. Raises InferError."""
+        return self._loader.plan(entry)
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -102,8 +111,19 @@ class Catalog(Generic[V]):
             for group in by_dependency(plans):
                 loads = [(plan, self._start_load(pool, plan)) for plan in group]
                 for plan, futures in loads:
-                    all_loaded = self._finish_load(plan, futures) and all_loaded
+                    try:
+                        self._finish_load(plan, futures)
+                    except InferError:
+                        all_loaded = False
         return all_loaded
+
+    def load(self, plan: ModelPlan) -> list[V]:
+        """Load the versions of one model and put them in place, all or none of them.
+
+        Returns what they replace, for the caller to stop. Raises InferError that says what failed.
+        """
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
+            return self._finish_load(plan, self._start_load(pool, plan))
 
     def abandon(self) -> None:
         """Give up loading: what is being loaded finishes, what waits is not begun."""
@@ -159,10 +179,11 @@ class Catalog(Generic[V]):
                 retries_left -= 1
                 _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
 
-    def _finish_load(self, plan: ModelPlan, futures: Mapping[int, "Future[V]"]) -> bool:
-        """Wait for the versions of one model and put them in place, all or none of them."""
+    def _finish_load(self, plan: ModelPlan, futures: Mapping[int, "Future[V]"]) -> list[V]:
+        """Wait for the versions of one model, put them in place and return what they replace. Raises InferError."""
         name = plan.entry.name
         loaded: dict[int, V] = {}
+        failures = ""
         for version, future in futures.items():
             try:
                 loaded[version] = future.result()
@@ -170,16 +191,18 @@ class Catalog(Generic[V]):
                 reason = reason_of(error)
                 _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=_traceback_of(error))
                 self._lifecycle.fail_version(name, version, reason)
-        if len(loaded) == len(futures):
-            for retired in self._lifecycle.swap(name, loaded):
-                stop_version(retired, _RETIRE_TIMEOUT_S)
+                failures += f"version {version} is at UNAVAILABLE state: {reason};\n"
+        if self._abandoned:
+            failures = failures or "the server is stopping"
+        if not failures:
+            retired = self._lifecycle.swap(name, loaded)
             _log.info("successfully loaded '%s'", name)
-            return True
+            return retired
         # Triton: a set of versions is all or nothing; what did load is released.
         for version, useless in loaded.items():
             stop_version(useless, 0.0)
             self._lifecycle.fail_version(name, version, UNLOADED)
-        return False
+        raise invalid_argument(f"load failed for model '{name}': {failures}")
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
@@ -191,6 +214,21 @@ class Catalog(Generic[V]):
             return True
         with ThreadPoolExecutor(min(len(names), 32), thread_name_prefix="unload") as pool:
             return all(list(pool.map(lambda name: self._unload(name, deadline_s), names)))
+
+    def unload(self, name: str, settle: Callable[[], object], timeout_s: float) -> None:
+        """Take a model out of service and release it once its requests have finished.
+
+        `settle` waits until nobody can be about to submit to a version that was found before.
+        """
+        unloading = self._lifecycle.begin_unload(name, withdraw=True)
+        if unloading:
+            settle()
+        for version, loaded in unloading.items():
+            if not stop_version(loaded, timeout_s):
+                _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
+            _log.info("successfully unloaded '%s' version %d", name, version)
+        self._lifecycle.end_unload(name, list(unloading))
+        self._lifecycle.forgive(name)
 
     def _unload(self, name: str, deadline_s: float) -> bool:
         unloading = self._lifecycle.begin_unload(name)

@@ -94,7 +94,7 @@ class Lifecycle(Generic[V]):
         self._ready_rule = ready_rule or ReadyRule()
         self._lock = threading.Lock()
         self._models: dict[str, _Model[V]] = {}
-        self._is_ready = False
+        self._is_ready = self._ready_rule.holds(())
 
     @property
     def is_ready(self) -> bool:
@@ -167,7 +167,8 @@ class Lifecycle(Generic[V]):
             versions = self._models[name].versions
             retired = [v.loaded for v in versions.values() if v.loaded is not None]
             for number, record in versions.items():
-                if number not in loaded and record.loaded is not None:
+                # Also what had failed before: the new set does not ask for it.
+                if number not in loaded:
                     record.loaded = None
                     record.become(ModelState.UNAVAILABLE, UNLOADED)
             for number, new in loaded.items():
@@ -179,18 +180,39 @@ class Lifecycle(Generic[V]):
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
-    def begin_unload(self, name: str) -> dict[int, V]:
+    def begin_unload(self, name: str, *, withdraw: bool = False) -> dict[int, V]:
         """Declare the ready versions of a model UNLOADING and return them.
 
-        Requests still reach them, and are refused by them, until `end_unload`.
+        Requests still reach them, and are refused by them, until `end_unload`; with `withdraw` none reaches them.
         """
         with self._lock:
             versions = self._models[name].versions if name in self._models else {}
             unloading = {number: v.loaded for number, v in versions.items() if v.loaded is not None}
             for number in unloading:
                 versions[number].become(ModelState.UNLOADING)
-            self._changed()
+                if withdraw:
+                    versions[number].loaded = None
+            self._changed(published=withdraw)
         return unloading
+
+    def forgive(self, name: str) -> None:
+        """Declare what failed to load of a model unloaded: nobody wants it any more."""
+        with self._lock:
+            model = self._models.get(name)
+            if model is None:
+                return
+            for version in model.versions.values():
+                if version.loaded is None and version.state is ModelState.UNAVAILABLE:
+                    version.become(ModelState.UNAVAILABLE, UNLOADED)
+            if not model.versions:
+                del self._models[name]
+            self._changed()
+
+    def is_served(self, name: str) -> bool:
+        """Tell whether requests reach a version of a model."""
+        with self._lock:
+            model = self._models.get(name)
+            return model is not None and any(v.loaded is not None for v in model.versions.values())
 
     def end_unload(self, name: str, versions: Sequence[int]) -> None:
         """Declare versions unloaded."""

@@ -1,6 +1,7 @@
 """The server process: options in, everything built and run, exit status out."""
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -17,12 +18,13 @@ from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
+from naiad.repository.control import ExplicitControl, NoControl
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
 from naiad.server.drain import drain
 from naiad.server.ports import Ports
-from naiad.server.publication import Publication
+from naiad.server.publication import Publication, settle
 from naiad.server.report import log_backends, log_models
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
@@ -69,16 +71,16 @@ class Server:
         store = open_store(self._options.cache_config, loop)
         if store is not None:
             show_cache(self._registry, store)
-        catalog = self._make_catalog(self._make_loader(loop, store))
-        self._engine.attach(catalog)
-        if not await self._load(catalog):
+        control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
+        self._engine.attach(control)
+        if not await self._load(control):
             return 1
         self._engine.set_started()
         await ports.listen()
         self._settle()
         self._serves()
         await self._stop.wait()
-        return await self._leave(catalog, ports)
+        return await self._leave(control, ports)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -112,15 +114,21 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
         )
 
-    async def _load(self, catalog: Catalog[Served]) -> bool:
-        """Load all models; whether the server may go on."""
-        loading = asyncio.ensure_future(asyncio.to_thread(catalog.load_all))
+    def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> NoControl[Served]:
+        options = self._options.repository
+        if options.control_mode == "none":
+            return NoControl(catalog)
+        return ExplicitControl(catalog, functools.partial(settle, loop), options.load_models)
+
+    async def _load(self, control: NoControl[Served]) -> bool:
+        """Load the models of the start; whether the server may go on."""
+        loading = asyncio.ensure_future(asyncio.to_thread(control.load_at_start))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set:
             # Nobody is served yet. A load cannot be interrupted, and its thread would keep the process alive.
-            catalog.abandon()
-            await asyncio.to_thread(catalog.unload_all, _STARTUP_UNLOAD_S)
+            control.abandon()
+            await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
             _end_process(0)
         stopping.cancel()
         all_loaded = await loading
@@ -129,7 +137,7 @@ class Server:
         if all_loaded or not self._options.repository.exit_on_error:
             return True
         _log.error("creating server: Internal - failed to load all models")
-        await asyncio.to_thread(catalog.unload_all, _STARTUP_UNLOAD_S)
+        await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
         return False
 
     def _settle(self) -> None:
@@ -140,11 +148,11 @@ class Server:
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
-    async def _leave(self, catalog: Catalog[Served], ports: Ports) -> int:
+    async def _leave(self, control: NoControl[Served], ports: Ports) -> int:
         in_time = await drain(
             self._engine,
             ports.services,
-            catalog.unload_all,
+            control.unload_all,
             drain_s=self._options.drain_s,
             exit_timeout_s=self._options.exit_timeout_s,
         )

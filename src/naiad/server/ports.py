@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
-from naiad.config.places import is_one_port, obstacle, owner_of_tls
+from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
 from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.engine.inference import Engine
 from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
+from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.cors import Cors
 from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
+from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1 import Http1Server
@@ -23,7 +26,9 @@ from naiad.frontend.http2_rest import RestSide
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
+from naiad.frontend.rest_repository import RepositoryRoutes
 from naiad.frontend.router import Router
+from naiad.frontend.side_threads import SideThreads
 from naiad.server.addresses import addresses
 from naiad.server.api_keys import read_api_keys
 from naiad.server.endpoint import Connections, Endpoint, Service
@@ -33,6 +38,8 @@ from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
+
+_CONTROL_THREADS = 8
 
 _ALPN = ("h2", "http/1.1")
 
@@ -50,7 +57,12 @@ class Group(Protocol):
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
         """Return the service of a port whose connections come from somewhere else."""
 
-    def grpc_service(self, forwarding: HeaderForwarding | None) -> InferenceGrpcService:
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+    ) -> InferenceGrpcService:
         """Return the gRPC service."""
 
     def share(self, router: Router, alone: Router) -> None:
@@ -79,6 +91,10 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
+        self._side_threads = SideThreads(loop, "side")
+        """For what takes milliseconds: compression of large bodies, the repository index."""
+        self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
+        """For what may take minutes: loading and unloading."""
         self._service = self._make_service()
         self._handle = self._make_handle()
         self.services: list[Service] = []
@@ -103,6 +119,8 @@ class Ports:
 
     def close(self) -> None:
         """Close what is still open once the services have drained."""
+        self._side_threads.close()
+        self._control_threads.close()
         for watch in self._watches:
             watch.stop()
         if self.metrics is not None:
@@ -115,17 +133,29 @@ class Ports:
     # --- what is answered -------------------------------------------------------------------------------------------
 
     def _make_service(self) -> InferenceGrpcService:
-        pattern = compile_header_pattern(self._options.grpc.header_forward_pattern)
+        options = self._options.grpc
+        pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        level = LEVELS.get(options.compression_level)
+        compression = None if level is None else GrpcCompression(level, self._side_threads.run)
+        repository = RepositoryCalls(self._engine, self._side_threads.run, self._control_threads.run)
         if self._group is not None:
-            return self._group.grpc_service(forwarding)
-        return InferenceGrpcService(self._engine, forwarding)
+            return self._group.grpc_service(forwarding, compression, repository)
+        return InferenceGrpcService(self._engine, forwarding, compression, repository)
 
     def _make_handle(self) -> Callable[[HttpExchange], None]:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        api = RestApi(self._engine, max_input_bytes=options.max_input_bytes, forwarding=forwarding)
+        codings = ContentCodings(self._side_threads.run, self._engine, options.max_decompressed_bytes)
+        repository = RepositoryRoutes(self._engine, self._side_threads.run, self._control_threads.run)
+        api = RestApi(
+            self._engine,
+            max_input_bytes=options.max_input_bytes,
+            forwarding=forwarding,
+            codings=codings,
+            repository=repository,
+        )
         router = api.router()
         if self._group is not None:
             self._group.share(router, api.router())
@@ -148,7 +178,7 @@ class Ports:
                 server.rule_changed()
 
         self._watches.append(FileWatch(self._loop, (path,), reload))
-        if not (self._options.http_tls.is_on and self._options.grpc_tls.is_on):
+        if are_overheard(self._options.http_place, self._options.grpc_place):
             _log.warning("API keys travel in plain text on ports without TLS; see --http-use-ssl and --grpc-use-ssl")
         return rule
 
@@ -212,6 +242,7 @@ class Ports:
             _http2_limits(options.grpc),
             max_connections=options.grpc.max_connections,
             rule=rule,
+            run_aside=self._side_threads.run,
             rest=RestSide(self._handle, options.http.max_body_bytes) if rest else None,
         )
         self._http2_servers.append(server)
@@ -236,6 +267,7 @@ def _http2_limits(options: GrpcOptions) -> Http2Limits:
     return Http2Limits(
         concurrent_streams=options.max_concurrent_streams,
         message_bytes=options.max_message_bytes,
+        decompressed_bytes=options.max_decompressed_bytes,
         header_list_bytes=options.max_header_bytes,
         resets_burst=20 * options.max_resets_per_s,
         resets_per_s=options.max_resets_per_s,

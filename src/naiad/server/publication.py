@@ -1,7 +1,9 @@
 """What becomes of a change among the ready versions: the engine's table and the metrics follow it."""
 
+import threading
 from collections.abc import Mapping
 
+from naiad.core.ports import Loop
 from naiad.engine.inference import Engine
 from naiad.engine.served import Served
 from naiad.telemetry.exposition import format_family, format_labels
@@ -9,7 +11,23 @@ from naiad.telemetry.metrics import Registry
 
 _RESTARTS = "naiad_worker_restarts_total"
 
+_TURN_TIMEOUT_S = 5.0
+"""A loop that is this busy has other troubles than one request that meets a version on its way out."""
+
 Ready = Mapping[str, Mapping[int, Served]]
+
+
+def settle(loop: Loop) -> None:
+    """Wait until what runs on the loop now is over: nobody is about to use what was published before.
+
+    Called on other threads than the loop's.
+    """
+    over = threading.Event()
+    try:
+        loop.call_soon_threadsafe(over.set)
+    except RuntimeError:
+        return  # the loop has ended
+    over.wait(_TURN_TIMEOUT_S)
 
 
 class Publication:

@@ -3,13 +3,23 @@
 import enum
 import re
 import struct
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from naiad.wire.compression import (
+    MAX_INLINE_BYTES,
+    MAX_INLINE_PLAIN_BYTES,
+    WINDOW_BITS,
+    CorruptError,
+    TooLargeError,
+    decompress,
+)
 from naiad.wire.http2_headers import Field, encode_fields
-from naiad.wire.http2_stream import Payload
+
+if TYPE_CHECKING:
+    from naiad.wire.http2_stream import Payload
 
 PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = 5
@@ -23,7 +33,8 @@ _UNIT_NS = {
     b"u": 1_000,
     b"n": 1,
 }
-_WINDOW_BITS = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
+ENCODINGS = (b"gzip", b"deflate")
+"""Compressions of messages, the preferred first."""
 _MUST_ESCAPE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _MAX_STATUS_TEXT_BYTES = 4096  # clients refuse long header lists
 
@@ -71,6 +82,10 @@ HEADER_FIELDS: Sequence[Field] = (
 )
 HEADER_BLOCK = encode_fields(HEADER_FIELDS)
 """The header block of every answer."""
+COMPRESSED_HEADER_BLOCKS: Mapping[bytes, bytes] = {
+    encoding: encode_fields((*HEADER_FIELDS, (b"grpc-encoding", encoding))) for encoding in ENCODINGS
+}
+"""The header block of answers with compressed messages, by encoding."""
 OK_TRAILER_BLOCK = encode_fields(((b"grpc-status", b"0"),))
 
 
@@ -123,12 +138,24 @@ class MessageAssembler:
     """Cuts a request body into messages.
 
     A message that lies within one piece of the body is a view on it. Any other is collected, see `_Collector`.
+    A small compressed message is decompressed; one that would take long comes out as `CompressedMessage`.
     """
 
-    __slots__ = ("_collector", "_is_compressed", "_length", "_max_message_bytes", "_prefix", "_window_bits")
+    __slots__ = (
+        "_collector",
+        "_is_compressed",
+        "_length",
+        "_max_message_bytes",
+        "_max_plain_bytes",
+        "_prefix",
+        "_window_bits",
+    )
 
-    def __init__(self, max_message_bytes: int, encoding: bytes | None = None) -> None:
+    def __init__(
+        self, max_message_bytes: int, encoding: bytes | None = None, *, max_decompressed_bytes: int | None = None
+    ) -> None:
         self._max_message_bytes = max_message_bytes
+        self._max_plain_bytes = min(max_message_bytes, max_decompressed_bytes or max_message_bytes)
         self._window_bits = window_bits(encoding)
         self._prefix = bytearray()
         self._collector: _Collector | None = None
@@ -140,12 +167,12 @@ class MessageAssembler:
         """Bytes held of a message that is not complete."""
         return len(self._prefix) + (0 if self._collector is None else self._collector.filled_bytes)
 
-    def feed(self, data: memoryview) -> list[Payload]:
+    def feed(self, data: memoryview) -> "list[Payload | CompressedMessage]":
         """Take a piece of the body and return the messages it completes.
 
         Raises GrpcError: RESOURCE_EXHAUSTED above the size limit, INTERNAL for a malformed prefix or bad compression.
         """
-        messages: list[Payload] = []
+        messages: list[Payload | CompressedMessage] = []
         position, end = 0, len(data)
         while position < end:
             if self._collector is not None:
@@ -168,7 +195,7 @@ class MessageAssembler:
         if self._prefix or self._collector is not None:
             raise GrpcError(GrpcStatus.INTERNAL, "the request ends within a message")
 
-    def _read_prefix(self, data: memoryview, position: int, messages: list[Payload]) -> int:
+    def _read_prefix(self, data: memoryview, position: int, messages: "list[Payload | CompressedMessage]") -> int:
         stop = min(len(data), position + PREFIX_BYTES - len(self._prefix))
         self._prefix += data[position:stop]
         if len(self._prefix) == PREFIX_BYTES:
@@ -190,7 +217,13 @@ class MessageAssembler:
         self._is_compressed = flag == 1
         self._length = length
 
-    def _fill(self, collector: "_Collector", data: memoryview, position: int, messages: list[Payload]) -> int:
+    def _fill(
+        self,
+        collector: "_Collector",
+        data: memoryview,
+        position: int,
+        messages: "list[Payload | CompressedMessage]",
+    ) -> int:
         stop = min(len(data), position + self._length - collector.filled_bytes)
         collector.append(data[position:stop])
         if collector.filled_bytes == self._length:
@@ -198,10 +231,59 @@ class MessageAssembler:
             messages.append(self._finish(collector.message()))
         return stop
 
-    def _finish(self, message: memoryview) -> Payload:
-        if self._is_compressed:
-            return decompress(message, self._window_bits, self._max_message_bytes)
-        return message
+    def _finish(self, message: memoryview) -> "Payload | CompressedMessage":
+        if not self._is_compressed:
+            return message
+        compressed = CompressedMessage(message, self._window_bits, self._max_plain_bytes)
+        plain = compressed.decompressed_if_small()
+        return compressed if plain is None else plain
+
+
+class CompressedMessage:
+    """A message that is still to be decompressed, by whoever has the time."""
+
+    __slots__ = ("_bits", "_data", "_max_plain_bytes")
+
+    def __init__(self, data: memoryview, bits: int, max_plain_bytes: int) -> None:
+        self._data = data
+        self._bits = bits
+        self._max_plain_bytes = max_plain_bytes
+
+    def __len__(self) -> int:
+        """Bytes of the compressed message."""
+        return len(self._data)
+
+    def decompressed_if_small(self) -> bytes | None:
+        """Return the message when that takes no time worth mentioning. Raises GrpcError as `decompress` does."""
+        if len(self._data) > MAX_INLINE_BYTES:
+            return None
+        if self._max_plain_bytes <= MAX_INLINE_PLAIN_BYTES:
+            return self.decompress()
+        try:
+            return decompress(self._data, self._bits, MAX_INLINE_PLAIN_BYTES)
+        except TooLargeError:
+            return None
+        except CorruptError as error:
+            raise _corrupt(error) from None
+
+    def decompress(self) -> bytes:
+        """Return the message.
+
+        Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the data is corrupt.
+        """
+        try:
+            return decompress(self._data, self._bits, self._max_plain_bytes)
+        except TooLargeError:
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"the message exceeds the limit of {self._max_plain_bytes} bytes when it is decompressed; send less",
+            ) from None
+        except CorruptError as error:
+            raise _corrupt(error) from None
+
+
+def _corrupt(error: CorruptError) -> GrpcError:
+    return GrpcError(GrpcStatus.INTERNAL, f"cannot decompress the message: {error}")
 
 
 class _Collector:
@@ -249,29 +331,11 @@ def window_bits(encoding: bytes | None) -> int:
     """Return zlib's window bits for a grpc-encoding, 0 for identity. Raises GrpcError(UNIMPLEMENTED) for others."""
     if encoding is None or encoding == b"identity":
         return 0
-    bits = _WINDOW_BITS.get(encoding)
-    if bits is None:
+    if encoding not in ENCODINGS:
         name = encoding[:64].decode("latin-1")
         accepted = ACCEPTED_ENCODINGS.decode()
         raise GrpcError(GrpcStatus.UNIMPLEMENTED, f"grpc-encoding '{name}' is not supported; use one of: {accepted}")
-    return bits
-
-
-def decompress(message: Payload, bits: int, max_bytes: int) -> bytes:
-    """Return a decompressed message of at most `max_bytes`.
-
-    Raises GrpcError: RESOURCE_EXHAUSTED when it is larger, INTERNAL when the data is corrupt.
-    """
-    engine = zlib.decompressobj(bits)
-    try:
-        plain = engine.decompress(message, max_bytes)
-        if engine.unconsumed_tail and engine.decompress(engine.unconsumed_tail, 1):
-            raise _too_large(max_bytes + 1, max_bytes)
-    except zlib.error as error:
-        raise GrpcError(GrpcStatus.INTERNAL, f"cannot decompress the message: {error}") from error
-    if not engine.eof:
-        raise GrpcError(GrpcStatus.INTERNAL, "cannot decompress the message: the data is incomplete")
-    return plain
+    return WINDOW_BITS[encoding]
 
 
 def _too_large(length: int, limit: int) -> GrpcError:

@@ -25,7 +25,9 @@ class Http2Limits:
     stream_window_bytes: int = 8 * 1024 * 1024
     connection_window_bytes: int = 32 * 1024 * 1024
     message_bytes: int = INT32_MAX
-    """Largest gRPC message or body, also after decompression."""
+    """Largest gRPC message or body as it comes."""
+    decompressed_bytes: int = 64 * 1024 * 1024
+    """Largest message that a compressed one may become."""
     collecting_bytes: int = 2 * INT32_MAX
     """Most bytes of incomplete messages over all streams of a connection."""
     outstanding_bytes: int = 512 * 1024 * 1024

@@ -36,7 +36,8 @@ def test_flags_are_named_once_and_do_exactly_one_thing() -> None:
     names = [flag.name for flag in all_flags()]
     assert len(names) == len(set(names))
     for flag in all_flags():
-        assert [bool(flag.target), flag.no_effect, flag.only is not None].count(True) == 1, flag.name
+        # One with a target may be limited to some values as well.
+        assert [bool(flag.target) or flag.only is not None, flag.no_effect].count(True) == 1, flag.name
 
 
 def test_every_target_is_a_field_of_the_options() -> None:
@@ -156,7 +157,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
     "argument",
     [
         "--model-control-mode=poll",
-        "--load-model=m",
         "--rate-limit=execution_count",
         "--trace-config=level=TIMESTAMPS",
         "--allow-sagemaker=true",
@@ -206,3 +206,21 @@ def test_the_cache_is_asked_for_in_either_way_but_not_in_both() -> None:
     assert parse("--response-cache-byte-size=7").cache_config == {"local": {"size": "7"}}
     with pytest.raises(OptionError, match="exclude each other"):
         parse("--response-cache-byte-size=7", "--cache-config=local,size=5")
+
+
+def test_model_control() -> None:
+    options = parse("--model-control-mode=EXPLICIT", "--load-model=a", "--load-model", "b").repository
+    assert (options.control_mode, options.load_models) == ("explicit", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--load-model=m"], "--load-model=m needs --model-control-mode=explicit"),
+        (["--model-control-mode=explicit", "--load-model=*", "--load-model=m"], "must be the only --load-model"),
+    ],
+)
+def test_bad_model_control(arguments: list[str], text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(*arguments)
+    assert text in str(caught.value)

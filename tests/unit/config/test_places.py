@@ -3,7 +3,7 @@ import pytest
 from naiad.cli.serve import format_help
 from naiad.config.address import check_address, covers, host_of, unix_path
 from naiad.config.options import OptionError, ServerOptions, parse_options
-from naiad.config.places import is_one_port, obstacle, owner_of_tls
+from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
 
 TLS = ["--{0}-use-ssl=true", "--{0}-server-cert=c", "--{0}-server-key=k"]
 MUTUAL = [*TLS, "--{0}-use-ssl-mutual=true", "--{0}-root-cert=r"]
@@ -145,6 +145,24 @@ def test_tls_of_one_port_is_that_of_either_but_not_two():
     options(*one, *flags(TLS, "http"), *flags(TLS, "grpc"))
     with pytest.raises(OptionError, match="must be the same"):
         options(*one, *flags(TLS, "http"), *flags(MUTUAL, "grpc"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], True),
+        (flags(TLS, "http"), True),
+        ([*flags(TLS, "http"), *flags(TLS, "grpc")], False),
+        ([*flags(TLS, "http"), "--allow-grpc=false"], False),
+        ([*flags(TLS, "http"), "--grpc-address=unix:/a"], False),
+        ([*flags(TLS, "http"), "--http-port=9", "--grpc-port=9"], False),
+        (["--http-port=9", "--grpc-port=9"], True),
+        (["--http-address=unix:/a", "--grpc-address=unix:/a"], False),
+    ],
+)
+def test_what_can_be_read_on_its_way(arguments, expected):
+    found = options(*arguments)
+    assert are_overheard(found.http_place, found.grpc_place) is expected
 
 
 # --- what is answered where

@@ -97,6 +97,8 @@ class Engine:
         entries = [IndexEntry("m", "1", ModelState.READY), IndexEntry("other")]
         return entries[:1] if ready_only else entries
 
+    survey_repository = repository_index
+
     def load_model(self, name, parameters):
         self.controlled.append(("load", name, parameters))
 

@@ -52,6 +52,12 @@ def test_framing_fields():
     assert parse(get(b"Transfer-Encoding: Chunked")).is_chunked
 
 
+def test_head_that_goes_on_after_an_http_0_9_request_is_refused_at_once():
+    with pytest.raises(HttpError, match="goes on after its end") as caught:
+        parse(b"CONNECT \n\r\nHost: y\r\n\r\n")
+    assert caught.value.status == 400
+
+
 def test_upgrade_is_ignored():
     head = parse(get(b"Upgrade: h2c", b"Connection: Upgrade", b"Content-Length: 3"))
     assert (head.method, head.content_length, head.keep_alive) == ("GET", 3, True)

@@ -152,9 +152,32 @@ def test_index_request_refused(body, code):
     assert caught.value.code is code
 
 
-def test_control_parameters():
-    assert control_json.decode_control_parameters(b"") == {}
-    body = b'{"parameters":{"config":"{}","unload_dependents":true}}'
-    assert control_json.decode_control_parameters(body) == {"config": "{}", "unload_dependents": True}
-    with pytest.raises(InferError, match="non-string"):
-        control_json.decode_control_parameters(b'{"parameters":{"x":1}}')
+def test_load_parameters():
+    assert control_json.decode_load_parameters(b"") == {}
+    body = b'{"parameters":{"config":"{}","file:1/model.py":"AAE="}}'
+    assert control_json.decode_load_parameters(body) == {"config": "{}", "file:1/model.py": b"\0\1"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "text"),
+    [
+        (b'{"nope":"x"}', ErrorCode.INTERNAL, "unexpected error on creating Triton parameter 'nope'"),
+        (b'{"config":{}}', ErrorCode.INTERNAL, "attempt to access JSON non-string as string"),
+        (b'{"file:1/x":5}', ErrorCode.INTERNAL, "attempt to access JSON non-string as string"),
+        (b'{"file:1/x":"#"}', ErrorCode.INVALID_ARG, "'file:1/x': the content of a file must be in base64"),
+        (b"5", ErrorCode.INTERNAL, "attempt to get members for non-object"),
+    ],
+)
+def test_load_parameters_refused(parameters, code, text):
+    with pytest.raises(InferError) as caught:
+        control_json.decode_load_parameters(b'{"parameters":%b}' % parameters)
+    assert caught.value.code is code
+    assert text in caught.value.message
+
+
+def test_unload_parameters():
+    assert control_json.decode_unload_parameters(b"") == {}
+    body = b'{"parameters":{"unload_dependents":true,"other":1}}'
+    assert control_json.decode_unload_parameters(body) == {"unload_dependents": True}
+    with pytest.raises(InferError, match="non-boolean"):
+        control_json.decode_unload_parameters(b'{"parameters":{"unload_dependents":"x"}}')

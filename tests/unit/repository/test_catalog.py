@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import ErrorCode, InferError, invalid_argument
+from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository.catalog import DUPLICATE, Catalog, ModelPlan
 from naiad.repository.lifecycle import ReadyRule
@@ -150,15 +150,6 @@ def test_unload_all_stops_every_version_and_tells_whether_all_finished(tmp_path:
     assert {row.reason for row in catalog.index()} == {"unloaded"}
     assert published.ready == {}
     assert catalog.unload_all(timeout_s=1.0)
-
-
-def test_control_is_refused_in_mode_none(tmp_path: Path) -> None:
-    catalog = Catalog([make_repository(tmp_path, {})], Loader(), Published())
-    for control in (catalog.load_model, catalog.unload_model):
-        with pytest.raises(InferError) as caught:
-            control("m", {})
-        assert caught.value.code is ErrorCode.UNAVAILABLE
-        assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
 
 
 def test_ready_rule_is_the_operators(tmp_path: Path) -> None:

@@ -79,6 +79,27 @@ def test_a_model_that_was_loaded_anew_begins_at_nothing() -> None:
     note(ledger, 0, 3)
     note(ledger, 1, 9)
     ledger.bury(1)
-    ledger.forget_model("m")
+    assert total(ledger) == (12, 12)
     note(ledger, 0, 0)
     assert total(ledger) == (0, 0)
+
+
+def test_a_model_that_was_unloaded_leaves_nothing_for_its_next_life() -> None:
+    ledger = Ledger()
+    note(ledger, 0, 3)
+    note(ledger, 1, 9)
+    ledger.bury(1)
+    ledger.note_statistics(0, [])
+    ledger.note_metrics(0, b"")
+    assert total(ledger) == (0, 0)
+    note(ledger, 0, 1)
+    assert total(ledger) == (1, 1)
+
+
+def test_a_load_that_changes_nothing_forgets_nothing() -> None:
+    ledger = Ledger()
+    note(ledger, 0, 3)
+    note(ledger, 1, 9)
+    ledger.bury(1)
+    note(ledger, 0, 3)
+    assert total(ledger) == (12, 12)

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from naiad.core.errors import internal, unavailable
+import pytest
+
+from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import HttpExchange
@@ -73,15 +75,16 @@ def router(shared: Sharing) -> Router:
     def ready(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
         exchange.respond(200 if shared.engine.is_ready() else 400, (), ())
 
-    def index(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
-        exchange.respond(200, (), [row.name.encode() for row in shared.engine.repository_index()])
+    def statistics(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        shared.engine.statistics()
+        exchange.respond(200, (), ())
 
     def routes() -> Router:
         return Router(
             [
                 Route("/v2", {"GET": answering(200)}),
                 Route("/v2/health/ready", {"GET": ready}),
-                Route("/v2/repository/index", {"POST": index}),
+                Route("/v2/models/stats", {"GET": statistics}),
                 Route("/v2/repository/models/m/load", {"POST": answering(200)}),
                 Route("/v2/logging", {"GET": answering(200), "POST": answering(201)}),
             ]
@@ -106,15 +109,35 @@ def test_what_all_say_is_what_the_route_answers() -> None:
         shared, asked = sharing(lambda question, says=says: says)  # type: ignore[misc]
         assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == status
         assert asked == [IsReady()]
-    shared, asked = sharing(lambda question: ROWS)
-    assert exchange(shared, router(shared), "POST", "/v2/repository/index").body == b"mn"
-    assert asked == [AskIndex()]
 
 
 def test_afterwards_the_engine_knows_only_itself_again() -> None:
-    shared, _ = sharing(lambda question: ROWS)
-    exchange(shared, router(shared), "POST", "/v2/repository/index")
-    assert shared.engine.repository_index() == []
+    shared, _ = sharing(lambda question: False)
+    assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == 400
+    assert shared.engine.is_ready()
+
+
+def test_the_index_is_asked_of_all_from_another_thread() -> None:
+    shared, asked = sharing(lambda question: ROWS)
+
+    async def run() -> list[Sequence[IndexEntry]]:
+        shared.connect()
+        survey = shared.engine.survey_repository
+        return [await asyncio.to_thread(survey), await asyncio.to_thread(survey, True)]
+
+    assert asyncio.run(run()) == [ROWS, ROWS[:1]]
+    assert asked == [AskIndex(), AskIndex()]
+
+
+def test_an_index_that_nobody_can_tell_is_an_error() -> None:
+    shared, _ = sharing(lambda question: ChannelError("gone"))
+
+    async def run() -> None:
+        shared.connect()
+        with pytest.raises(InferError, match="could not be asked"):
+            await asyncio.to_thread(shared.engine.survey_repository)
+
+    asyncio.run(run())
 
 
 def test_what_one_can_answer_alone_is_asked_of_nobody() -> None:
@@ -147,7 +170,7 @@ def test_without_the_others_the_answer_is_503() -> None:
 
 def test_a_defect_is_answered_too() -> None:
     shared, _ = sharing(lambda question: 5)
-    found = exchange(shared, router(shared), "POST", "/v2/repository/index")
+    found = exchange(shared, router(shared), "GET", "/v2/models/stats")
     assert found.status == 500
 
 
@@ -163,7 +186,7 @@ def test_a_member_carries_calls_out_for_itself_alone() -> None:
 
 
 def grpc(shared: Sharing, method: str, message: Buffer = b"") -> Outcome:
-    service = shared.grpc_service(None)
+    service = shared.grpc_service()
 
     async def run() -> Outcome:
         call = CapturedCall(GrpcCall(SERVICE + method, (), bytes(message)))
@@ -177,9 +200,6 @@ def test_grpc_questions() -> None:
     shared, asked = sharing(lambda question: False)
     assert pb.ServerReadyResponse.FromString(grpc(shared, "ServerReady").body).ready is False
     assert asked == [IsReady()]
-    shared, asked = sharing(lambda question: ROWS)
-    names = [row.name for row in pb.RepositoryIndexResponse.FromString(grpc(shared, "RepositoryIndex").body).models]
-    assert names == ["m", "n"]
     shared, asked = sharing(lambda question: [])
     assert grpc(shared, "ModelStatistics").status == 0
     assert asked == [AskStatistics()]
@@ -200,7 +220,7 @@ def test_grpc_failures() -> None:
     assert grpc(shared, "RepositoryModelLoad", b"\xff").status != 0
     assert grpc(shared, "ModelReady", b"\xff").status != 0
     shared, _ = sharing(lambda question: 5)
-    assert "internal error" in grpc(shared, "RepositoryIndex").text
+    assert "internal error" in grpc(shared, "ModelStatistics").text
 
 
 def test_grpc_calls_of_a_member_alone() -> None:
@@ -226,18 +246,15 @@ def test_an_engine_that_is_not_ready_stays_so_whatever_others_say() -> None:
 def test_what_is_said_about_one_thing_is_not_taken_for_another() -> None:
     one = engine()
     with one.knowing(IsReady(), False):
-        assert one.repository_index() == []
         assert one.statistics() == []
         assert b"naiad_build_info" in one.metrics_text()
 
 
 def test_knowledge_ends_with_an_error_too() -> None:
     one = engine()
-    try:
-        with one.knowing(AskIndex(), ROWS):
-            raise internal("x")
-    except Exception:
-        assert one.repository_index() == []
+    with pytest.raises(InferError), one.knowing(IsReady(), False):
+        raise internal("x")
+    assert one.is_ready()
 
 
 def test_a_member_alone_does_not_have_what_it_does_not_know() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.frame import ChannelClosedError, ChannelError, encode_frame
 
@@ -79,6 +80,16 @@ def test_what_has_begun_is_left_for_receive(line):
     assert [frame.text for frame in line.channel.receive_some()] == ["a"]
     line.say(frame_of("b")[20:])
     assert line.channel.receive().text == "b"
+
+
+def test_a_descriptor_that_does_not_block_is_waited_for(line, monkeypatch):
+    """uvloop makes what it watches so, and a large batch is then waited for on a thread."""
+    data = frame_of("a")
+    pieces = [data[:20], data[20:]]
+    os.set_blocking(line.channel.fileno(), False)
+    monkeypatch.setattr(channel_module, "_await_input", lambda descriptor: line.say(pieces.pop(0)))
+    assert line.channel.receive().text == "a"
+    assert pieces == []
 
 
 def test_the_end_and_nonsense(line):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 import threading
 from typing import Any, Callable, Sequence
@@ -28,6 +29,13 @@ _READ_BYTES = 65536
 """What a pipe holds."""
 _SOME_BYTES = 16384
 """Read at a time where each frame holds many responses: what follows from them keeps the event loop from others."""
+
+
+def _await_input(descriptor: int) -> None:
+    """Wait until there is something to read, or the end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
 
 
 class Channel:
@@ -160,13 +168,18 @@ class Channel:
         return data[:size]
 
     def _read(self, size_bytes: int = _READ_BYTES) -> bytes:
-        try:
-            data = os.read(self._read_fd, size_bytes)
-        except OSError as error:
-            raise ChannelClosedError(str(error)) from None
-        if not data:
-            raise ChannelClosedError("end of file")
-        return data
+        while True:
+            try:
+                data = os.read(self._read_fd, size_bytes)
+            except BlockingIOError:
+                # An event loop that has watched the descriptor may have made it one that does not block.
+                _await_input(self._read_fd)
+                continue
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from None
+            if not data:
+                raise ChannelClosedError("end of file")
+            return data
 
     def _write_rest(self, rest: memoryview) -> None:
         while rest:

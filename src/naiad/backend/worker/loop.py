@@ -13,6 +13,7 @@ from typing import Any
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker import pb_utils
+from naiad.backend.worker.alertness import Alertness
 from naiad.backend.worker.block import IDLE_S, TransportFullError
 from naiad.backend.worker.board import SLOTS, Board
 from naiad.backend.worker.channel import Channel
@@ -37,6 +38,7 @@ class Worker:
         self._board = board
         self._poll = select.poll()
         self._poll.register(read_fd, select.POLLIN)
+        self._alertness = Alertness(self._poll)
         self._model: Any = None
         self._instance_name = ""
         self._intake = Intake(frozenset())
@@ -55,6 +57,7 @@ class Worker:
 
     def _next_frame(self) -> Frame:
         channel = self._channel
+        self._alertness.wait()
         # Only who has shared memory wakes up now and then to give some back.
         while channel.lender.total_bytes and not self._poll.poll(IDLE_S * 1000):
             if self._decoupled is not None:
@@ -86,6 +89,7 @@ class Worker:
         side = self._side
         cancellation = _Cancellation(self._board)
         requests: Sequence[Any] = self._intake.requests(frame, cancellation)
+        self._alertness.had_single_request = len(requests) == 1
         frame.payload = b""
         side.request_ids = frame.text
         try:

@@ -63,6 +63,10 @@ class CapturedCall:
         self.send(parts)
         self.finish(0)
 
+    def respond_compressed(self, message: bytes, encoding: bytes) -> None:
+        """Refuse: a control call's answer is compressed on its way to the client, not here."""
+        raise AssertionError("answers of control calls are plain")
+
     def send(self, parts: Sequence[Buffer]) -> None:
         """Keep a message."""
         self._pieces += map(bytes, parts)

@@ -30,6 +30,8 @@ class Inquiry:
     async def answer(self, question: Question) -> Answer:
         """Return what all processes together say."""
         answers = await self._ask(question)
+        if isinstance(question, AskIndex) and not answers:
+            raise ChannelError("no process could tell; the log says why")
         if isinstance(question, AskStatistics):
             return self.ledger.statistics()
         if isinstance(question, AskMetrics):

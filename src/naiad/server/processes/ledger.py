@@ -22,7 +22,15 @@ class Ledger:
         self._left_metrics = Exposition()
 
     def note_statistics(self, slot: int, statistics: Sequence[VersionStatistics]) -> None:
-        """Take over what a process has counted."""
+        """Take over what a process has counted.
+
+        Counters start again when a model is loaded anew, and end when it is unloaded; then what the dead have counted
+        of it ends as well.
+        """
+        counts = {(row.name, row.version): _request_count(row) for row in statistics}
+        for row in self._statistics.get(slot, ()):
+            if counts.get((row.name, row.version), -1) < _request_count(row):
+                self._forget_model(row.name)
         self._statistics[slot] = statistics
 
     def note_metrics(self, slot: int, text: bytes) -> None:
@@ -36,8 +44,7 @@ class Ledger:
         if metrics is not None:
             self._left_metrics = exposition_sum.add([self._left_metrics, exposition_sum.cumulative(metrics)])
 
-    def forget_model(self, model: str) -> None:
-        """Drop what the dead have counted of a model that was loaded anew or unloaded: its counters start again."""
+    def _forget_model(self, model: str) -> None:
         self._left_statistics = [counts for counts in self._left_statistics if counts.name != model]
         self._left_metrics = exposition_sum.without_model(self._left_metrics, model)
 
@@ -52,3 +59,7 @@ class Ledger:
         """Return the sums of the series that a living process shows."""
         shown = exposition_sum.add([self._metrics[slot] for slot in sorted(self._metrics)])
         return exposition_sum.add_left(shown, self._left_metrics)
+
+
+def _request_count(row: VersionStatistics) -> int:
+    return row.success.count + row.fail.count

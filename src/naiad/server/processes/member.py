@@ -13,6 +13,8 @@ from naiad.core.errors import InferError, unsupported
 from naiad.core.model import ModelState
 from naiad.engine.loader import ModelLoader
 from naiad.frontend.access import AccessRule
+from naiad.frontend.grpc_compression import GrpcCompression
+from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute
@@ -29,6 +31,7 @@ from naiad.server.processes.handed_service import HandedService
 from naiad.server.processes.handover import Receiver
 from naiad.server.processes.member_engine import MemberEngine
 from naiad.server.processes.messages import (
+    AskIndex,
     Closed,
     ControlCall,
     Failed,
@@ -175,6 +178,7 @@ class Link:
     def serve(self) -> None:
         """Tell that connections may come, and take them."""
         self.has_loaded = True
+        self._sharing.connect()
         self._receiver.start()
         self._tell(Loaded())
 
@@ -186,9 +190,14 @@ class Link:
         self._services[self._ports.index(flag)] = service
         return service
 
-    def grpc_service(self, forwarding: HeaderForwarding | None) -> InferenceGrpcService:
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+    ) -> InferenceGrpcService:
         """Return the gRPC service that answers for all processes."""
-        return self._sharing.grpc_service(forwarding)
+        return self._sharing.grpc_service(forwarding, compression, repository)
 
     def share(self, router: Router, alone: Router) -> None:
         """Have the routes of `router` answer for all processes."""
@@ -238,6 +247,8 @@ class Link:
         if isinstance(question, messages.HttpCall | messages.GrpcCall):
             call: ControlCall = question
             return await self._sharing.carry_out(call)
+        if isinstance(question, AskIndex):
+            return await asyncio.to_thread(self._engine.answer, question)  # it reads the repository
         return self._engine.answer(question)  # type: ignore[arg-type]  # nothing else is asked
 
     def lost(self) -> None:

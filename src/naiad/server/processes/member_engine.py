@@ -1,7 +1,7 @@
 """The engine of a member: it answers for itself, or for all processes while it is told what they say."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
@@ -21,6 +21,8 @@ from naiad.telemetry.statistics import VersionStatistics
 class MemberEngine(Engine):
     """An engine whose knowledge about the server may come from all of its processes."""
 
+    ask_index: Callable[[], Sequence[IndexEntry]] | None = None
+    """Returns the repository index of all processes; blocks, and raises InferError. None before the server serves."""
     _said: tuple[Question, Answer] | None = None
 
     @contextlib.contextmanager
@@ -41,7 +43,7 @@ class MemberEngine(Engine):
         if isinstance(question, AskStatistics):
             return super().statistics()
         if isinstance(question, AskIndex):
-            return super().repository_index()
+            return super().survey_repository()
         return super().metrics_text()
 
     def _has_ready(self, question: IsModelReady) -> bool:
@@ -73,11 +75,11 @@ class MemberEngine(Engine):
         sums = {(row.name, row.version): row for row in self._said[1]}  # type: ignore[union-attr]  # as asked
         return [sums.get((row.name, row.version), row) for row in own]  # type: ignore[misc]  # as asked
 
-    def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the rows of the repository index; with `ready_only` those of ready versions."""
-        if self._said is None or not isinstance(self._said[0], AskIndex):
-            return super().repository_index(ready_only)
-        rows: Sequence[IndexEntry] = self._said[1]  # type: ignore[assignment]  # as asked
+    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the repository index of all processes; blocks, so not for the event loop. Raises InferError."""
+        if self.ask_index is None:
+            return super().survey_repository(ready_only)
+        rows = self.ask_index()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
     def metrics_text(self) -> bytes:

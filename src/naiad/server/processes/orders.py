@@ -16,12 +16,8 @@ _log = logging.getLogger(__name__)
 class Orders:
     """Has members carry out control calls; those about the same thing in the same order everywhere."""
 
-    def __init__(
-        self, serving: Callable[[], Sequence[MemberProcess]], on_model_change: Callable[[str], None]
-    ) -> None:
-        """`on_model_change` gets the name of a model that was loaded or unloaded."""
+    def __init__(self, serving: Callable[[], Sequence[MemberProcess]]) -> None:
         self._serving = serving
-        self._on_model_change = on_model_change
         self._journal: Journal[ControlCall] = Journal()
         self._locks: dict[ControlKey, tuple[asyncio.Lock, int]] = {}
         """With how many hold or wait for each."""
@@ -54,8 +50,6 @@ class Orders:
             self._journal.undo(order.key)
         else:
             self._journal.add(order.key, order.call)
-        if order.key[0] == "model":
-            self._on_model_change(order.key[1])
 
     async def _carry_out(self, member: MemberProcess, call: ControlCall) -> Outcome | None:
         try:

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.frontend import grpc_failure
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcCall, HttpExchange
+from naiad.frontend.grpc_compression import GrpcCompression
+from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute, respond_metrics
@@ -20,7 +23,7 @@ from naiad.server.processes.channel import ChannelError
 from naiad.server.processes.control_key import everywhere
 from naiad.server.processes.fresh import FreshAnswers
 from naiad.server.processes.member_engine import MemberEngine
-from naiad.server.processes.messages import Answer, AskMetrics, ControlCall, Outcome, Question
+from naiad.server.processes.messages import Answer, AskIndex, AskMetrics, ControlCall, Outcome, Question
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +53,23 @@ class Sharing:
         self._alone = alone
         router.intercept(self._intercept)
 
-    def grpc_service(self, forwarding: HeaderForwarding | None) -> InferenceGrpcService:
+    def connect(self) -> None:
+        """Have the engine ask all processes for the repository index; called on the loop."""
+        loop = asyncio.get_running_loop()
+
+        def ask() -> Sequence[IndexEntry]:
+            return asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop).result()  # type: ignore[return-value]
+
+        self.engine.ask_index = ask
+
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None = None,
+        compression: GrpcCompression | None = None,
+        repository: RepositoryCalls | None = None,
+    ) -> InferenceGrpcService:
         """Return the gRPC service that answers for all processes."""
-        self._grpc = SharedGrpcService(self, forwarding)
+        self._grpc = SharedGrpcService(self, forwarding, compression, repository)
         return self._grpc
 
     def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
@@ -173,8 +190,14 @@ class SharedMetricsRoute(MetricsRoute):
 class SharedGrpcService(InferenceGrpcService):
     """The gRPC service; inference is as fast as in a server of one process, for only control calls differ."""
 
-    def __init__(self, sharing: Sharing, forwarding: HeaderForwarding | None) -> None:
-        super().__init__(sharing.engine, forwarding)
+    def __init__(
+        self,
+        sharing: Sharing,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls | None,
+    ) -> None:
+        super().__init__(sharing.engine, forwarding, compression, repository)
         self._sharing = sharing
 
     def alone(self, call: GrpcCall, message: Buffer) -> None:

@@ -62,7 +62,7 @@ class Supervisor:
         self._ended: list[MemberProcess] = []
         """Before the server is open, and while it exits."""
         self._inquiry = Inquiry(self._serving, self._count)
-        self._orders = Orders(self._serving, self._inquiry.ledger.forget_model)
+        self._orders = Orders(self._serving)
         self._acceptors: dict[str, Acceptor] = {}
         self._stop = StopSignal(self._exit_now)
         self._news = asyncio.Event()

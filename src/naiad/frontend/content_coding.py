@@ -1,0 +1,211 @@
+"""Compressed bodies of inference over HTTP: Content-Encoding of requests, Accept-Encoding of their answers.
+
+Small bodies are coded on the loop, where that costs less than a change of threads; larger ones beside it. A body is
+never decompressed beyond the limit, so a small body that would become a huge one costs what the limit allows.
+"""
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Protocol
+
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.tensor import Buffer
+from naiad.frontend import rest_failure
+from naiad.frontend.exchange import HeaderFields, Headers, HttpExchange, written_fields
+from naiad.frontend.exchange_layer import ExchangeLayer
+from naiad.frontend.router import Action
+from naiad.frontend.side_threads import RunAside
+from naiad.wire.compression import (
+    MAX_INLINE_BYTES,
+    MAX_INLINE_PLAIN_BYTES,
+    WINDOW_BITS,
+    CorruptError,
+    TooLargeError,
+    accepted_coding,
+    compress,
+    decompress,
+)
+
+_log = logging.getLogger(__name__)
+
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+"""Default of --http-max-decompressed-size and --grpc-max-decompressed-size."""
+_MIN_ANSWER_BYTES = 256
+"""Smaller answers are sent as they are: compressed they would take longer, and as many packets."""
+_CONTENT_ENCODING = b"content-encoding"
+_ACCEPT_ENCODING = b"accept-encoding"
+_CACHED_ACCEPTS = 256
+
+
+class Models(Protocol):
+    """What is asked before a body is decompressed."""
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Raise InferError for an unknown model."""
+
+
+class ContentCodings:
+    """Stands before routes whose bodies may be compressed."""
+
+    def __init__(
+        self, run_aside: RunAside, models: Models, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+    ) -> None:
+        self._run_aside = run_aside
+        self._models = models
+        self._max_bytes = max_decompressed_bytes
+        self._accepted: dict[bytes, bytes | None] = {}
+
+    def around(self, action: Action) -> Action:
+        """Return `action` for exchanges whose body is plain and whose answer may be anything."""
+
+        def handle(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+            # hot: two look-ups for each request that is not compressed
+            headers = exchange.headers
+            if _ACCEPT_ENCODING in headers:
+                coding = self._answer_coding(headers[_ACCEPT_ENCODING])
+                if coding is not None:
+                    exchange = CompressedAnswer(exchange, coding, self._run_aside)
+            if _CONTENT_ENCODING in headers:
+                self._handle_compressed(exchange, arguments, action)
+            else:
+                action(exchange, arguments)
+
+        return handle
+
+    def _answer_coding(self, accept: bytes) -> bytes | None:
+        try:
+            return self._accepted[accept]
+        except KeyError:
+            pass
+        if len(self._accepted) >= _CACHED_ACCEPTS:
+            self._accepted.clear()
+        coding = self._accepted[accept] = accepted_coding(accept)
+        return coding
+
+    def _handle_compressed(self, exchange: HttpExchange, arguments: Mapping[str, str], action: Action) -> None:
+        bits = WINDOW_BITS.get(exchange.headers[_CONTENT_ENCODING].strip().lower(), 0)
+        if not bits or not self._is_known(arguments):
+            # Either plain, or the route says what is wrong with it.
+            action(exchange, arguments)
+            return
+        body = exchange.body
+        if len(body) <= MAX_INLINE_BYTES:
+            try:
+                plain = decompress(body, bits, min(MAX_INLINE_PLAIN_BYTES, self._max_bytes))
+            except TooLargeError:
+                pass  # for a piece of work on the loop; the other threads decide
+            except CorruptError as error:
+                self._refuse(exchange, arguments, error)
+                return
+            else:
+                action(_PlainExchange(exchange, plain), arguments)
+                return
+        waiting = _Waiting(exchange)
+        self._run_aside(
+            functools.partial(waiting.decompress, body, bits, self._max_bytes),
+            functools.partial(self._go_on, exchange, arguments, action),
+            functools.partial(self._refuse, exchange, arguments),
+        )
+
+    def _is_known(self, arguments: Mapping[str, str]) -> bool:
+        try:
+            self._models.is_decoupled(arguments["model"], arguments["version"])
+        except InferError:
+            return False
+        return True
+
+    def _go_on(
+        self, exchange: HttpExchange, arguments: Mapping[str, str], action: Action, plain: bytes | None
+    ) -> None:
+        if plain is None:
+            return  # the client has gone
+        exchange.on_disconnect = None
+        try:
+            action(_PlainExchange(exchange, plain), arguments)
+        except Exception:
+            _log.exception("the route of %s %s failed", exchange.method, exchange.path)
+            self._fail(exchange, arguments, internal("internal error; the log tells more"))
+
+    def _refuse(self, exchange: HttpExchange, arguments: Mapping[str, str], error: Exception) -> None:
+        if isinstance(error, TooLargeError):
+            refusal = invalid_argument(
+                f"the decompressed request body exceeds the limit of {self._max_bytes} bytes. Use "
+                "--http-max-decompressed-size to increase the limit, or send the body uncompressed."
+            )
+        elif isinstance(error, CorruptError):
+            coding = exchange.headers[_CONTENT_ENCODING].decode("latin-1")
+            refusal = invalid_argument(f"the request body is not what its Content-Encoding '{coding}' says: {error}")
+        else:
+            _log.error("decompressing a request body failed", exc_info=error)
+            refusal = internal("internal error; the log tells more")
+        self._fail(exchange, arguments, refusal)
+
+    def _fail(self, exchange: HttpExchange, arguments: Mapping[str, str], error: InferError) -> None:
+        rest_failure.respond(exchange, "", arguments["model"], arguments["version"], error)
+
+
+class _Waiting:
+    """A body that waits for a thread; without a client it is not worth its while."""
+
+    __slots__ = ("_is_gone",)
+
+    def __init__(self, exchange: HttpExchange) -> None:
+        self._is_gone = False
+        exchange.on_disconnect = self._leave
+
+    def _leave(self) -> None:
+        self._is_gone = True
+
+    def decompress(self, body: Buffer, bits: int, max_bytes: int) -> bytes | None:
+        """Return the plain body, None when nobody wants its answer any more."""
+        return None if self._is_gone else decompress(body, bits, max_bytes)
+
+
+class _PlainExchange(ExchangeLayer):
+    """An exchange whose body was decompressed; it looks as if it had come that way."""
+
+    __slots__ = ()
+
+    def __init__(self, exchange: HttpExchange, body: bytes) -> None:
+        ExchangeLayer.__init__(self, exchange)
+        self.body = body
+        fields = HeaderFields()
+        fields.update(exchange.headers)
+        del fields[_CONTENT_ENCODING]
+        fields.written = list(written_fields(exchange.headers))
+        self.headers = fields
+
+
+class CompressedAnswer(ExchangeLayer):
+    """An exchange whose complete answer is compressed. Triton: failures and streamed answers stay as they are."""
+
+    __slots__ = ("_coding", "_run_aside")
+
+    def __init__(self, exchange: HttpExchange, coding: bytes, run_aside: RunAside) -> None:
+        ExchangeLayer.__init__(self, exchange)
+        self._coding = coding
+        self._run_aside = run_aside
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body, compressed if that is worth it."""
+        size = sum(map(len, parts))
+        if status != HTTPStatus.OK or size < _MIN_ANSWER_BYTES:
+            self._exchange.respond(status, headers, parts)
+            return
+        headers = (*headers, (b"Content-Encoding", self._coding))
+        work = functools.partial(compress, parts, WINDOW_BITS[self._coding])
+        if size <= MAX_INLINE_BYTES:
+            self._exchange.respond(status, headers, (work(),))
+            return
+        # The request is done with: a client that goes away has nothing to cancel any more.
+        self._exchange.on_disconnect = None
+        self._run_aside(work, functools.partial(self._respond, status, headers), self._failed)
+
+    def _respond(self, status: int, headers: Headers, body: bytes) -> None:
+        self._exchange.respond(status, headers, (body,))
+
+    def _failed(self, error: Exception) -> None:
+        _log.error("compressing an answer failed", exc_info=error)
+        rest_failure.respond(self._exchange, "", "", "", internal("internal error; the log tells more"))

@@ -1,0 +1,313 @@
+"""Commands to load and unload models while the server runs (control mode EXPLICIT), and their refusal (NONE).
+
+Everything here blocks and is called from threads of control, never on the event loop. Of the commands that concern
+the same models one waits for the other. The state of a model is what the catalog's life cycle says; what is kept here
+is why a model is loaded and from what.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic
+
+from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.model import IndexEntry
+from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
+from naiad.repository.claims import Claims
+from naiad.repository.fingerprint import fingerprint
+from naiad.repository.lifecycle import V
+from naiad.repository.override import BroughtFiles, Override, read_override, with_config
+
+_log = logging.getLogger(__name__)
+
+FINISH_TIMEOUT_S = 600.0
+"""How long requests of a version that was replaced or unloaded may take to finish."""
+_START_THREADS = 8
+
+
+class NoControl(Generic[V]):
+    """Mode NONE: everything is loaded at start, and commands are refused."""
+
+    def __init__(self, catalog: Catalog[V]) -> None:
+        self._catalog = catalog
+
+    def load_at_start(self) -> bool:
+        """Load every model; whether all of them are ready. Raises InferError when a repository cannot be read."""
+        return self._catalog.load_all()
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return a row per model version, as the life cycle knows it."""
+        return self._catalog.index(ready_only)
+
+    def is_ready(self) -> bool:
+        """Tell whether the readiness rule is met."""
+        return self._catalog.is_ready()
+
+    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the index with the models that the stores have and that were never loaded. Raises InferError."""
+        rows = list(self._catalog.index(ready_only))
+        if not ready_only:
+            known = {row.name for row in rows}
+            rows += [IndexEntry(name) for name in self._catalog.list_names() if name not in known]
+            rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
+        return rows
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Refuse. Raises InferError(UNAVAILABLE)."""
+        raise _not_allowed()
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Refuse. Raises InferError(UNAVAILABLE)."""
+        raise _not_allowed()
+
+    def abandon(self) -> None:
+        """Give up loading: what is being loaded finishes, what waits is not begun."""
+        self._catalog.abandon()
+
+    def unload_all(self, timeout_s: float) -> bool:
+        """Unload everything; whether every accepted request finished within `timeout_s`."""
+        return self._catalog.unload_all(timeout_s)
+
+
+@dataclass(slots=True)
+class _Record(Generic[V]):
+    """Why a model is loaded, and from what."""
+
+    fingerprint: bytes
+    members: frozenset[str]
+    is_explicit: bool = False
+    """A command named it; otherwise an ensemble needs it."""
+    is_overridden: bool = False
+    files: BroughtFiles | None = None
+    retirement: threading.Thread | None = None
+    """Stops what the last load replaced."""
+
+
+@dataclass(slots=True)
+class _Order:
+    """What one load command is about: the model, and the members that it needs."""
+
+    name: str
+    override: Override | None
+    files: BroughtFiles | None = None
+    plans: dict[str, ModelPlan] = field(default_factory=dict)
+    fingerprints: dict[str, bytes] = field(default_factory=dict)
+
+
+class ExplicitControl(NoControl[V]):
+    """Mode EXPLICIT: what is loaded at start is named, and commands do the rest."""
+
+    def __init__(self, catalog: Catalog[V], settle: Callable[[], object], at_start: Sequence[str] = ()) -> None:
+        """`settle` waits until nobody on the event loop can still be about to use what was replaced."""
+        super().__init__(catalog)
+        self._settle = settle
+        self._at_start = at_start
+        self._claims = Claims()
+        self._records: dict[str, _Record[V]] = {}
+        """A record is changed only by who has claimed its name."""
+        self._is_stopping = False
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def load_at_start(self) -> bool:
+        """Load the models named at start, `*` for all; whether all of them are ready. Raises InferError."""
+        names = self._catalog.list_names() if "*" in self._at_start else list(dict.fromkeys(self._at_start))
+        if not names:
+            return True
+        with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
+            return all(list(pool.map(self._load_named, names)))
+
+    def _load_named(self, name: str) -> bool:
+        try:
+            self.load_model(name, {})
+        except InferError:
+            return False  # what went wrong is in the log
+        return True
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load a model, or load it anew if its files or its configuration have changed.
+
+        What is served goes on until the new versions are in place, and for good when they fail. Members of an
+        ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
+        loading fails.
+        """
+        order = _Order(name, read_override(name, parameters))
+        try:
+            self._make_plans(order)
+            with self._claims.hold(order.plans):
+                if self._is_stopping:
+                    raise unavailable("Server not ready")
+                self._load(order)
+        finally:
+            if order.files is not None:
+                order.files.remove()
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Unload a model, return when its requests have finished and what it held is free.
+
+        With `unload_dependents` the members of an ensemble go as well, unless a command has loaded them or another
+        ensemble needs them. Triton: a model that is not there is as good as unloaded.
+        """
+        names = [name]
+        if parameters.get("unload_dependents"):
+            names += self._members_to_unload(name)
+        with self._claims.hold(names):
+            for each in names:
+                self._unload(each)
+
+    def abandon(self) -> None:
+        """Take no more commands; what is being loaded finishes."""
+        self._is_stopping = True
+        super().abandon()
+
+    def unload_all(self, timeout_s: float) -> bool:
+        """Unload everything; whether all work and every accepted request finished within `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        self.abandon()
+        in_time = self._claims.wait_idle(timeout_s)
+        in_time = self._catalog.unload_all(max(0.0, deadline_s - time.monotonic())) and in_time
+        for record in list(self._records.values()):
+            if record.retirement is not None:
+                record.retirement.join(max(0.0, deadline_s - time.monotonic()))
+                in_time = in_time and not record.retirement.is_alive()
+            if record.files is not None:
+                record.files.remove()
+        return in_time
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def _make_plans(self, order: _Order) -> None:
+        """Find out what is to be loaded. Raises InferError(INTERNAL), as Triton, whatever is wrong with it."""
+        try:
+            self._plan(order, order.name, order.override)
+        except Exception as error:
+            reason = reason_of(error)
+            _log.error("Poll failed for model '%s': %s", order.name, reason)
+            raise internal(f"failed to load '{order.name}', failed to poll from model repository: {reason}") from None
+        waiting = list(member_names(order.plans[order.name].config))
+        while waiting:
+            member = waiting.pop()
+            if member in order.plans:
+                continue
+            try:
+                self._plan(order, member, None)
+            except Exception as error:
+                # The ensemble's own failure follows from it, unless what is served is still good.
+                _log.error("Poll failed for model '%s': %s", member, reason_of(error))
+            else:
+                waiting += member_names(order.plans[member].config)
+
+    def _plan(self, order: _Order, name: str, override: Override | None) -> None:
+        if override is not None and override.files:
+            order.files = BroughtFiles(name, override.files)
+            order.fingerprints[name] = b""
+            entry = order.files.entry(override.config)
+        else:
+            entry = self._catalog.find(name)
+            order.fingerprints[name] = fingerprint(entry)
+            if override is not None:
+                entry = with_config(entry, override)
+        order.plans[name] = self._catalog.plan(entry)
+
+    def _load(self, order: _Order) -> None:
+        failure: InferError | None = None
+        for group in by_dependency(list(order.plans.values())):
+            for plan in group:
+                if self._is_current(order, plan.entry.name):
+                    continue
+                try:
+                    self._load_one(order, plan)
+                except InferError as error:
+                    if plan.entry.name == order.name:
+                        failure = error
+        if failure is not None:
+            raise failure
+        self._records[order.name].is_explicit = True
+
+    def _is_current(self, order: _Order, name: str) -> bool:
+        """Tell whether what is served of a model is what a load would bring."""
+        record = self._records.get(name)
+        if record is None or not self._catalog.is_served(name):
+            return False
+        if name != order.name and record.is_overridden:
+            return True  # a command wanted it so; an ensemble that needs it does not undo that
+        overrides = name == order.name and order.override is not None
+        return not (overrides or record.is_overridden) and record.fingerprint == order.fingerprints[name]
+
+    def _load_one(self, order: _Order, plan: ModelPlan) -> None:
+        name = plan.entry.name
+        previous = self._records.get(name)
+        if previous is not None and previous.retirement is not None:
+            # At most one old set of versions of a model is about, however often it is loaded.
+            previous.retirement.join()
+        replaced = self._catalog.load(plan)
+        is_requested = name == order.name
+        record = self._records[name] = _Record(
+            order.fingerprints[name],
+            frozenset(member_names(plan.config)),
+            is_explicit=previous is not None and previous.is_explicit,
+            is_overridden=is_requested and order.override is not None,
+        )
+        if is_requested:
+            record.files, order.files = order.files, None
+        record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
+
+    def _retire(self, name: str, replaced: Sequence[V], files: BroughtFiles | None) -> threading.Thread | None:
+        """Have versions finish their requests and go, while those that replace them serve."""
+        if not replaced:
+            if files is not None:
+                files.remove()
+            return None
+
+        def stop() -> None:
+            self._settle()
+            for version in replaced:
+                stop_version(version, FINISH_TIMEOUT_S)
+            if files is not None:
+                files.remove()
+            _log.info("released the versions of '%s' that were replaced", name)
+
+        thread = threading.Thread(target=stop, name=f"retire-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    # --- unloading --------------------------------------------------------------------------------------------------
+
+    def _unload(self, name: str) -> None:
+        self._catalog.unload(name, self._settle, FINISH_TIMEOUT_S)
+        record = self._records.pop(name, None)
+        if record is None:
+            return
+        if record.retirement is not None:
+            record.retirement.join()
+        if record.files is not None:
+            record.files.remove()
+
+    def _members_to_unload(self, name: str) -> list[str]:
+        """Return the members of an ensemble that nothing but it has loaded, those of its members included."""
+        found: list[str] = []
+        going = {name}
+        waiting = sorted(self._members(name))
+        while waiting:
+            member = waiting.pop(0)
+            record = self._records.get(member)
+            if record is None or record.is_explicit or member in going:
+                continue
+            if any(member in other.members for key, other in list(self._records.items()) if key not in going):
+                continue
+            going.add(member)
+            found.append(member)
+            waiting += sorted(record.members)
+        return found
+
+    def _members(self, name: str) -> frozenset[str]:
+        record = self._records.get(name)
+        return frozenset() if record is None else record.members
+
+
+def _not_allowed() -> InferError:
+    # Triton: the same text in mode NONE.
+    return unavailable("explicit model load / unload is not allowed if polling is enabled")

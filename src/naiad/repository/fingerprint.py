@@ -1,0 +1,47 @@
+"""Fingerprints of models on disk: whether a load would find anything new."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from naiad.repository.store import ModelEntry
+
+
+def fingerprint(entry: ModelEntry) -> bytes:
+    """Return what is the same as long as no file of the model was added, removed, replaced or written to.
+
+    Looks at names, sizes and times, not into files. Symbolic links are followed: deployments switch them.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(_files(entry)):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # a dangling link, or gone meanwhile: the next fingerprint differs
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0".encode(errors="replace"))
+    return digest.digest()
+
+
+def _files(entry: ModelEntry) -> Iterator[str]:
+    if entry.preset.default_model_filename:
+        # A bare file: whatever else lies in its directory is no part of the model.
+        yield str(entry.model_dir / entry.preset.default_model_filename)
+    else:
+        yield from _walk(entry.model_dir, set())
+
+
+def _walk(directory: Path, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """Yield files and directories below one; `seen` ends circles of links."""
+    try:
+        status = directory.stat()
+        children = list(os.scandir(directory))
+    except OSError:
+        return
+    if (status.st_dev, status.st_ino) in seen:
+        return
+    seen.add((status.st_dev, status.st_ino))
+    for child in children:
+        yield child.path
+        if child.is_dir():
+            yield from _walk(Path(child.path), seen)

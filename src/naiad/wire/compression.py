@@ -1,0 +1,92 @@
+"""gzip and zlib ("deflate") of bodies and messages: bounded decompression, compression, and what a peer accepts."""
+
+import zlib
+from collections.abc import Iterable, Mapping
+
+from naiad.wire.http2_stream import Payload
+
+WINDOW_BITS: Mapping[bytes, int] = {
+    b"gzip": zlib.MAX_WBITS | 16,
+    b"x-gzip": zlib.MAX_WBITS | 16,  # RFC 9110 8.4.1.3: the same as gzip
+    b"deflate": zlib.MAX_WBITS,  # RFC 9110 8.4.1.2: a zlib stream, not a bare one
+}
+"""Coding to zlib's window bits."""
+MAX_INLINE_BYTES = 16 * 1024
+"""Data up to this size takes less than a millisecond to compress, and may be on an event loop."""
+MAX_INLINE_PLAIN_BYTES = 64 * 1024
+"""The same for what comes out of decompression."""
+FASTEST_LEVEL = 1
+_OFFERED = (b"gzip", b"deflate")
+"""What answers are coded with, the preferred first."""
+_MAX_ACCEPT_BYTES = 1024
+
+
+class CorruptError(Exception):
+    """Compressed data that is none, is cut short, or goes on after its end."""
+
+
+class TooLargeError(Exception):
+    """Compressed data of which more comes out than is allowed."""
+
+
+def decompress(data: Payload, bits: int, max_bytes: int) -> bytes:
+    """Return at most `max_bytes` of decompressed data; no more than that is ever produced.
+
+    Raises TooLargeError when there is more, CorruptError when the data is damaged, cut short or longer than its end.
+    """
+    engine = zlib.decompressobj(bits)
+    try:
+        plain = engine.decompress(data, max_bytes)
+        if not engine.eof and engine.decompress(engine.unconsumed_tail, 1):
+            raise TooLargeError
+    except zlib.error as error:
+        raise CorruptError(str(error)) from None
+    if not engine.eof:
+        raise CorruptError("the data is incomplete")
+    if engine.unused_data:
+        # Also what gzip calls further members: each could be empty, and a body be millions of them.
+        raise CorruptError(f"{len(engine.unused_data)} bytes follow the end of the compressed data")
+    return plain
+
+
+def compress(parts: Iterable[Payload], bits: int, level: int = FASTEST_LEVEL) -> bytes:
+    """Return the parts as one compressed piece."""
+    engine = zlib.compressobj(level, zlib.DEFLATED, bits)
+    pieces = [engine.compress(part) for part in parts]
+    pieces.append(engine.flush())
+    return b"".join(pieces)
+
+
+def accepted_coding(accept: bytes) -> bytes | None:
+    """Return the coding for an answer by the Accept-Encoding of its request (RFC 9110 12.5.3); None for identity.
+
+    The highest q-value wins, gzip on equal terms. What is malformed counts as not accepted.
+    """
+    weights = _weights(accept)
+    rest = weights.get(b"*", 0.0)
+    offers = {coding: weights.get(coding, rest) for coding in _OFFERED}
+    best = max(offers, key=offers.__getitem__)
+    # Identity is acceptable without being named, and then as good as nothing else is.
+    return best if offers[best] > 0 and offers[best] >= weights.get(b"identity", 0.0) else None
+
+
+def _weights(accept: bytes) -> dict[bytes, float]:
+    weights: dict[bytes, float] = {}
+    for entry in accept[:_MAX_ACCEPT_BYTES].lower().split(b","):
+        name, _, parameters = entry.partition(b";")
+        coding = name.strip()
+        weights[b"gzip" if coding == b"x-gzip" else coding] = _weight(parameters.strip())
+    return weights
+
+
+def _weight(parameters: bytes) -> float:
+    if not parameters:
+        return 1.0
+    name, _, text = parameters.partition(b"=")
+    if name.strip() != b"q":
+        return 0.0
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if 0.0 <= weight <= 1.0 else 0.0

@@ -1,0 +1,232 @@
+import gzip
+import logging
+import random
+import zlib
+
+import orjson
+import pytest
+
+from naiad.core.errors import not_found
+from naiad.frontend.content_coding import ContentCodings
+from naiad.frontend.exchange import HeaderFields, written_fields
+from naiad.frontend.side_threads import run_here
+
+LARGE = random.Random(1).randbytes(200_000)
+PLACE = {"model": "m", "version": ""}
+
+
+class Models:
+    def is_decoupled(self, name, version=""):
+        if name != "m":
+            raise not_found(f"unknown model {name}")
+        return False
+
+
+class Exchange:
+    method, path, arrival_ns = "POST", "/v2/models/m/infer", 5
+    on_disconnect = on_congestion = None
+
+    def __init__(self, body=b"", **headers):
+        self.body = body
+        self.headers = HeaderFields()
+        for name, value in headers.items():
+            self.headers[name.replace("_", "-").encode()] = value
+            self.headers.written.append((name.encode(), value))
+        self.answers = []
+        self.streamed = []
+
+    def respond(self, status, headers, parts):
+        self.on_disconnect = None
+        self.answers.append((status, dict(headers), b"".join(parts)))
+
+    def start_stream(self, status, headers):
+        self.streamed.append((status, dict(headers)))
+
+    def send(self, parts):
+        self.streamed.append(b"".join(parts))
+
+    def end(self):
+        self.streamed.append("end")
+
+
+class Aside:
+    """Keeps the work until the test says that a thread does it."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def __call__(self, *work):
+        self.waiting.append(work)
+
+    def go(self):
+        run_here(*self.waiting.pop(0))
+
+
+class Route:
+    def __init__(self, *answer):
+        self.answer = answer or (200, (), (b"answer",))
+        self.seen = []
+
+    def __call__(self, exchange, arguments):
+        self.seen.append(exchange)
+        assert arguments is PLACE or arguments["model"] == "nothing"
+        exchange.respond(*self.answer)
+
+
+@pytest.fixture
+def aside():
+    return Aside()
+
+
+@pytest.fixture
+def logged(caplog):
+    caplog.set_level(logging.WARNING, "naiad")
+    return caplog
+
+
+def handle(exchange, route, aside, limit=10**6, place=PLACE):
+    ContentCodings(aside, Models(), limit).around(route)(exchange, place)
+    return exchange
+
+
+@pytest.mark.parametrize("coding", [b"identity", b"br", b"", b"gzip, gzip"])
+def test_other_codings_are_the_routes_business(aside, coding):
+    exchange, route = Exchange(b"body", content_encoding=coding), Route()
+    handle(exchange, route, aside)
+    assert route.seen == [exchange]
+
+
+@pytest.mark.parametrize(("coding", "pack"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
+def test_small_body_is_plain_at_once(aside, coding, pack):
+    route = Route()
+    exchange = handle(Exchange(pack(b"body"), content_encoding=coding, x_more=b"1"), route, aside)
+    (seen,) = route.seen
+    assert seen.body == b"body"
+    assert (seen.method, seen.path, seen.arrival_ns) == ("POST", "/v2/models/m/infer", 5)
+    assert seen.headers == {b"x-more": b"1"}
+    assert (b"x_more", b"1") in written_fields(seen.headers)
+    assert exchange.answers == [(200, {}, b"answer")]
+    assert aside.waiting == []
+
+
+@pytest.mark.parametrize("plain", [LARGE, bytes(100_000)])
+def test_large_body_is_decompressed_aside(aside, plain):
+    route = Route()
+    exchange = handle(Exchange(gzip.compress(plain), content_encoding=b"GZip"), route, aside)
+    assert route.seen == []
+    aside.go()
+    assert [seen.body for seen in route.seen] == [plain]
+    assert exchange.answers[0][2] == b"answer"
+
+
+@pytest.mark.parametrize("limit", [1000, 150_000])
+def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
+    route = Route()
+    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside, limit)
+    aside.go()
+    ((status, headers, body),) = exchange.answers
+    assert status == 400
+    assert f"exceeds the limit of {limit} bytes. Use --http-max-decompressed-size" in orjson.loads(body)["error"]
+    assert headers[b"triton-request-id"].decode() in logged.text
+    assert route.seen == []
+
+
+@pytest.mark.parametrize("body", [b"no gzip", gzip.compress(LARGE)[:-1]])
+def test_damaged_body_is_refused(aside, logged, body):
+    exchange = handle(Exchange(body, content_encoding=b"gzip"), Route(), aside)
+    for _ in aside.waiting:
+        aside.go()
+    ((status, _, answer),) = exchange.answers
+    assert status == 400
+    assert "is not what its Content-Encoding 'gzip' says: " in orjson.loads(answer)["error"]
+
+
+def test_body_for_an_unknown_model_is_not_decompressed(aside):
+    exchange, route = Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), Route()
+    handle(exchange, route, aside, place={"model": "nothing", "version": ""})
+    assert route.seen == [exchange]
+    assert aside.waiting == []
+
+
+def test_nothing_is_done_for_a_client_that_has_gone(aside):
+    route = Route()
+    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
+    exchange.on_disconnect()
+    aside.go()
+    assert route.seen == []
+
+
+def test_defect_of_the_route_costs_one_answer(aside, logged):
+    def broken(exchange, arguments):
+        raise ZeroDivisionError
+
+    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), broken, aside)
+    aside.go()
+    assert exchange.answers[0][0] == 500
+    assert "ZeroDivisionError" in logged.text
+
+
+ANSWER = b'{"data":[1.0]}' * 100
+
+
+@pytest.mark.parametrize(
+    ("accept", "coding", "unpack"), [(b"gzip", b"gzip", gzip.decompress), (b"deflate", b"deflate", zlib.decompress)]
+)
+def test_answer_is_compressed_when_asked(aside, accept, coding, unpack):
+    route = Route(200, ((b"X", b"1"),), (ANSWER[:5], memoryview(ANSWER[5:])))
+    exchange = handle(Exchange(accept_encoding=accept), route, aside)
+    ((status, headers, body),) = exchange.answers
+    assert (status, headers) == (200, {b"X": b"1", b"Content-Encoding": coding})
+    assert len(body) < len(ANSWER)
+    assert unpack(body) == ANSWER
+
+
+def test_large_answer_is_compressed_aside_and_has_nothing_left_to_cancel(aside):
+    exchange = Exchange(accept_encoding=b"gzip")
+    exchange.on_disconnect = pytest.fail
+    handle(exchange, Route(200, (), (LARGE,)), aside)
+    assert exchange.answers == []
+    assert exchange.on_disconnect is None
+    aside.go()
+    assert gzip.decompress(exchange.answers[0][2]) == LARGE
+
+
+@pytest.mark.parametrize("answer", [(200, (), (b"small",)), (400, (), (ANSWER,))])
+def test_small_answers_and_failures_stay_as_they_are(aside, answer):
+    exchange = handle(Exchange(accept_encoding=b"gzip"), Route(*answer), aside)
+    assert exchange.answers == [(answer[0], {}, answer[2][0])]
+
+
+@pytest.mark.parametrize("accept", [b"br", b"identity", b"gzip;q=0"])
+def test_answer_stays_as_it_is_when_nothing_fits(aside, accept):
+    exchange, route = Exchange(accept_encoding=accept), Route(200, (), (ANSWER,))
+    handle(exchange, route, aside)
+    assert route.seen == [exchange]
+
+
+def test_streamed_answer_stays_as_it_is(aside):
+    def stream(exchange, arguments):
+        exchange.on_congestion = print
+        exchange.start_stream(200, ())
+        exchange.send((ANSWER,))
+        exchange.end()
+
+    exchange = handle(Exchange(accept_encoding=b"gzip"), stream, aside)
+    assert exchange.streamed == [(200, {}), ANSWER, "end"]
+    assert exchange.on_congestion is print
+
+
+def test_what_fails_aside_is_answered(aside, logged):
+    exchange = handle(Exchange(accept_encoding=b"gzip"), Route(200, (), (LARGE, None)[:1]), aside)
+    _, _, failed = aside.waiting.pop()
+    failed(MemoryError("no memory"))
+    assert exchange.answers[0][0] == 500
+    assert "no memory" in logged.text
+
+
+def test_many_accept_fields_are_not_kept_for_ever(aside):
+    codings = ContentCodings(aside, Models())
+    handle = codings.around(Route())
+    for number in range(1000):
+        handle(Exchange(accept_encoding=b"gzip;q=0.%d" % number), PLACE)
+    assert len(codings._accepted) <= 256

@@ -1,0 +1,261 @@
+"""Compressed messages of gRPC: requests that are decompressed beside the loop, answers that are compressed."""
+
+import gzip
+import logging
+import random
+import zlib
+
+import pytest
+
+from naiad.frontend.grpc_compression import GrpcCompression
+from naiad.frontend.side_threads import run_here
+from naiad.wire.limits import Http2Limits
+from support.http2_conversation import ECHO, STREAM, Conversation
+from support.raw_http2 import DATA, END_STREAM, RST_STREAM, frame, grpc_message
+
+LARGE = random.Random(1).randbytes(60_000)
+ZEROS = bytes(500_000)
+GZIP = ("grpc-encoding", "gzip")
+
+
+class Service:
+    """Keeps calls and messages; holds a stream when it is told to."""
+
+    def __init__(self):
+        self.calls = []
+        self.messages = []
+        self.ended = 0
+        self.holds = False
+
+    def unary(self, call, message):
+        self.calls.append(call)
+        self.messages.append(bytes(message))
+
+    def is_streaming(self, path):
+        return path == STREAM
+
+    def stream_message(self, call, message):
+        self.unary(call, message)
+        if self.holds:
+            call.hold()
+
+    def stream_half_closed(self, call):
+        self.ended += 1
+
+    def stream_writable(self, call):
+        pass
+
+
+class Aside:
+    def __init__(self):
+        self.waiting = []
+
+    def __call__(self, *work):
+        self.waiting.append(work)
+
+    def go(self):
+        run_here(*self.waiting.pop(0))
+
+
+class Scene:
+    def __init__(self, **limits):
+        self.service = Service()
+        self.aside = Aside()
+        self.talk = Conversation(limits=Http2Limits(**limits), service=self.service, run_aside=self.aside)
+
+    def send(self, path, *messages, end=True, more=()):
+        body = b"".join(grpc_message(data, flag=flag) for flag, data in messages)
+        self.talk.send(self.talk.headers(1, path, GZIP, *more))
+        pieces = [body[i : i + 16_000] for i in range(0, len(body), 16_000)] or [b""]
+        for piece in pieces:
+            is_last = end and piece is pieces[-1]
+            self.talk.send(frame(DATA, END_STREAM if is_last else 0, 1, piece))
+
+    def status(self):
+        fields = self.talk.fields(self.talk.frames())
+        return fields.get("grpc-status"), fields.get("grpc-message", "")
+
+
+@pytest.fixture
+def scene():
+    return Scene()
+
+
+def test_small_message_is_plain_at_once(scene):
+    scene.send(ECHO, (1, gzip.compress(b"small")))
+    assert scene.service.messages == [b"small"]
+    assert scene.aside.waiting == []
+
+
+@pytest.mark.parametrize("plain", [LARGE, ZEROS])
+def test_large_message_of_a_unary_call_is_decompressed_aside(scene, plain):
+    scene.send(ECHO, (1, gzip.compress(plain)))
+    assert scene.service.messages == []
+    scene.aside.go()
+    assert scene.service.messages == [plain]
+    scene.service.calls[0].respond([b"done"])
+    assert scene.talk.body(scene.talk.frames()) == grpc_message(b"done")
+
+
+@pytest.mark.parametrize(
+    ("limit", "aside_count"),
+    [(1000, 0), (100_000, 1)],
+)
+def test_bomb_is_refused(limit, aside_count):
+    scene = Scene(decompressed_bytes=limit)
+    scene.send(ECHO, (1, gzip.compress(ZEROS)))
+    assert len(scene.aside.waiting) == aside_count
+    for _ in range(aside_count):
+        scene.aside.go()
+    status, text = scene.status()
+    assert status == "8"
+    assert f"exceeds the limit of {limit} bytes when it is decompressed" in text
+    assert scene.service.messages == []
+
+
+@pytest.mark.parametrize("data", [b"no gzip", LARGE])
+def test_damaged_message_is_refused(scene, data):
+    scene.send(ECHO, (1, data))
+    for _ in scene.aside.waiting:
+        scene.aside.go()
+    assert scene.status()[0] == "13"
+
+
+def test_messages_of_a_stream_keep_their_order(scene):
+    messages = [LARGE, b"a", ZEROS, b"b"]
+    scene.send(STREAM, *((1, gzip.compress(message)) for message in messages))
+    assert scene.service.messages == []
+    scene.aside.go()
+    assert scene.service.messages == messages[:2]
+    assert scene.service.ended == 0
+    scene.aside.go()
+    assert scene.service.messages == messages
+    assert scene.service.ended == 1
+
+
+def test_plain_messages_wait_for_a_compressed_one_before_them(scene):
+    scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"), end=False)
+    assert scene.service.messages == [b"first"]
+    scene.aside.go()
+    assert scene.service.messages == [b"first", LARGE, b"last"]
+
+
+def test_stream_that_its_service_holds_meanwhile_stays_held(scene):
+    scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"))
+    (call,) = scene.service.calls
+    call.hold()
+    scene.aside.go()
+    assert scene.service.messages == [b"first"]
+    call.release()
+    assert scene.service.messages == [b"first", LARGE, b"last"]
+    assert scene.service.ended == 1
+
+
+def test_service_that_releases_a_stream_meanwhile_does_not_change_the_order(scene):
+    scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"))
+    (call,) = scene.service.calls
+    call.hold()
+    call.release()
+    assert scene.service.messages == [b"first"]
+    scene.aside.go()
+    assert scene.service.messages == [b"first", LARGE, b"last"]
+
+
+def test_service_may_hold_at_the_message_itself(scene):
+    scene.service.holds = True
+    scene.send(STREAM, (1, gzip.compress(LARGE)), (0, b"last"))
+    scene.aside.go()
+    assert scene.service.messages == [LARGE]
+    scene.service.calls[0].release()
+    assert scene.service.messages == [LARGE, b"last"]
+
+
+def test_bad_message_of_a_stream_ends_it(scene):
+    scene.send(STREAM, (1, gzip.compress(LARGE)[:-1]), (0, b"last"))
+    scene.aside.go()
+    assert scene.status()[0] == "13"
+    assert scene.service.messages == []
+
+
+@pytest.mark.parametrize("path", [ECHO, STREAM])
+def test_call_that_is_cancelled_meanwhile_is_dropped(scene, path):
+    scene.send(path, (1, gzip.compress(LARGE)))
+    scene.talk.send(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    scene.aside.go()
+    assert scene.service.messages == []
+
+
+def test_defect_costs_one_call(scene, caplog):
+    scene.send(ECHO, (1, gzip.compress(LARGE)))
+    _, _, failed = scene.aside.waiting.pop()
+    with caplog.at_level(logging.ERROR, "naiad"):
+        failed(MemoryError("no memory"))
+    assert scene.status()[0] == "13"
+    assert "no memory" in caplog.text
+
+
+def test_without_other_threads_it_is_done_here():
+    service = Service()
+    talk = Conversation(service=service)
+    talk.send(talk.headers(1, STREAM, GZIP))
+    body = b"".join(grpc_message(gzip.compress(m), flag=1) for m in (LARGE[:30_000], b"a", ZEROS, b"b"))
+    for i in range(0, len(body), 16_000):
+        talk.send(frame(DATA, 0, 1, body[i : i + 16_000]))
+    talk.send(frame(DATA, END_STREAM, 1, b""))
+    assert service.messages == [LARGE[:30_000], b"a", ZEROS, b"b"]
+    assert service.ended == 1
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def answered(scene, accept, parts, level=1):
+    more = () if accept is None else (("grpc-accept-encoding", accept),)
+    scene.send(ECHO, (0, b"ask"), more=more)
+    GrpcCompression(level, scene.aside).respond(scene.service.calls[0], parts)
+    for _ in scene.aside.waiting:
+        scene.aside.go()
+    frames = scene.talk.frames()
+    return scene.talk.fields(frames), scene.talk.body(frames)
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding", "unpack"),
+    [
+        ("identity, deflate, gzip", "gzip", gzip.decompress),
+        ("gzip", "gzip", gzip.decompress),
+        ("identity,deflate", "deflate", zlib.decompress),
+    ],
+)
+@pytest.mark.parametrize("plain", [LARGE, b"ab" * 500])
+def test_answer_is_compressed_if_its_client_accepts_that(scene, accept, encoding, unpack, plain):
+    fields, body = answered(scene, accept, [plain[:7], memoryview(plain[7:])])
+    assert fields["grpc-encoding"] == encoding
+    assert fields["grpc-status"] == "0"
+    assert body[0] == 1
+    assert int.from_bytes(body[1:5], "big") == len(body) - 5
+    assert unpack(body[5:]) == plain
+
+
+@pytest.mark.parametrize(("accept", "plain"), [(None, LARGE), ("identity", LARGE), ("gzip", b"small")])
+def test_other_answers_stay_as_they_are(scene, accept, plain):
+    fields, body = answered(scene, accept, [plain])
+    assert "grpc-encoding" not in fields
+    assert body == grpc_message(plain)
+
+
+def test_answer_for_a_client_that_has_gone_is_dropped(scene):
+    scene.send(ECHO, (0, b"ask"), more=(("grpc-accept-encoding", "gzip"),))
+    GrpcCompression(1, scene.aside).respond(scene.service.calls[0], [LARGE])
+    scene.talk.send(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    scene.aside.go()
+    assert scene.talk.frames() == []
+
+
+def test_answer_that_cannot_be_compressed_is_a_failure(scene, caplog):
+    scene.send(ECHO, (0, b"ask"), more=(("grpc-accept-encoding", "gzip"),))
+    GrpcCompression(1, scene.aside).respond(scene.service.calls[0], [LARGE])
+    _, _, failed = scene.aside.waiting.pop()
+    with caplog.at_level(logging.ERROR, "naiad"):
+        failed(MemoryError("no memory"))
+    assert scene.status()[0] == "13"

@@ -1,0 +1,44 @@
+import threading
+
+from naiad.repository.claims import Claims
+
+
+def test_others_wait_for_a_name_and_go_on_beside_it():
+    claims = Claims()
+    order: list[str] = []
+    begun = threading.Event()
+    let_go = threading.Event()
+
+    def work(names: set[str], mark: str) -> None:
+        with claims.hold(names):
+            order.append(mark)
+
+    def hold() -> None:
+        with claims.hold({"a", "b"}):
+            begun.set()
+            let_go.wait(10)
+            order.append("first")
+
+    first = threading.Thread(target=hold)
+    first.start()
+    begun.wait(10)
+    second = threading.Thread(target=work, args=({"b", "c"}, "second"))
+    second.start()
+    work({"c", "d"}, "beside")
+    assert not claims.wait_idle(0.0)
+    let_go.set()
+    first.join(10)
+    second.join(10)
+    assert order == ["beside", "first", "second"]
+    assert claims.wait_idle(0.0)
+
+
+def test_failure_gives_the_names_back():
+    claims = Claims()
+    try:
+        with claims.hold({"a"}):
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert claims.wait_idle(0.0)
+    with claims.hold({"a"}):
+        assert not claims.wait_idle(0.0)

@@ -1,0 +1,438 @@
+"""Commands to load and unload, with a loader that only says what it was asked."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import ErrorCode, InferError, invalid_argument
+from naiad.core.model import ModelState
+from naiad.repository.catalog import Catalog, ModelPlan
+from naiad.repository.control import ExplicitControl, NoControl
+from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.store import LocalStore, ModelEntry
+
+
+class Version:
+    def __init__(self, name: str, number: int, config: ModelConfig) -> None:
+        self.name, self.number, self.config = name, number, config
+        self.stopped = threading.Event()
+        self.may_stop = threading.Event()
+        self.may_stop.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        self.may_stop.wait(10)
+        self.stopped.set()
+        return True
+
+
+class Loader:
+    """A directory `uses-x` makes the model an ensemble of x; a file `broken` makes loading fail, `bad` planning."""
+
+    def __init__(self) -> None:
+        self.loads: list[str] = []
+        self.loaded: list[Version] = []
+        self.on_load: Callable[[], None] = lambda: None
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        config = ModelConfig(name=entry.name)
+        config.MergeFrom(entry.preset)
+        for child in entry.model_dir.iterdir():
+            if child.name.startswith("uses-"):
+                config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
+            if child.name == "bad":
+                raise invalid_argument("bad config")
+        if not entry.version_dirs:
+            raise invalid_argument("no versions")
+        return ModelPlan(entry, config, list(entry.version_dirs))
+
+    def load(self, plan: ModelPlan, version: int) -> Version:
+        self.loads.append(f"{plan.entry.name}:{version}")
+        self.on_load()
+        if (plan.entry.version_dirs[version] / "broken").exists():
+            raise invalid_argument("broken")
+        self.loaded.append(Version(plan.entry.name, version, plan.config))
+        return self.loaded[-1]
+
+
+class Scene:
+    def __init__(self, root: Path, mode: str = "explicit", at_start: tuple[str, ...] = ()) -> None:
+        self.root = root
+        self.loader = Loader()
+        self.ready: dict[str, Mapping[int, Version]] = {}
+        self.settled = 0
+        store = LocalStore(root)
+        self.catalog: Catalog[Version] = Catalog([store], self.loader, self.publish, ready_rule=ReadyRule("all"))
+        self.control: NoControl[Version] = (
+            NoControl(self.catalog) if mode == "none" else ExplicitControl(self.catalog, self.settle, at_start)
+        )
+
+    def publish(self, ready: Mapping[str, Mapping[int, Version]]) -> None:
+        self.ready = dict(ready)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def write(self, name: str, *versions: int, uses: tuple[str, ...] = ()) -> Path:
+        for version in versions or (1,):
+            (self.root / name / str(version)).mkdir(parents=True, exist_ok=True)
+        for member in uses:
+            (self.root / name / f"uses-{member}").mkdir()
+        return self.root / name
+
+    def load(self, name: str, **parameters: object) -> None:
+        self.control.load_model(name, {key.replace("__", ":", 1): value for key, value in parameters.items()})
+
+    def unload(self, name: str, **parameters: object) -> None:
+        self.control.unload_model(name, parameters)
+
+    def served(self) -> dict[str, list[int]]:
+        return {name: sorted(versions) for name, versions in self.ready.items()}
+
+    def states(self) -> dict[str, str]:
+        return {
+            f"{row.name}:{row.version}": f"{row.state.value if row.state else ''} {row.reason}".strip()
+            for row in self.control.survey()
+        }
+
+    def refused(self, name: str, **parameters: object) -> InferError:
+        with pytest.raises(InferError) as caught:
+            self.control.load_model(name, parameters)
+        return caught.value
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def config(**fields: object) -> str:
+    return json.dumps(fields)
+
+
+class TestNone:
+    def test_everything_is_loaded_and_commands_are_refused(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, "none")
+        scene.write("a")
+        assert scene.control.load_at_start()
+        assert scene.served() == {"a": [1]}
+        for command in (scene.control.load_model, scene.control.unload_model):
+            with pytest.raises(InferError, match="not allowed if polling is enabled") as caught:
+                command("a", {})
+            assert caught.value.code is ErrorCode.UNAVAILABLE
+
+    def test_survey_shows_what_came_later(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, "none")
+        scene.write("b", 1, 2)
+        assert scene.control.load_at_start()
+        scene.write("a")
+        assert scene.states() == {"a:": "", "b:1": "READY", "b:2": "READY"}
+        assert [row.name for row in scene.control.survey(ready_only=True)] == ["b", "b"]
+        assert [row.name for row in scene.control.index()] == ["b", "b"]
+
+
+class TestStart:
+    def test_nothing_is_loaded_unless_it_is_named(self, scene: Scene) -> None:
+        scene.write("a")
+        assert scene.control.load_at_start()
+        assert scene.served() == {}
+        assert scene.states() == {"a:": ""}
+        assert scene.control.is_ready()
+
+    def test_named_models(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("a", "b", "a"))
+        for name in ("a", "b", "c"):
+            scene.write(name)
+        assert scene.control.load_at_start()
+        assert scene.served() == {"a": [1], "b": [1]}
+        assert sorted(scene.loader.loads) == ["a:1", "b:1"]
+
+    def test_all(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("*",))
+        scene.write("a")
+        scene.write("e", uses=("a",))
+        assert scene.control.load_at_start()
+        assert scene.served() == {"a": [1], "e": [1]}
+        assert sorted(scene.loader.loads) == ["a:1", "e:1"]
+
+    def test_one_that_is_not_there(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("a", "nothing"))
+        scene.write("a")
+        assert not scene.control.load_at_start()
+        assert scene.served() == {"a": [1]}
+
+
+class TestLoad:
+    def test_a_model(self, scene: Scene) -> None:
+        scene.write("a", 1, 3)
+        scene.load("a")
+        assert scene.served() == {"a": [1, 3]}
+        assert scene.states() == {"a:1": "READY", "a:3": "READY"}
+
+    def test_again_without_a_change_does_nothing(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a")
+        scene.load("a")
+        assert scene.loader.loads == ["a:1"]
+
+    def test_again_after_a_change_replaces_it_and_lets_the_old_finish(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (old,) = scene.loader.loaded
+        old.may_stop.clear()
+        (model / "2").mkdir()
+        scene.load("a")
+        assert scene.served() == {"a": [1, 2]}
+        assert old not in scene.ready["a"].values()
+        assert not old.stopped.is_set()
+        old.may_stop.set()
+        assert old.stopped.wait(10)
+        assert scene.settled == 1
+
+    def test_version_that_is_gone(self, scene: Scene) -> None:
+        model = scene.write("a", 1, 2)
+        scene.load("a")
+        (model / "1").rmdir()
+        scene.load("a")
+        assert scene.served() == {"a": [2]}
+        assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "READY"}
+
+    def test_failed_reload_leaves_the_old_serving(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (model / "1" / "broken").touch()
+        error = scene.refused("a")
+        assert error.code is ErrorCode.INVALID_ARG
+        assert error.message == "load failed for model 'a': version 1 is at UNAVAILABLE state: broken;\n"
+        assert scene.served() == {"a": [1]}
+        assert not scene.loader.loaded[0].stopped.is_set()
+        assert scene.states() == {"a:1": "READY"}
+        assert scene.control.is_ready()
+
+    def test_failed_first_load(self, scene: Scene) -> None:
+        model = scene.write("a", 1, 2)
+        (model / "2" / "broken").touch()
+        assert "version 2 is at UNAVAILABLE state: broken" in scene.refused("a").message
+        assert scene.served() == {}
+        assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "UNAVAILABLE broken"}
+        assert not scene.control.is_ready()
+
+    def test_success_after_a_failure(self, scene: Scene) -> None:
+        model = scene.write("a", 1, 2)
+        (model / "2" / "broken").touch()
+        scene.refused("a")
+        (model / "2" / "broken").unlink()
+        (model / "2").rmdir()
+        scene.load("a")
+        assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE unloaded"}
+        assert scene.control.is_ready()
+
+    @pytest.mark.parametrize("name", ["nothing", "..", "bad", "empty"])
+    def test_what_cannot_be_polled(self, scene: Scene, name: str) -> None:
+        (scene.write("bad") / "bad").touch()
+        (scene.root / "empty").mkdir()
+        error = scene.refused(name)
+        if name == "..":
+            assert error.code is ErrorCode.INVALID_ARG
+        else:
+            assert error.code is ErrorCode.INTERNAL
+            assert error.message.startswith(f"failed to load '{name}', failed to poll from model repository")
+        assert scene.control.is_ready()
+
+    def test_model_in_two_stores(self, scene: Scene, tmp_path: Path) -> None:
+        scene.write("a")
+        catalog: Catalog[Version] = Catalog([LocalStore(tmp_path)] * 2, scene.loader, scene.publish)
+        control: ExplicitControl[Version] = ExplicitControl(catalog, scene.settle)
+        with pytest.raises(InferError, match="two or more repositories"):
+            control.load_model("a", {})
+
+
+class TestOverride:
+    def test_config(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a", config=config(max_batch_size=7))
+        assert scene.ready["a"][1].config.max_batch_size == 7
+
+    def test_it_is_always_loaded_and_a_load_without_it_goes_back(self, scene: Scene) -> None:
+        scene.write("a")
+        for batch_size in (7, 8):
+            scene.load("a", config=config(max_batch_size=batch_size))
+        scene.load("a")
+        assert scene.ready["a"][1].config.max_batch_size == 0
+        scene.load("a")
+        assert scene.loader.loads == ["a:1"] * 3
+
+    def test_files_of_a_model_that_is_not_there(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        directory = scene.root / "temporary"
+        directory.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(directory))
+        scene.control.load_model("new", {"config": config(), "file:5/model.bin": b"x"})
+        assert scene.served() == {"new": [5]}
+        (kept,) = directory.iterdir()
+        assert (kept / "5" / "model.bin").read_bytes() == b"x"
+        scene.control.load_model("new", {"config": config(), "file:6/model.bin": b"y"})
+        assert scene.served() == {"new": [6]}
+        scene.unload("new")
+        assert list(directory.iterdir()) == []
+        assert "failed to poll" in scene.refused("new").message
+
+    def test_files_that_fail_to_load_leave_nothing(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        directory = scene.root / "temporary"
+        directory.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(directory))
+        with pytest.raises(InferError, match="broken"):
+            scene.control.load_model("new", {"config": config(), "file:5/broken": b"x"})
+        assert list(directory.iterdir()) == []
+
+    def test_bad_parameters(self, scene: Scene) -> None:
+        scene.write("a")
+        assert scene.refused("a", nope=1).code is ErrorCode.INVALID_ARG
+        assert scene.loader.loads == []
+
+
+class TestEnsembles:
+    @pytest.fixture
+    def scene(self, tmp_path: Path) -> Scene:
+        scene = Scene(tmp_path)
+        for name in ("x", "y", "z"):
+            scene.write(name)
+        scene.write("inner", uses=("x", "y"))
+        scene.write("outer", uses=("inner", "z"))
+        scene.write("other", uses=("y",))
+        return scene
+
+    def test_members_are_loaded_first(self, scene: Scene) -> None:
+        scene.load("outer")
+        assert sorted(scene.served()) == ["inner", "outer", "x", "y", "z"]
+        loads = scene.loader.loads
+        assert loads.index("x:1") < loads.index("inner:1") < loads.index("outer:1")
+
+    def test_unload_leaves_members(self, scene: Scene) -> None:
+        scene.load("outer")
+        scene.unload("outer")
+        assert sorted(scene.served()) == ["inner", "x", "y", "z"]
+
+    def test_unload_dependents(self, scene: Scene) -> None:
+        scene.load("x")
+        scene.load("outer")
+        scene.load("other")
+        scene.unload("outer", unload_dependents=True)
+        assert sorted(scene.served()) == ["other", "x", "y"]
+
+    def test_member_that_does_not_load(self, scene: Scene) -> None:
+        (scene.root / "x" / "1" / "broken").touch()
+        scene.load("inner")  # this loader does not look at members
+        assert sorted(scene.served()) == ["inner", "y"]
+
+    def test_member_that_is_not_there(self, scene: Scene) -> None:
+        scene.write("lonely", uses=("nothing",))
+        scene.load("lonely")
+        assert sorted(scene.served()) == ["lonely"]
+
+    def test_member_with_its_own_config_keeps_it(self, scene: Scene) -> None:
+        scene.load("x", config=config(max_batch_size=7))
+        scene.load("inner")
+        assert scene.ready["x"][1].config.max_batch_size == 7
+
+    def test_changed_member_is_loaded_with_its_ensemble(self, scene: Scene) -> None:
+        scene.load("inner")
+        (scene.root / "x" / "2").mkdir()
+        scene.load("inner")
+        assert scene.served()["x"] == [1, 2]
+        assert scene.loader.loads.count("y:1") == 1
+
+    def test_circle(self, scene: Scene) -> None:
+        scene.write("p", uses=("q",))
+        scene.write("q", uses=("p",))
+        scene.load("p")
+        assert sorted(scene.served()) == ["p", "q"]
+        scene.unload("p", unload_dependents=True)
+        assert scene.served() == {}
+
+
+class TestUnload:
+    def test_a_model(self, scene: Scene) -> None:
+        scene.write("a", 1, 2)
+        scene.load("a")
+        scene.unload("a")
+        assert scene.served() == {}
+        assert all(version.stopped.is_set() for version in scene.loader.loaded)
+        assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "UNAVAILABLE unloaded"}
+        assert scene.control.is_ready()
+        scene.load("a")
+        assert scene.served() == {"a": [1, 2]}
+
+    def test_no_request_reaches_it_while_it_finishes(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a")
+        scene.loader.loaded[0].may_stop.clear()
+        unloading = threading.Thread(target=scene.unload, args=("a",))
+        unloading.start()
+        while scene.served():
+            pass
+        assert scene.states() == {"a:1": "UNLOADING"}
+        scene.loader.loaded[0].may_stop.set()
+        unloading.join(10)
+        assert scene.states() == {"a:1": "UNAVAILABLE unloaded"}
+
+    def test_unknown_model_is_as_good_as_unloaded(self, scene: Scene) -> None:
+        scene.unload("nothing")
+        assert scene.states() == {}
+
+    def test_failed_model_is_forgiven(self, scene: Scene) -> None:
+        (scene.write("a") / "1" / "broken").touch()
+        scene.refused("a")
+        scene.unload("a")
+        assert scene.states() == {"a:1": "UNAVAILABLE unloaded"}
+        assert scene.control.is_ready()
+
+
+class TestSideBySide:
+    def test_commands_about_a_model_come_one_after_the_other(self, scene: Scene) -> None:
+        model = scene.write("a")
+        running = most = 0
+        lock = threading.Lock()
+
+        def on_load() -> None:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            os.utime(model, ns=(len(scene.loader.loads),) * 2)
+            with lock:
+                running -= 1
+
+        scene.loader.on_load = on_load
+        threads = [threading.Thread(target=scene.load, args=("a",), kwargs={"config": config()}) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert most == 1
+        assert len(scene.loader.loaded) == 8
+        assert [version.stopped.wait(10) for version in scene.loader.loaded[:-1]] == [True] * 7
+        assert list(scene.ready["a"].values()) == [scene.loader.loaded[-1]]
+
+    def test_nothing_is_put_in_place_while_the_server_stops(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.loader.on_load = scene.control.abandon
+        with pytest.raises(InferError, match="the server is stopping"):
+            scene.load("a")
+        assert scene.served() == {}
+        assert scene.loader.loaded[0].stopped.is_set()
+        assert scene.refused("a").code in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID_ARG)
+
+    def test_unload_all_waits_for_what_is_replaced(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        scene.loader.loaded[0].may_stop.clear()
+        (model / "2").mkdir()
+        scene.load("a")
+        assert not scene.control.unload_all(0.0)
+        scene.loader.loaded[0].may_stop.set()
+        assert scene.control.unload_all(10.0)
+        assert [row.state for row in scene.control.index()] == [ModelState.UNAVAILABLE] * 2

@@ -1,0 +1,66 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.repository.fingerprint import fingerprint
+from naiad.repository.store import LocalStore, ModelEntry
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text("a")
+    (tmp_path / "m" / "1" / "model.onnx").write_text("b")
+    return tmp_path / "m"
+
+
+def taken(model: Path) -> bytes:
+    return fingerprint(LocalStore(model.parent).open_model("m"))
+
+
+def test_it_is_the_same_as_long_as_nothing_changes(model: Path) -> None:
+    assert taken(model) == taken(model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: (model / "config.pbtxt").write_text("longer"),
+        lambda model: os.utime(model / "1" / "model.onnx", ns=(1, 1)),
+        lambda model: (model / "2").mkdir(),
+        lambda model: (model / "1" / "model.onnx").unlink(),
+        lambda model: (model / "1" / "more").write_text(""),
+        lambda model: (model / "1" / "model.onnx").rename(model / "1" / "model.other"),
+    ],
+)
+def test_every_change_shows(model: Path, change) -> None:
+    before = taken(model)
+    change(model)
+    assert taken(model) != before
+
+
+def test_links_are_followed_and_circles_end(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    (target / "weights").write_text("1")
+    (model / "2").symlink_to(target)
+    (model / "loop").symlink_to(model)
+    (model / "dangling").symlink_to(tmp_path / "nothing")
+    before = taken(model)
+    assert taken(model) == before
+    (target / "weights").write_text("22")
+    assert taken(model) != before
+
+
+def test_of_a_bare_file_only_the_file_counts(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_text("a")
+    preset = ModelConfig(name="model", default_model_filename="model.onnx")
+    entry = ModelEntry("model", tmp_path, {1: tmp_path}, None, preset)
+    before = fingerprint(entry)
+    (tmp_path / "another").write_text("x")
+    assert fingerprint(entry) == before
+    path.write_text("bb")
+    assert fingerprint(entry) != before

@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import ErrorCode, InferError
+from naiad.repository.override import BroughtFiles, read_override, with_config
+from naiad.repository.store import ModelEntry
+
+CONFIG = json.dumps({"backend": "python", "max_batch_size": 3})
+
+
+def refusal(name, parameters):
+    with pytest.raises(InferError) as caught:
+        read_override(name, parameters)
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    return caught.value.message
+
+
+def test_no_parameters_bring_nothing():
+    assert read_override("m", {}) is None
+
+
+def test_config_gets_the_name_of_the_model():
+    override = read_override("m", {"config": CONFIG})
+    assert override is not None
+    assert (override.config.name, override.config.max_batch_size, dict(override.files)) == ("m", 3, {})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"config": "{bad"}, "Invalid config override"),
+        ({"config": '{"nam":"m"}'}, "nam"),
+        ({"config": '{"name":"other"}'}, "its name is 'other', that of the model to load is 'm'"),
+        ({"nope": "x"}, "unrecognized load parameter 'nope'"),
+        ({"file:1/model.py": b"x"}, "without a 'config'"),
+        ({"config": CONFIG, "file:../model.py": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:1/../../model.py": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:/etc/model.py": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:1\\..\\x": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:1/a\0b": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:config.pbtxt": b"x"}, "give the configuration as 'config'"),
+        ({"config": CONFIG, **{f"file:1/{i}": b"" for i in range(1025)}}, "1025 files"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, text):
+    assert text in refusal("m", parameters)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b"])
+def test_bad_names_are_refused(name):
+    refusal(name, {"config": CONFIG})
+
+
+def test_files_lie_in_a_directory_of_their_own_until_they_are_removed():
+    brought = BroughtFiles("m", {"1/model.py": b"code", "2/deep/x.bin": b"\0", "labels.txt": b"a"})
+    entry = brought.entry(ModelConfig(name="m"))
+    assert sorted(entry.version_dirs) == [1, 2]
+    assert (entry.version_dirs[1] / "model.py").read_bytes() == b"code"
+    assert (entry.model_dir / "labels.txt").read_bytes() == b"a"
+    brought.remove()
+    assert not entry.model_dir.exists()
+
+
+def test_files_in_each_others_way_are_refused_and_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(InferError, match="another file of the same load is in its way"):
+        BroughtFiles("m", {"1/model": b"x", "1/model/weights": b"x"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_config_of_a_bare_file_keeps_the_file():
+    entry = ModelEntry("m", Path("/x"), {1: Path("/x")}, None, ModelConfig(name="m", default_model_filename="m.onnx"))
+    override = read_override("m", {"config": CONFIG})
+    assert override is not None
+    made = with_config(entry, override)
+    assert (made.preset.default_model_filename, made.preset.max_batch_size) == ("m.onnx", 3)
+    assert with_config(entry, override).config_path is None
