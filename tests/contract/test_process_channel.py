@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -129,22 +129,21 @@ def test_a_first_message_comes_before_the_channel() -> None:
 
 
 class Member:
-    """The end of a member, whose loop takes connections only when it is told to."""
+    """Both ends towards one member; nothing moves unless a test says so."""
 
     def __init__(self) -> None:
         end, self.end = socket_pair()
         self.giver = Giver(end)
         self.events: list[object] = []
         self.connections: list[socket.socket] = []
-        self.receiver = Receiver(self.end, self._adopt, self._confirm)
-
-    def _confirm(self, count: int) -> None:
-        self.events.append(("confirm", count))
-        self.giver.confirmed(count)
+        self.receiver = Receiver(self.end, 4, self._adopt)
 
     def _adopt(self, port: int, connection: socket.socket) -> None:
         self.events.append(("adopt", port))
         self.connections.append(connection)
+
+    def on_notice(self, closed: Sequence[int]) -> None:
+        self.events.append(("closed", *closed))
 
     def close(self) -> None:
         for _, connection in self.giver.close():
@@ -154,14 +153,20 @@ class Member:
         self.end.close()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
 def test_connections_are_confirmed_before_they_are_used() -> None:
     async def main() -> None:
         member = Member()
+        member.giver.start(member.on_notice)
         client, served = socket.socketpair()
         assert member.giver.give(3, served)
         member.receiver.catch_up()
-        assert member.events == [("confirm", 1), ("adopt", 3)]
-        assert served.fileno() == -1  # it is the member's alone
+        assert member.events == [("adopt", 3)]
+        await until(lambda: served.fileno() == -1)  # it is the member's alone
         client.sendall(b"x")
         assert member.connections[0].recv(1) == b"x"
         assert not member.connections[0].get_inheritable()
@@ -193,6 +198,56 @@ def test_what_a_member_has_not_confirmed_comes_back_whole() -> None:
     run(main)
 
 
+def test_what_a_member_confirmed_with_its_last_breath_does_not_come_back() -> None:
+    async def main() -> None:
+        dead = Member()
+        pairs = [socket.socketpair() for _ in range(4)]
+        for port, (_, served) in enumerate(pairs[:2]):
+            assert dead.giver.give(port, served)
+        dead.receiver.catch_up()
+        for port, (_, served) in enumerate(pairs[2:], start=2):
+            assert dead.giver.give(port, served)
+        # It has read from two, has not taken the others, and the supervisor has not heard of anything yet.
+        dead.end.close()
+        left = dead.giver.close()
+        assert [port for port, _ in left] == [2, 3]
+        for one in (*pairs[0], *pairs[1], *pairs[2], *pairs[3], *dead.connections):
+            one.close()
+
+    run(main)
+
+
+def test_nothing_is_used_that_could_not_be_confirmed() -> None:
+    async def main() -> None:
+        member = Member()
+        while member.receiver.tell_closed([0, 0, 0, 1]):  # until the supervisor has more to read than fits
+            pass
+        client, served = socket.socketpair()
+        assert member.giver.give(1, served)
+        member.receiver.start()
+        member.receiver.catch_up()
+        await asyncio.sleep(0.05)
+        assert member.events == []
+        member.giver.start(lambda closed: None)
+        await until(lambda: member.events == [("adopt", 1)])
+        await until(lambda: served.fileno() == -1)
+        client.close()
+        member.close()
+
+    run(main)
+
+
+def test_closed_connections_are_told_by_port() -> None:
+    async def main() -> None:
+        member = Member()
+        member.giver.start(member.on_notice)
+        assert member.receiver.tell_closed([1, 0, 100_000, 0])
+        await until(lambda: member.events == [("closed", 1, 0, 100_000, 0)])
+        member.close()
+
+    run(main)
+
+
 def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
     async def main() -> None:
         member = Member()
@@ -205,7 +260,9 @@ def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
                 break
             given += 1
         assert given == 128
+        member.giver.start(member.on_notice)
         member.receiver.catch_up()
+        await until(lambda: len(member.events) > given)
         client, served = socket.socketpair()
         clients.append(client)
         assert member.giver.give(0, served)

@@ -44,16 +44,18 @@ class HandedService(Service):
 
     def _has_begun(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._on_close()  # it may have closed already
+        if self._closed_count() > 0:  # it has closed already
+            self._on_close()
 
     def take_closed_count(self) -> int:
         """Return how many connections have closed since the last call."""
         # What exists is counted, not what ends: on its way from one protocol to another a connection may seem to end.
-        closed = self._left_count - len(self._tasks) - self.connections.connection_count
-        if closed <= 0:  # one that begins may be counted twice for a moment
-            return 0
+        closed = max(0, self._closed_count())  # one that begins may be counted twice for a moment
         self._left_count -= closed
         return closed
+
+    def _closed_count(self) -> int:
+        return self._left_count - len(self._tasks) - self.connections.connection_count
 
     async def _adopt(self, connection: socket.socket) -> None:
         tls = self._tls

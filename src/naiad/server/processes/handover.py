@@ -20,7 +20,11 @@ _EXHAUSTED_RETRY_S = 0.5
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _DESCRIPTOR = struct.Struct("i")
 _CONTROL_BYTES = socket.CMSG_SPACE(_DESCRIPTOR.size)
+_PORTS = tuple(bytes((port,)) for port in range(256))
+_NOTICE_BYTES = 1024
+"""More than a notice has: four bytes for the confirmed, and four for the closed of each port."""
 
+OnNotice = Callable[[Sequence[int]], None]
 HandOver = Callable[[int, socket.socket], bool]
 """(position of the port, connection) to whether a member takes it; then the connection is no longer the caller's."""
 
@@ -44,29 +48,70 @@ class Giver:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._unconfirmed: deque[tuple[int, socket.socket]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_notice: OnNotice | None = None
+
+    def start(self, on_notice: OnNotice) -> None:
+        """Begin to listen to what the member says; `on_notice` gets how many connections of each port have closed."""
+        self._on_notice = on_notice
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._end.fileno(), self._on_readable)
 
     def give(self, port: int, connection: socket.socket) -> bool:
         """Give a connection away; False when the member takes no more at the moment, or is gone."""
         if len(self._unconfirmed) >= _UNCONFIRMED_LIMIT:
             return False
+        control = (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(connection.fileno()))
         try:
-            socket.send_fds(self._end, [bytes((port,))], [connection.fileno()])
+            self._end.sendmsg((_PORTS[port],), (control,))
         except OSError:
             return False
         self._unconfirmed.append((port, connection))
         return True
 
-    def confirmed(self, count: int) -> None:
-        """So many connections, the oldest ones, are the member's."""
-        for _ in range(count):
-            self._unconfirmed.popleft()[1].close()
-
     def close(self) -> Sequence[tuple[int, socket.socket]]:
-        """End this, and return the connections that were not confirmed, with the positions of their ports."""
+        """End this, and return the connections that were not confirmed, with the positions of their ports.
+
+        Harmless a second time.
+        """
+        if self._end.fileno() < 0:
+            return ()
+        if self._loop is not None:
+            self._loop.remove_reader(self._end.fileno())
+            self._loop = None
+        # What a member has confirmed with its last breath it may have read from.
+        while self._take():
+            pass
         self._end.close()
         left = list(self._unconfirmed)
         self._unconfirmed.clear()
         return left
+
+    def _on_readable(self) -> None:
+        # Notices tell of many connections when there are many, so another one seldom waits.
+        self._take()
+
+    def _take(self) -> bool:
+        """Take one notice; whether there was one."""
+        try:
+            notice = self._end.recv(_NOTICE_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            # The member has died before it took all that it was given. The kernel tells that before it delivers what
+            # the member had sent, and only once.
+            return True
+        if not notice:
+            # The channel tells of the end as well, and has this closed.
+            if self._loop is not None:
+                self._loop.remove_reader(self._end.fileno())
+            return False
+        counts = struct.unpack(f"!{len(notice) // 4}I", notice)
+        for _ in range(counts[0]):
+            self._unconfirmed.popleft()[1].close()
+        if self._on_notice is not None:
+            self._on_notice(counts[1:])
+        return True
 
 
 class Acceptor:
@@ -154,15 +199,17 @@ class Acceptor:
 
 
 class Receiver:
-    """A member's end: takes connections, confirms them, and passes each to its port."""
+    """A member's end: takes connections, confirms them, passes each to its port, and tells how many have closed."""
 
-    def __init__(
-        self, end: socket.socket, adopt: Callable[[int, socket.socket], None], confirm: Callable[[int], None]
-    ) -> None:
-        """`adopt` gets the position of a port and a connection to it; `confirm` before that how many there are."""
+    def __init__(self, end: socket.socket, port_count: int, adopt: Callable[[int, socket.socket], None]) -> None:
+        """`adopt` gets the position of a port and a connection to it."""
         self._end = end
         self._adopt = adopt
-        self._confirm = confirm
+        self._notice = struct.Struct(f"!{port_count + 1}I")
+        self._none_closed = (0,) * port_count
+        self._unconfirmed: list[tuple[int, socket.socket]] = []
+        self._unconfirmed_count = 0
+        """With those that could not be taken for want of descriptors."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -175,17 +222,41 @@ class Receiver:
         while self._on_readable():
             pass
 
+    def tell_closed(self, counts: Sequence[int]) -> bool:
+        """Tell how many connections of each port have closed; False when that has to wait."""
+        return self._send(0, counts)
+
+    def _send(self, taken: int, closed: Sequence[int]) -> bool:
+        try:
+            self._end.send(self._notice.pack(taken, *closed))
+        except OSError:
+            return False
+        return True
+
     def _on_readable(self) -> bool:
         """Take some connections; whether there were any."""
         count = 0
         taken: list[tuple[int, socket.socket]] = []
         while count < _ACCEPTS_PER_TURN and self._take(taken):
             count += 1
-        if count:
-            self._confirm(count)
+        self._unconfirmed_count += count
+        self._unconfirmed += taken
+        self._confirm()
+        return count > 0
+
+    def _confirm(self) -> None:
+        """Confirm what was taken, and only then use it: until then the supervisor may give it to another."""
+        if not self._unconfirmed_count:
+            return
+        if not self._send(self._unconfirmed_count, self._none_closed):
+            # The supervisor has hundreds of notices to read first.
+            if self._loop is not None:
+                self._loop.call_later(_RETRY_S, self._confirm)
+            return
+        taken, self._unconfirmed = self._unconfirmed, []
+        self._unconfirmed_count = 0
         for port, connection in taken:
             self._adopt(port, connection)
-        return count > 0
 
     def _take(self, taken: list[tuple[int, socket.socket]]) -> bool:
         """Take one connection; whether there was one."""

@@ -32,13 +32,11 @@ from naiad.server.processes.handover import Receiver
 from naiad.server.processes.member_engine import MemberEngine
 from naiad.server.processes.messages import (
     AskIndex,
-    Closed,
     ControlCall,
     Failed,
     Finish,
     Loaded,
     StopBeingReady,
-    Taken,
     Welcome,
 )
 from naiad.server.processes.sharing import Sharing
@@ -162,8 +160,10 @@ class Link:
         self._stop = stop
         self._sharing = Sharing(engine, self._ask)
         self._services: dict[int, HandedService] = {}
-        self._receiver = Receiver(handover, self._adopt, lambda count: self._tell(Taken(count)))
+        self._receiver = Receiver(handover, len(welcome.ports), self._adopt)
         self._is_telling = False
+        self._closed = [0] * len(welcome.ports)
+        """Connections whose end has not been told yet, by port."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _ask(self, question: object) -> object:
@@ -218,11 +218,10 @@ class Link:
 
     def _tell_closed(self) -> None:
         self._is_telling = False
-        counts = [0] * len(self._ports)
         for port, service in self._services.items():
-            counts[port] = service.take_closed_count()
-        if any(counts):
-            self._tell(Closed(counts))
+            self._closed[port] += service.take_closed_count()
+        if any(self._closed) and self._receiver.tell_closed(self._closed):
+            self._closed = [0] * len(self._ports)
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 

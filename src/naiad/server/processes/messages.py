@@ -50,20 +50,6 @@ class Failed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """So many connections that were handed over are the member's now, and it may read from them."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """So many connections were closed, by port."""
-
-    counts: Sequence[int]
-
-
 # --- questions, which the supervisor asks all members, and a member asks the supervisor -----------------------------
 
 

@@ -22,13 +22,11 @@ from naiad.server.processes.handover import Acceptor
 from naiad.server.processes.inquiry import Inquiry
 from naiad.server.processes.member_process import MemberProcess
 from naiad.server.processes.messages import (
-    Closed,
     Everywhere,
     Failed,
     Finish,
     Loaded,
     StopBeingReady,
-    Taken,
     Welcome,
 )
 from naiad.server.processes.orders import Orders
@@ -199,13 +197,7 @@ class Supervisor:
 
     def told(self, member: MemberProcess, message: object) -> None:
         """Take a message of a member."""
-        if isinstance(message, Closed):
-            self._balance.closed(member.slot, message.counts)
-        elif isinstance(message, Taken):
-            member.connections.confirmed(message.count)
-            for acceptor in self._acceptors.values():
-                acceptor.resume()
-        elif isinstance(message, Failed):
+        if isinstance(message, Failed):
             member.failure = message.reason
         elif isinstance(message, Loaded):
             self._spawn(self._bring_up(member))
@@ -224,12 +216,19 @@ class Supervisor:
             self._acceptors[self._addresses[port].flag].give_back(connection)
         self._spawn(self._reap(member))
 
+    def _on_notice(self, member: MemberProcess, closed: Sequence[int]) -> None:
+        self._balance.closed(member.slot, closed)
+        # It has room again for connections that nobody took.
+        for acceptor in self._acceptors.values():
+            acceptor.resume()
+
     async def _bring_up(self, member: MemberProcess) -> None:
         await self._orders.bring_up(member)
         if member.is_alive:
             was_open = self._supervision.is_open
             member.is_serving = member.has_served = True
             self._balance.add(member.slot)
+            member.connections.start(lambda counts: self._on_notice(member, counts))
             self._supervision.serves(member.slot, time.monotonic_ns())
             if was_open:
                 _log.info("%s serves", member.name)
