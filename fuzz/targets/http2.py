@@ -64,6 +64,9 @@ class _Service:
     stream_draining = stream_writable
 
 
+_ENHANCE_YOUR_CALM = (11).to_bytes(4, "big")
+
+
 def _play(pieces: Sequence[bytes]) -> tuple[Hashable, ...]:
     loop, transport, service = Loop(), Transport(), _Service()
     protocol = Http2Server(service, loop, _LIMITS).protocol()
@@ -104,8 +107,11 @@ def _sorted_frames(written: bytes) -> list[bytes]:
 
 
 def _depends_on_pieces(outcome: tuple[Hashable, ...]) -> bool:
-    """Tell whether a request was answered before its end, or the connection ended in peace before the input did."""
-    early = (RST_STREAM, bytes(4)), (GOAWAY, bytes(4))
+    """Tell whether a request was answered before its end, or the connection ended in peace before the input did.
+
+    Also where the peer was told to calm down: answers that have left earn it more control frames.
+    """
+    early = (RST_STREAM, bytes(4)), (GOAWAY, bytes(4)), (GOAWAY, _ENHANCE_YOUR_CALM)
     codes = [(each[3], each[9:13] if each[3] == RST_STREAM else each[13:17]) for each in outcome[1]]
     return any(each in codes for each in early)
 

@@ -421,6 +421,7 @@ class TestLogOfRefusals:
             mischief.wait_log(re.escape(request_id))
             (line,) = lines_about(mischief, request_id)
             protocol = "gRPC" if request_id.endswith("grpc") else "HTTP"
+            assert line.startswith("W")
             assert f" {protocol} request for model 'slow' version 1 failed: CANCELLED: " in line
         (row,) = mischief.get("/v2/models/slow/stats").json["model_stats"]
         assert row["execution_count"] == 1

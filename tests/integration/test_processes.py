@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import onnx_models
 from support.certificates import Certificates
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
-from support.server_process import ServerProcess
+from support.server_process import SOURCE, ServerProcess
 
 StartServer = Callable[..., ServerProcess]
 
@@ -615,3 +617,33 @@ def test_two_processes_answer_as_one_does(start_server: StartServer, tmp_path: P
         answers.append([(each.status, each.body, each.headers.keys() - {"Date"}) for each in found])
     for asked, one, two in zip(ASKED, *answers, strict=True):
         assert (asked, one) == (asked, two)
+
+
+def test_a_server_of_one_process_imports_nothing_of_this() -> None:
+    program = "import sys, naiad.cli.serve, naiad.server.app; print(*[m for m in sys.modules if '.processes' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_log_settings_reach_every_process_and_those_that_start_later(
+    start_server: StartServer, shared_repository: Path
+) -> None:
+    running = start_server(shared_repository, "--processes=2")
+    running.wait_ready()
+
+    def levels() -> set[int]:
+        return {running.get("/v2/logging").json["log_verbose_level"] for _ in range(4)}
+
+    assert levels() == {0}
+    assert running.post("/v2/logging", {"log_verbose_level": 2}).json["log_verbose_level"] == 2
+    assert levels() == {2}
+    with grpc_client.InferenceServerClient(running.grpc_url) as client:
+        client.update_log_settings({"log_verbose_level": 1})
+    assert levels() == {1}
+    for victim in members(running):
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda victim=victim: victim not in members(running), running)  # type: ignore[misc]
+        wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+    assert levels() == {1}

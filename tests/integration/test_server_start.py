@@ -145,7 +145,6 @@ def test_repository_that_is_not_there_is_an_error(start_server: StartServer, tmp
     [
         ("--http-prot=1", "did you mean --http-port?"),
         ("--grpc-port=many", "'many' is not an integer"),
-        ("--model-control-mode=poll", "not supported"),
     ],
 )
 def test_wrong_flag_ends_the_server_with_status_1(

@@ -254,12 +254,6 @@ class TestControl:
             assert status == "StatusCode.UNAVAILABLE"
             assert text == "explicit model load / unload is not allowed if polling is enabled"
 
-    @pytest.mark.parametrize("method", ["get_trace_settings", "get_log_settings"])
-    def test_what_is_not_served_says_so(self, client, method):
-        status, text = failure(getattr(client, method))
-        assert status == "StatusCode.UNIMPLEMENTED"
-        assert "is not supported by this server" in text
-
 
 class TestAsyncio:
     def test_many_at_once(self, server):

@@ -376,10 +376,6 @@ class TestControl:
         for call in (client.load_model, client.unload_model):
             assert failure(call, "add_sub") == ("503", text)
 
-    @pytest.mark.parametrize("method", ["get_trace_settings", "get_log_settings"])
-    def test_what_is_not_served_is_not_found(self, client, method):
-        assert failure(getattr(client, method)) == ("404", "Not Found")
-
 
 class TestStatistics:
     """Protocol notes 8: what is counted, and in which unit."""

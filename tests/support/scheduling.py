@@ -28,3 +28,27 @@ def enqueue_all(scheduler, requests):
     for request in requests:
         scheduler.enqueue(request, request.arrival_ns)
     return requests
+
+
+def sequence_request(
+    correlation_id: int | str,
+    *,
+    start: bool = False,
+    end: bool = False,
+    at_ns: int = 0,
+    shape: object = "A",
+    timeout_us: int = 0,
+) -> InferRequest:
+    """A request of a sequence as it looks after admission."""
+    header = RequestHeader(
+        model_name="m",
+        parameters={},
+        shared_memory={},
+        sequence_id=correlation_id,
+        sequence_start=start,
+        sequence_end=end,
+        timeout_us=timeout_us,
+    )
+    request = InferRequest(header, (), lambda request, response: None, arrival_ns=at_ns)
+    request.shape_key = shape
+    return request

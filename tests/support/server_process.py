@@ -70,13 +70,13 @@ class ServerProcess:
             time.sleep(0.01)
         raise AssertionError(f"no {pattern!r} within {timeout_s} s:\n{self.log_text()}")
 
-    def wait_started(self) -> None:
+    def wait_started(self, timeout_s: float = 60.0) -> None:
         """Wait until the last port is open."""
-        self.wait_log("Started Metrics Service at")
+        self.wait_log("Started Metrics Service at", timeout_s)
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until the server says it is ready."""
-        self.wait_started()
+        self.wait_started(timeout_s)
         deadline = time.monotonic() + timeout_s
         while self.get("/v2/health/ready").status != 200:
             if time.monotonic() > deadline:

@@ -88,12 +88,12 @@ class PythonInstance(RemoteInstance):
             "args": args,
             "outputs": [output.name for output in execution_config(context.config).output],
         }
-        environment = worker_environment(context)
+        environment = settings.interpreter.environ(worker_environment(context))
         rules = OutputRules(execution_config(context.config))
 
         def launch() -> WorkerProcess:
             return WorkerProcess(
-                settings.executable,
+                settings.interpreter.executable,
                 environment,
                 model=context.name,
                 transport_bytes=settings.transport_bytes,
@@ -288,15 +288,15 @@ def _ask_once(context: ModelContext, model_file: Path) -> Mapping[str, Any]:
     wake_read, wake_write = os.pipe()
     try:
         process = WorkerProcess(
-            settings.executable,
-            worker_environment(context),
+            settings.interpreter.executable,
+            settings.interpreter.environ(worker_environment(context)),
             model=context.name,
             transport_bytes=0,
         )
     except OSError as error:
         os.close(wake_read)
         os.close(wake_write)
-        raise internal(f"the worker cannot be started with {settings.executable}: {error}") from None
+        raise internal(f"the worker cannot be started with {settings.interpreter.executable}: {error}") from None
     try:
         return begin(process, settings, notes, wake_read)
     except InferError as error:

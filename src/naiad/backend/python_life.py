@@ -154,7 +154,8 @@ class WorkerLife:
         try:
             process = self._launch()
         except OSError as error:
-            self._fail(internal(f"the worker cannot be started with {self._settings.executable}: {error}"))
+            executable = self._settings.interpreter.executable
+            self._fail(internal(f"the worker cannot be started with {executable}: {error}"))
             return
         try:
             begin(process, self._settings, self._notes, self._wake_read)

@@ -1,10 +1,10 @@
 """What a Python model's configuration and `--backend-config=python,...` say about its workers."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from naiad.backend.api import ModelContext
+from naiad.backend.python_environment import Interpreter, find_interpreter
 from naiad.core.errors import invalid_argument
 
 _IGNORED = frozenset(
@@ -18,15 +18,14 @@ _IGNORED = frozenset(
 """Triton's settings for what naiad does without: memory is not reserved, and there is no thread pool."""
 _GENERAL = frozenset({"default-max-batch-size", "min-compute-capability", "backend-directory"})
 """Settings for all backends, which the server overlays with this one's."""
-_UNSUPPORTED_PARAMETERS = frozenset({"EXECUTION_ENV_PATH"})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How workers of one model run."""
 
-    executable: str
-    """The interpreter."""
+    interpreter: Interpreter
+    """What they run on."""
     start_timeout_s: float
     """`stub-timeout-seconds`: from the start of the process to its first word."""
     initialize_timeout_s: float
@@ -47,17 +46,12 @@ def read_settings(context: ModelContext) -> WorkerSettings:
     """Return the settings. Raises InferError(INVALID_ARG) for a value that cannot be used."""
     backend = context.backend_config
     parameters = {key: value.string_value for key, value in context.config.parameters.items()}
-    for name in _UNSUPPORTED_PARAMETERS & parameters.keys():
-        raise invalid_argument(
-            f"model '{context.name}': parameter '{name}' is not supported by this version of naiad; install what the "
-            "model needs into the server's own environment"
-        )
     if parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes") not in ("yes", "no"):
         raise invalid_argument(
             f"model '{context.name}': parameter 'FORCE_CPU_ONLY_INPUT_TENSORS' is "
             f"'{parameters['FORCE_CPU_ONLY_INPUT_TENSORS']}'; use 'yes' or 'no'"
         )
-    known = _IGNORED | _GENERAL | {"stub-timeout-seconds", "transport-max-byte-size"}
+    known = _IGNORED | _GENERAL | {"stub-timeout-seconds", "transport-max-byte-size", "wheels-dir"}
     for name in backend.keys() - known:
         raise invalid_argument(
             f"--backend-config=python,{name} is not known; known are {', '.join(sorted(known - _GENERAL))}"
@@ -65,7 +59,7 @@ def read_settings(context: ModelContext) -> WorkerSettings:
     read_flag = _Reader(backend, "--backend-config=python,{name}={value}")
     read = _Reader(parameters, f"model '{context.name}': parameter '{{name}}' is '{{value}}'")
     return WorkerSettings(
-        executable=sys.executable,
+        interpreter=find_interpreter(context.name, parameters, context.model_dir, backend.get("wheels-dir", "")),
         start_timeout_s=read_flag("stub-timeout-seconds", 30.0, float),
         transport_bytes=int(read_flag("transport-max-byte-size", 4 << 30, int)),
         initialize_timeout_s=read("initialize_timeout_s", 1800.0, float),

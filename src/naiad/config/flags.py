@@ -138,12 +138,25 @@ _REPOSITORY = (
     Flag(
         "model-control-mode",
         _STRING,
-        "How models come and go: none (all are loaded at start) or explicit (those of --load-model are, and clients "
-        "load and unload); poll is not supported yet.",
+        "How models come and go: none (all are loaded at start), poll (what is served follows the repositories) or "
+        "explicit (those of --load-model are loaded, and clients load and unload).",
         target="repository.control_mode",
-        only=("none", "explicit"),
+        only=("none", "poll", "explicit"),
     ),
-    Flag("repository-poll-secs", _INTEGER, "Poll interval of mode poll.", no_effect=True, minimum=0),
+    Flag(
+        "repository-poll-secs",
+        _INTEGER,
+        "Seconds between looks at the repositories in mode poll; 0 never looks again.",
+        target="repository.poll_s",
+        minimum=0,
+    ),
+    Flag(
+        "repository-settle-secs",
+        _FLOAT,
+        "naiad: seconds for which a model must not have changed before mode poll loads it.",
+        target="repository.settle_s",
+        minimum=0,
+    ),
     Flag(
         "load-model",
         _STRING,
@@ -517,12 +530,25 @@ _BACKEND = (
 )
 
 _TRACING = (
-    Flag("trace-config", _STRING, "Tracing; only level=OFF.", only=("level=OFF",), repeat=True),
-    Flag("trace-level", _STRING, "Deprecated, see --trace-config.", only=("OFF",), repeat=True),
-    Flag("trace-file", _STRING, "Deprecated, see --trace-config.", no_effect=True),
-    Flag("trace-rate", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
-    Flag("trace-count", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
-    Flag("trace-log-frequency", _INTEGER, "Deprecated, see --trace-config.", no_effect=True),
+    Flag(
+        "trace-config",
+        _STRING,
+        "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS, rate=<one request in so many>, count=<so many in all>, "
+        "triton,file=<path>, triton,log-frequency=<traces a file>; repeatable.",
+        target="trace",
+        repeat=True,
+    ),
+    Flag("trace-level", _STRING, "Deprecated: --trace-config level=.", target="trace.level", repeat=True),
+    Flag("trace-file", _STRING, "Deprecated: --trace-config triton,file=.", target="trace.file", repeat=True),
+    Flag("trace-rate", _STRING, "Deprecated: --trace-config rate=.", target="trace.rate", repeat=True),
+    Flag("trace-count", _STRING, "Deprecated: --trace-config count=.", target="trace.count", repeat=True),
+    Flag(
+        "trace-log-frequency",
+        _STRING,
+        "Deprecated: --trace-config triton,log-frequency=.",
+        target="trace.log_frequency",
+        repeat=True,
+    ),
 )
 
 _DEVICE = (

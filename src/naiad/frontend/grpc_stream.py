@@ -51,6 +51,7 @@ class _Turn:
 class InferStream:
     """The requests of one streaming call and what is still to be answered."""
 
+    protocol = "GRPC"  # for traces
     __slots__ = (
         "_call",
         "_decode",

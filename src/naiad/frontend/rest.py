@@ -11,6 +11,7 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_generate import GenerateRoutes
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, InferRoute
 from naiad.frontend.rest_repository import RepositoryEngine, RepositoryRoutes
+from naiad.frontend.rest_settings import SettingsRoutes, TracedEngine
 from naiad.frontend.rest_shared_memory import SharedMemoryRoutes
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.frontend.shared_memory import SharedMemoryControl
@@ -29,7 +30,7 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
-class ControlEngine(InferEngine, RepositoryEngine, Protocol):
+class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
     """What the REST routes ask of the engine."""
 
     is_draining: bool
@@ -75,6 +76,7 @@ class RestApi:
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
         get, post = _get, _post
+        settings = SettingsRoutes(self._engine)
         infer = self._infer.handle if self._codings is None else self._codings.around(self._infer.handle)
         return Router(
             [
@@ -90,6 +92,7 @@ class RestApi:
                 Route(_MODEL + "/ready", get(self._model_ready)),
                 Route(_MODEL + "/config", get(self._model_config)),
                 Route(_MODEL + "/stats", get(self._model_statistics)),
+                *settings.routes(),
                 *SharedMemoryRoutes(self._engine.shared_memory).routes(),
                 Route(_REPOSITORY + "/index", post(self._repository.index)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._repository.load)),

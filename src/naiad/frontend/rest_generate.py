@@ -100,6 +100,7 @@ def _encode(request: InferRequest, response: InferResponse) -> bytes:
 class _OnlyAnswer:
     """The answer of a request with exactly one response, which is known when the final one has come."""
 
+    protocol = "HTTP"  # for traces
     __slots__ = ("_answer", "_engine", "_exchange", "_is_over")
 
     def __init__(self, exchange: HttpExchange, engine: InferEngine) -> None:

@@ -49,6 +49,8 @@ class InferEngine(Protocol):
 class InferRoute:
     """Inference over HTTP."""
 
+    protocol = "HTTP"  # for traces
+
     def __init__(
         self,
         engine: InferEngine,

@@ -52,6 +52,7 @@ def accepted_framing(accept: bytes) -> Framing | None:
 class StreamedAnswer:
     """The answer of one request, sent response by response; the first one decides about the status."""
 
+    protocol = "HTTP"  # for traces
     __slots__ = ("_encode", "_exchange", "_framing", "_has_begun")
 
     def __init__(self, exchange: HttpExchange, framing: Framing, encode: Encode) -> None:

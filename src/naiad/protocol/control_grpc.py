@@ -4,7 +4,7 @@ The requests that name a model and a version (`ModelReady`, `ModelMetadata`, `Mo
 so in fields 1 and 2, so one message type parses them all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -203,17 +203,7 @@ def _duration(duration: Duration) -> pb.StatisticDuration:
 
 # --- calls that are refused -------------------------------------------------------------------------------------
 
-_REFUSED: Mapping[str, str] = {
-    "TraceSetting": "this server has no trace settings",
-    "LogSettings": "set log levels with the --log-* options when the server starts",
-}
-"""Calls of the protocol that this server does not serve, with what to do instead."""
-
 
 def refusal(path: str) -> InferError:
     """Return the UNSUPPORTED error for a call to `path` that no handler serves."""
-    method = path.rpartition("/")[2]
-    advice = _REFUSED.get(method)
-    if advice is None or not path.startswith("/inference.GRPCInferenceService/"):
-        return unsupported(f"unknown method '{path}'")
-    return unsupported(f"{method} is not supported by this server: {advice}")
+    return unsupported(f"unknown method '{path}'")

@@ -10,7 +10,7 @@ import simdjson
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, encode_bytes_elements
-from naiad.protocol.json_tree import unparsable
+from naiad.protocol.json_tree import half_surrogate, unparsable
 
 _COPY_LIMIT_BYTES = 16384
 """Up to this size a copy to `bytes` is cheaper for everyone downstream than a view."""
@@ -125,7 +125,10 @@ def _decode_others(spec: TensorSpec, flat: list[Any]) -> Buffer:
     if len(flat) != spec.element_count:
         raise _wrong_count()
     if spec.datatype is DataType.BYTES:
-        return encode_bytes_elements([element.encode() for element in flat])
+        try:
+            return encode_bytes_elements([element.encode() for element in flat])
+        except UnicodeEncodeError:
+            raise half_surrogate() from None
     return bytes(flat)
 
 

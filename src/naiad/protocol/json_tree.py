@@ -129,7 +129,7 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
     except UnicodeDecodeError as error:
         raise _syntax_error("Invalid UTF-8", error.start) from None
     except UnicodeEncodeError:
-        raise internal("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair") from None
+        raise half_surrogate() from None
     except json.JSONDecodeError as error:
         raise _syntax_error(error.msg, error.pos) from None
     except ValueError as error:
@@ -148,6 +148,11 @@ def _syntax_error(what: str, offset: int) -> InferError:
 
 
 # --- typed access ---------------------------------------------------------------------------------------------------
+
+
+def half_surrogate() -> InferError:
+    """Return the error for a string that no encoding has."""
+    return internal("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair")
 
 
 def unparsable(field: str, why: str) -> InferError:

@@ -25,7 +25,7 @@ _TABLE: dict[ErrorCode, Status] = {
     ErrorCode.UNAVAILABLE: Status(503, 14, logging.WARNING),
     ErrorCode.UNSUPPORTED: Status(501, 12, logging.WARNING),
     ErrorCode.ALREADY_EXISTS: Status(400, 6, logging.WARNING),
-    ErrorCode.CANCELLED: Status(400, 1, logging.INFO),
+    ErrorCode.CANCELLED: Status(400, 1, logging.WARNING),
 }
 
 

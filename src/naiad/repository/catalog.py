@@ -160,6 +160,15 @@ class Catalog(Generic[V]):
         _log.error("failed to load model '%s': %s", name, reason, exc_info=_traceback_of(error))
         self._lifecycle.fail_model(name, reason)
 
+    def note_failure(self, name: str, reason: str) -> None:
+        """Record why a model cannot be loaded as it is now; what is served of it stays."""
+        _log.error("failed to load model '%s': %s", name, reason)
+        self._lifecycle.fail_model(name, reason)
+
+    def forget(self, name: str) -> None:
+        """Remove a model that is not in any store any more from the index."""
+        self._lifecycle.forget(name)
+
     def _start_load(self, pool: ThreadPoolExecutor, plan: ModelPlan) -> dict[int, "Future[V]"]:
         self._lifecycle.begin_load(plan.entry.name, plan.versions)
         return {version: pool.submit(self._load_version, plan, version) for version in plan.versions}

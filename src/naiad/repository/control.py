@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, NoReturn
 
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
@@ -19,7 +19,7 @@ from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_n
 from naiad.repository.claims import Claims
 from naiad.repository.fingerprint import fingerprint
 from naiad.repository.lifecycle import V
-from naiad.repository.override import BroughtFiles, Override, read_override, with_config
+from naiad.repository.override import FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ class _Order:
 
     name: str
     override: Override | None
+    is_forced: bool = False
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     fingerprints: dict[str, bytes] = field(default_factory=dict)
@@ -134,7 +135,7 @@ class ExplicitControl(NoControl[V]):
         ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
         loading fails.
         """
-        order = _Order(name, read_override(name, parameters))
+        order = _Order(name, read_override(name, parameters), is_forced=bool(parameters.get(FORCE)))
         try:
             self._make_plans(order)
             with self._claims.hold(order.plans):
@@ -176,6 +177,10 @@ class ExplicitControl(NoControl[V]):
             if record.files is not None:
                 record.files.remove()
         return in_time
+
+    def ensembles_of(self, name: str) -> list[str]:
+        """Return the loaded ensembles that have a model among their members."""
+        return [key for key, record in list(self._records.items()) if name in record.members]
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -231,6 +236,8 @@ class ExplicitControl(NoControl[V]):
         """Tell whether what is served of a model is what a load would bring."""
         record = self._records.get(name)
         if record is None or not self._catalog.is_served(name):
+            return False
+        if name == order.name and order.is_forced:
             return False
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
@@ -306,6 +313,11 @@ class ExplicitControl(NoControl[V]):
     def _members(self, name: str) -> frozenset[str]:
         record = self._records.get(name)
         return frozenset() if record is None else record.members
+
+
+def refuse_commands() -> NoReturn:
+    """Refuse a command. Raises InferError(UNAVAILABLE)."""
+    raise _not_allowed()
 
 
 def _not_allowed() -> InferError:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from naiad.repository.store import ModelEntry
 
+_CHUNK_BYTES = 1 << 20
+
 
 def fingerprint(entry: ModelEntry) -> bytes:
     """Return what is the same as long as no file of the model was added, removed, replaced or written to.
@@ -19,7 +21,25 @@ def fingerprint(entry: ModelEntry) -> bytes:
             status = os.stat(path)
         except OSError:
             continue  # a dangling link, or gone meanwhile: the next fingerprint differs
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0".encode(errors="replace"))
+        moments = f"{status.st_mtime_ns}\0{status.st_ctime_ns}\0{status.st_ino}"
+        digest.update(f"{path}\0{status.st_size}\0{moments}\0".encode(errors="replace"))
+    return digest.digest()
+
+
+def content_digest(entry: ModelEntry) -> bytes:
+    """Return what is the same as long as the model's files have the same names and hold the same bytes.
+
+    Reads every file. Raises OSError when one cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(_files(entry)):
+        if not os.path.isfile(path):
+            digest.update(f"{path}\0".encode(errors="replace"))
+            continue
+        digest.update(f"{path}\0{os.path.getsize(path)}\0".encode(errors="replace"))
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
     return digest.digest()
 
 

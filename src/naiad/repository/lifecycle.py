@@ -17,6 +17,9 @@ UNLOADED = "unloaded"
 """Triton: the reason of a version that was unloaded on purpose; strict readiness looks for exactly this text."""
 
 
+_STALE = "serving what was loaded before, its update failed: "
+
+
 class LoadedVersion(Protocol):
     """A version that takes requests until it is stopped."""
 
@@ -137,9 +140,21 @@ class Lifecycle(Generic[V]):
             self._changed()
 
     def fail_model(self, name: str, reason: str) -> None:
-        """Record why a model has no version to load; what it serves already stays."""
+        """Record why a model has no version to load; what it serves already stays, and says why it is not new."""
         with self._lock:
-            self._models.setdefault(name, _Model()).reason = reason
+            model = self._models.setdefault(name, _Model())
+            model.reason = reason
+            for version in model.versions.values():
+                if version.loaded is not None:
+                    version.reason = _STALE + reason
+            self._changed()
+
+    def forget(self, name: str) -> None:
+        """Remove a model that nothing is loaded of."""
+        with self._lock:
+            model = self._models.get(name)
+            if model is not None and all(version.loaded is None for version in model.versions.values()):
+                del self._models[name]
             self._changed()
 
     def begin_load(self, name: str, versions: Sequence[int]) -> None:
@@ -159,6 +174,8 @@ class Lifecycle(Generic[V]):
             record = self._models[name].versions[version]
             if record.loaded is None:
                 record.become(ModelState.UNAVAILABLE, reason)
+            elif reason != UNLOADED:
+                record.reason = _STALE + reason
             self._changed()
 
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:

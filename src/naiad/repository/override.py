@@ -13,6 +13,8 @@ from naiad.repository.store import CONFIG_FILE, ModelEntry, check_model_name
 from naiad.repository.versions import list_version_dirs
 
 _FILE = "file:"
+FORCE = "force"
+"""naiad: a load command with this parameter true loads a model anew although nothing has changed."""
 _MAX_FILES = 1024
 
 
@@ -32,6 +34,8 @@ def read_override(name: str, parameters: Mapping[str, object]) -> Override | Non
     check_model_name(name)
     files: dict[str, bytes] = {}
     for key, value in parameters.items():
+        if key == FORCE:
+            continue
         if key.startswith(_FILE) and isinstance(value, bytes):
             files[_checked_path(key.removeprefix(_FILE))] = value
         elif key != "config":

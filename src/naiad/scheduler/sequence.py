@@ -24,7 +24,17 @@ _BACKLOG = -1
 class LiveSequence:
     """One sequence from its START to its end."""
 
-    __slots__ = ("correlation_id", "has_ended", "heard_ns", "instance", "is_busy", "queue", "slot", "state")
+    __slots__ = (
+        "correlation_id",
+        "has_ended",
+        "heard_ns",
+        "instance",
+        "is_busy",
+        "is_released",
+        "queue",
+        "slot",
+        "state",
+    )
 
     def __init__(self, correlation_id: int | str, heard_ns: int) -> None:
         self.correlation_id = correlation_id
@@ -38,6 +48,8 @@ class LiveSequence:
         """Its requests in order of arrival that no batch and no inner batcher has taken yet."""
         self.is_busy = False
         """Whether one of its requests is with the inner batcher or executes."""
+        self.is_released = False
+        """Whether its slot, or its place in the backlog, is no longer its own."""
         self.state: object = None
         """Belongs to the engine: the implicit state that its next request continues from."""
 
@@ -132,6 +144,7 @@ class SequenceTable:
         Returns the sequence from the backlog that has got the slot, if any.
         """
         self.live_count -= 1
+        sequence.is_released = True
         if sequence.is_backlogged:
             self.backlog.remove(sequence)
             return None
@@ -182,11 +195,13 @@ class SequenceTable:
         self._idle.clear()
         for sequence in self.backlog:
             sequence.queue.clear()
+            sequence.is_released = True
         self.backlog.clear()
         for instance, slots in enumerate(self.slots):
             for slot, held in enumerate(slots):
                 if held is not None:
                     held.queue.clear()
+                    held.is_released = True
                     slots[slot] = None
                     heapq.heappush(self._free, (slot, instance))
         self.live_count = 0

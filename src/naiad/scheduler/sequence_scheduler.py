@@ -63,8 +63,11 @@ class SequenceScheduler(Scheduler):
     # --- the end of sequences -------------------------------------------------------------------------------------
 
     def _release_if_over(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Free the slot of a sequence that has ended and has nothing left to do."""
-        if not sequence.has_ended or sequence.queue or self._is_occupied(sequence):
+        """Free the slot of a sequence that has ended and has nothing left to do.
+
+        A request may end after its sequence has lost its slot: the instance was lost, or the model has stopped.
+        """
+        if not sequence.has_ended or sequence.queue or sequence.is_released or self._is_occupied(sequence):
             return
         successor = self._table.release(sequence)
         self.live_sequence_count = self._table.live_count

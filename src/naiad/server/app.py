@@ -20,8 +20,10 @@ from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.control import ExplicitControl, NoControl
 from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.poll import PollControl
 from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
+from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication, settle
@@ -30,6 +32,7 @@ from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
+from naiad.telemetry.tracer import Tracer
 
 _log = logging.getLogger(__name__)
 
@@ -62,17 +65,20 @@ class Server:
         )
         self._backends = BackendRegistry()
         self._stop = stop or StopSignal()
+        self._tracer = Tracer(options.trace)
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         ports = self._make_ports(loop)
+        show_connections(self._registry, ports.endpoints())
         store = open_store(self._options.cache_config, loop)
         if store is not None:
             show_cache(self._registry, store)
         control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
         self._engine.attach(control)
+        self._engine.trace(self._tracer)
         if not await self._load(control):
             return 1
         self._engine.set_started()
@@ -118,6 +124,11 @@ class Server:
         options = self._options.repository
         if options.control_mode == "none":
             return NoControl(catalog)
+        if options.control_mode == "poll" and options.poll_s:
+            waits = functools.partial(settle, loop)
+            return PollControl(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
+        if options.control_mode == "poll":
+            return NoControl(catalog)
         return ExplicitControl(catalog, functools.partial(settle, loop), options.load_models)
 
     async def _load(self, control: NoControl[Served]) -> bool:
@@ -160,6 +171,7 @@ class Server:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)
         ports.close()
+        await asyncio.to_thread(self._tracer.close)
         return 0
 
 

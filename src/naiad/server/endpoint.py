@@ -39,6 +39,10 @@ class Service(Protocol):
 
     connections: Connections
 
+    @property
+    def flag(self) -> str:
+        """The prefix of its flags: http, grpc, metrics."""
+
     async def listen(self) -> None:
         """Begin to take connections. Raises InferError."""
 
@@ -62,6 +66,8 @@ class Endpoint:
         self._tls = tls
         self._server: asyncio.AbstractServer | None = None
         self.connections = connections
+        self.flag = address.flag
+        """The prefix of its flags: http, grpc, metrics."""
 
     async def listen(self) -> None:
         """Begin to accept and log where. Raises InferError when another process was faster to listen."""

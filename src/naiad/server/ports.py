@@ -112,7 +112,7 @@ class Ports:
 
     async def listen(self) -> None:
         """Begin to accept, and to look for changes of certificates and keys. Raises InferError."""
-        for endpoint in self._all():
+        for endpoint in self.endpoints():
             await endpoint.listen()
         for watch in self._watches:
             watch.start()
@@ -127,7 +127,8 @@ class Ports:
             self.metrics.stop_listening()
             self.metrics.connections.abort()
 
-    def _all(self) -> list[Service]:
+    def endpoints(self) -> list[Service]:
+        """Return every port."""
         return [*self.services, self.metrics] if self.metrics is not None else self.services
 
     # --- what is answered -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from naiad.config.options import LogOptions
 from naiad.core.errors import InferError
@@ -12,6 +13,8 @@ from naiad.telemetry.failure_log import FailureLog
 from naiad.telemetry.log_format import TritonFormatter, format_table
 from naiad.telemetry.log_writer import BackgroundHandler
 
+_escapes = True
+_settings = LogOptions()
 _failures = FailureLog(logging.getLogger("naiad.request"))
 
 
@@ -21,6 +24,7 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
     May be called again to change the settings. Raises OSError when the file cannot be opened, ValueError for an
     unknown format. `escapes` False writes messages unescaped (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
     """
+    global _settings, _escapes
     formatter = TritonFormatter(options.format, escapes=escapes)
     if options.file:
         stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the handler's
@@ -28,13 +32,33 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
     else:
         handler = BackgroundHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(_Switches(options))
+    handler.addFilter(_switch)
     previous = _installed()
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.addHandler(handler)
-    logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else logging.INFO)
+    _set_level(options)
+    _settings, _escapes = options, escapes
     _remove(previous)
+
+
+def settings() -> LogOptions:
+    """Return what is in force."""
+    return _settings
+
+
+def change(options: LogOptions) -> None:
+    """Change what is logged and in which form, at once; the file stays. Raises ValueError for an unknown format."""
+    global _settings  # noqa: PLW0603 - the log is one for the process
+    formatter = TritonFormatter(options.format, escapes=_escapes)
+    _settings = replace(options, file=_settings.file)
+    for handler in _installed():
+        handler.setFormatter(formatter)
+    _set_level(options)
+
+
+def _set_level(options: LogOptions) -> None:
+    logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else logging.INFO)
 
 
 def shut_down() -> None:
@@ -53,20 +77,14 @@ def _remove(handlers: Sequence[BackgroundHandler]) -> None:
         handler.close()
 
 
-class _Switches(logging.Filter):
-    """--log-info, --log-warning, --log-error."""
-
-    def __init__(self, options: LogOptions) -> None:
-        super().__init__()
-        self._options = options
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
-            return self._options.error
-        if record.levelno >= logging.WARNING:
-            return self._options.warning
-        # Triton: verbose lines obey --log-verbose alone.
-        return self._options.info or record.levelno < logging.INFO
+def _switch(record: logging.LogRecord) -> bool:
+    """Tell whether --log-info, --log-warning and --log-error let a record pass."""
+    if record.levelno >= logging.ERROR:
+        return _settings.error
+    if record.levelno >= logging.WARNING:
+        return _settings.warning
+    # Triton: verbose lines obey --log-verbose alone.
+    return _settings.info or record.levelno < logging.INFO
 
 
 def verbose(level: int) -> int:

@@ -2,6 +2,7 @@
 
 import platform
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import naiad
@@ -32,6 +33,9 @@ class Registry:
         self._families: dict[str, MetricFamily] = {}
         self._callbacks: dict[str, Callable[[], str]] = {}
         self._cpu = CpuMeter() if options.allow_cpu else None
+        self._machine_parts: list[str] = []
+        self._machine_due_ns = 0
+        self._interval_ns = int(options.interval_ms * 1e6)
         self._keeps_samples = settings.get("summary_latencies") == "true"
         quantiles = parse_quantiles(settings.get("summary_quantiles", DEFAULT_QUANTILES))
         self._model_families: list[ModelFamily] = [*model_metrics.COUNTERS, *model_metrics.CACHE_COUNTERS]
@@ -137,17 +141,24 @@ class Registry:
         return ("\n".join(parts) + "\n").encode()
 
     def _machine(self) -> list[str]:
-        if self._cpu is None:
-            return []
-        parts = []
-        utilization = self._cpu.read()
-        if utilization is not None:
-            parts.append(_gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", utilization))
-        memory = read_memory()
-        if memory is not None:
-            parts.append(_gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total_bytes))
-            parts.append(_gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used_bytes))
-        return parts
+        """Return what was measured of the machine, anew when the last time is --metrics-interval-ms ago."""
+        now_ns = time.monotonic_ns()
+        if self._cpu is not None and now_ns >= self._machine_due_ns:
+            self._machine_due_ns = now_ns + self._interval_ns
+            self._machine_parts = _measured(self._cpu)
+        return self._machine_parts
+
+
+def _measured(cpu: CpuMeter) -> list[str]:
+    parts = []
+    utilization = cpu.read()
+    if utilization is not None:
+        parts.append(_gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", utilization))
+    memory = read_memory()
+    if memory is not None:
+        parts.append(_gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total_bytes))
+        parts.append(_gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used_bytes))
+    return parts
 
 
 def _process() -> list[str]:

@@ -156,9 +156,8 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
 @pytest.mark.parametrize(
     "argument",
     [
-        "--model-control-mode=poll",
         "--rate-limit=execution_count",
-        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=mode=opentelemetry",
         "--allow-sagemaker=true",
     ],
 )

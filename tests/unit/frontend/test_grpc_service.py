@@ -311,7 +311,7 @@ class TestControl:
     def test_malformed(self, service):
         assert call(service, "ModelReady", b"\xff").status == 13
 
-    @pytest.mark.parametrize("method", ["TraceSetting", "Nonsense"])
+    @pytest.mark.parametrize("method", ["Nonsense"])
     def test_unimplemented(self, service, method):
         it = call(service, method)
         assert it.status == 12

@@ -299,7 +299,7 @@ def test_request_whose_client_went_away_is_logged_as_cancelled(server, logged):
     server.engine.submitted[0].cancelled = True
     server.engine.answer()
     (line,) = logged
-    assert (line["error"].code, line["version"], line["level"]) == (ErrorCode.CANCELLED, "1", logging.INFO)
+    assert (line["error"].code, line["version"], line["level"]) == (ErrorCode.CANCELLED, "1", logging.WARNING)
 
 
 def test_response_that_json_cannot_carry_is_a_failure(server, logged):

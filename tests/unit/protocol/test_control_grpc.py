@@ -178,13 +178,6 @@ def test_statistics():
     assert (batch.compute_input.count, batch.compute_infer.count, batch.compute_output.count) == (8, 9, 10)
 
 
-@pytest.mark.parametrize("method", ["TraceSetting", "LogSettings"])
-def test_refusal_says_what_to_do(method):
-    error = control_grpc.refusal(f"/inference.GRPCInferenceService/{method}")
-    assert error.code is ErrorCode.UNSUPPORTED
-    assert error.message.startswith(f"{method} is not supported by this server: ")
-
-
 @pytest.mark.parametrize("path", ["/x.Y/TraceSetting", "/inference.GRPCInferenceService/Nothing", ""])
 def test_refusal_of_unknown_methods(path):
     assert control_grpc.refusal(path).message == f"unknown method '{path}'"

@@ -333,3 +333,9 @@ def test_names_that_the_fast_parser_cannot_look_up_are_read_all_the_same():
     entry = {"name": "A", "shape": [1], "datatype": "FP32", "data": [1], "x\0y": 1}
     header, _, _ = InferJsonDecoder().decode("m", "", json.dumps({"inputs": [entry]}).encode(), None)
     assert header.inputs[0].name == "A"
+
+
+def test_half_of_a_surrogate_pair_in_the_data_is_refused_in_words():
+    text = b'{"inputs": [{"name": "A", "shape": [1], "datatype": "BYTES", "data": ["x\\ude00"]}]}'
+    with pytest.raises(InferError, match="half of a surrogate pair"):
+        InferJsonDecoder().decode("m", "", text, None)

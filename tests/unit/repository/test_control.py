@@ -210,7 +210,7 @@ class TestLoad:
         assert error.message == "load failed for model 'a': version 1 is at UNAVAILABLE state: broken;\n"
         assert scene.served() == {"a": [1]}
         assert not scene.loader.loaded[0].stopped.is_set()
-        assert scene.states() == {"a:1": "READY"}
+        assert scene.states() == {"a:1": "READY serving what was loaded before, its update failed: broken"}
         assert scene.control.is_ready()
 
     def test_failed_first_load(self, scene: Scene) -> None:
@@ -436,3 +436,12 @@ class TestSideBySide:
         scene.loader.loaded[0].may_stop.set()
         assert scene.control.unload_all(10.0)
         assert [row.state for row in scene.control.index()] == [ModelState.UNAVAILABLE] * 2
+
+
+def test_force_loads_anew_although_nothing_has_changed(scene: Scene) -> None:
+    scene.write("a")
+    scene.load("a")
+    scene.control.load_model("a", {})
+    assert len(scene.loader.loaded) == 1
+    scene.control.load_model("a", {"force": True})
+    assert len(scene.loader.loaded) == 2

@@ -84,9 +84,11 @@ def test_failed_reload_leaves_the_old_version_and_readiness(lifecycle: Lifecycle
     lifecycle.begin_load("m", [1])
     lifecycle.swap("m", {1: Version("old")})
     lifecycle.begin_load("m", [1])
+    stale = "serving what was loaded before, its update failed: "
     lifecycle.fail_version("m", 1, "broken")
+    assert state_of(lifecycle) == [("m", "1", ModelState.READY, stale + "broken")]
     lifecycle.fail_model("m", "broken too")
-    assert state_of(lifecycle) == [("m", "1", ModelState.READY, "")]
+    assert state_of(lifecycle) == [("m", "1", ModelState.READY, stale + "broken too")]
     assert lifecycle.is_ready
     assert table.ready == {"m": {1: "old"}}
 

@@ -346,6 +346,42 @@ def test_draining_an_instance_ends_its_sequences_only(make) -> None:
 
 
 @BOTH
+def test_what_ends_after_its_instance_was_lost_frees_no_slot_again(make) -> None:
+    scheduler = make(1, 1, is_decoupled=True, **({"candidates": 1} if make is oldest else {}))
+    lost = of_sequence(1, start=True, name="lost")
+    scheduler.enqueue(lost, 0)
+    assert names(scheduler.take(0)) == ["lost"]
+    scheduler.drain_instance(0)
+    scheduler.release(lost)
+    assert scheduler.live_sequence_count == 0
+    scheduler.enqueue(of_sequence(2, start=True), 0)
+    waiting = of_sequence(3, start=True)
+    scheduler.enqueue(waiting, 0)
+    assert waiting.sequence.is_backlogged, "two sequences in one slot"
+
+
+def test_oldest_what_executes_while_the_model_is_drained_frees_no_slot_again() -> None:
+    scheduler = oldest()
+    scheduler.enqueue(of_sequence(1, start=True, end=True), 0)
+    scheduler.take(0)
+    scheduler.drain()
+    assert scheduler.take(0) is None
+    assert scheduler.live_sequence_count == 0, "a driver would wait for the end of a sequence that is no more"
+
+
+@BOTH
+def test_a_sequence_in_the_backlog_does_not_become_idle(make) -> None:
+    scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
+    scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
+    scheduler.enqueue(of_sequence(2, start=True, name="2a"), 0)
+    assert names(scheduler.take(0)) == ["1a"]
+    scheduler.enqueue(of_sequence(1, name="1b"), 1 * S - MS)
+    scheduler.expire(1 * S)
+    scheduler.enqueue(of_sequence(2, name="2b"), 1 * S)  # would be refused if it had ended
+    assert names(scheduler.take(1 * S)) == ["1b"]
+
+
+@BOTH
 def test_draining_returns_everything(make) -> None:
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     for key in (1, 2):

@@ -261,3 +261,13 @@ class TestMachine:
         info = [dict(key[1:]) for key in values if key[0] == "naiad_build_info"]
         assert [labels["version"] for labels in info] == [naiad.__version__]
         assert "nv_cpu_utilization" not in {key[0] for key in samples(Registry(MetricsOptions(allow_cpu=False)))}
+
+
+@pytest.mark.parametrize(("interval_ms", "measured"), [(3_600_000, 1), (0.000001, 3)])
+def test_machine_is_measured_once_an_interval(monkeypatch, interval_ms, measured):
+    registry = Registry(MetricsOptions(interval_ms=interval_ms))
+    readings = []
+    monkeypatch.setattr(registry._cpu, "read", lambda: readings.append(1) or 0.5)
+    for _ in range(3):
+        assert b"nv_cpu_utilization 0.5" in registry.render()
+    assert len(readings) == measured

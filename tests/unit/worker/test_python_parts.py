@@ -65,7 +65,7 @@ def test_settings_have_defaults_and_can_be_set():
         ({"execute_timeout_s": "-1"}, {}, "parameter 'execute_timeout_s' is '-1'"),
         ({"execute_timeout_s": "nan"}, {}, "parameter 'execute_timeout_s' is 'nan'"),
         ({"FORCE_CPU_ONLY_INPUT_TENSORS": "maybe"}, {}, "use 'yes' or 'no'"),
-        ({"EXECUTION_ENV_PATH": "x.tar.gz"}, {}, "'EXECUTION_ENV_PATH' is not supported"),
+        ({"EXECUTION_ENV_PATH": "x.tar.gz"}, {}, "'EXECUTION_ENV_PATH' is 'x.tar.gz': .*x.tar.gz does not exist"),
         ({}, {"stub-timeout-seconds": "x"}, "--backend-config=python,stub-timeout-seconds=x"),
         ({}, {"transport-max-bytes": "1"}, "--backend-config=python,transport-max-bytes is not known"),
     ],

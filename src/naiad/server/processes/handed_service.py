@@ -17,10 +17,11 @@ class HandedService(Service):
     """Serves connections that are handed to it, and counts those that have closed."""
 
     def __init__(
-        self, connections: ServedConnections, tls: ssl.SSLContext | None, on_close: Callable[[], None]
+        self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None, on_close: Callable[[], None]
     ) -> None:
         """`on_close` is called when connections have closed: `take_closed_count` tells how many."""
         self.connections = connections
+        self._flag = flag
         self._protocol = connections.protocol
         connections.on_close = on_close
         self._tls = tls
@@ -28,6 +29,11 @@ class HandedService(Service):
         self._tasks: set[asyncio.Task[None]] = set()
         self._left_count = 0
         """Connections that were adopted, less those that were told to have closed."""
+
+    @property
+    def flag(self) -> str:
+        """The prefix of its flags."""
+        return self._flag
 
     async def listen(self) -> None:
         """Nothing: the supervisor listens."""

@@ -186,7 +186,7 @@ class Link:
 
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
         """Return the service of a port, whose connections are handed over."""
-        service = HandedService(connections, tls, self._on_close)
+        service = HandedService(flag, connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service
         return service
 

@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 
 from naiad.config.options import ServerOptions
 from naiad.core.errors import internal
@@ -30,6 +29,7 @@ from naiad.server.processes.messages import (
     Welcome,
 )
 from naiad.server.processes.orders import Orders
+from naiad.server.processes.share import share_of
 from naiad.server.processes.supervision import Supervision
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
@@ -57,6 +57,7 @@ class Supervisor:
         self._supervision = Supervision(self._count)
         self._balance = Balance(len(self._addresses))
         self._members: dict[int, MemberProcess] = {}
+        self._starts = [0] * self._count
         self._ended: list[MemberProcess] = []
         """Before the server is open, and while it exits."""
         self._inquiry = Inquiry(self._serving, self._count)
@@ -121,9 +122,10 @@ class Supervisor:
 
     async def _start(self, slot: int) -> None:
         is_first_time = not self._supervision.is_open
+        self._starts[slot] += 1
         loud = logging.NOTSET if slot == 0 else logging.CRITICAL
         welcome = Welcome(
-            options=_share_of(self._options),
+            options=share_of(self._options, slot, self._starts[slot]),
             slot=slot,
             process_count=self._count,
             ports=[address.flag for address in self._addresses],
@@ -292,20 +294,3 @@ class Supervisor:
     def _exit_now(self, status: int) -> None:
         self._kill_all()
         os._exit(status)
-
-
-def _share_of(options: ServerOptions) -> ServerOptions:
-    """Return what one member is told: its share of the limits, and no delays that are the supervisor's."""
-    count = options.process_count
-    cache = {name: dict(settings) for name, settings in options.cache_config.items()}
-    size = cache.get("local", {}).get("size", "")
-    if size.isdigit():
-        cache["local"]["size"] = str(int(size) // count)
-    return replace(
-        options,
-        cache_config=cache,
-        drain_s=0.0,
-        no_effect=(),
-        http=replace(options.http, max_connections=-(-options.http.max_connections // count)),
-        grpc=replace(options.grpc, max_connections=-(-options.grpc.max_connections // count)),
-    )

@@ -1,0 +1,172 @@
+"""Tracing: which requests are traced, and what is noted of them on their way.
+
+Off costs nothing: `begin` is then not called at all. A traced request has its `on_response` replaced by that of its
+`Trace`, which notes the moments around its answer.
+"""
+
+import time
+from collections.abc import Callable
+from itertools import count
+
+from naiad.config.trace import TENSORS, TIMESTAMPS, TraceOptions
+from naiad.core.execution_times import ExecutionTimes
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.telemetry.trace_file import TraceFile, TraceWriter
+from naiad.telemetry.trace_record import TracedTensor, TraceRecord
+from naiad.telemetry.trace_settings import Changes, TraceSettings
+
+_now_ns = time.monotonic_ns
+
+OnResponse = Callable[[InferRequest, InferResponse], object]
+
+_ARRIVAL = {"HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"), "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")}
+_SENDING = {"HTTP": ("HTTP_SEND_START", "HTTP_SEND_END"), "GRPC": ("GRPC_SEND_START", "GRPC_SEND_END")}
+
+
+class _Sampler:
+    """Counts the requests that one set of settings is about."""
+
+    __slots__ = ("left", "options", "seen")
+
+    def __init__(self, options: TraceOptions) -> None:
+        self.options = options
+        self.seen = 0
+        self.left = options.count
+
+    def takes(self) -> bool:
+        """Tell whether this request is one to trace."""
+        if not self.options.is_on or not self.left:
+            return False
+        self.seen += 1
+        if self.seen < self.options.rate:
+            return False
+        self.seen = 0
+        if self.left > 0:
+            self.left -= 1
+        return True
+
+
+class Tracer:
+    """The traces of a server. Used on the event loop only."""
+
+    def __init__(self, options: TraceOptions) -> None:
+        self.settings = TraceSettings(options)
+        self._writer = TraceWriter(TraceFile(options.file))
+        self._numbers = count(1)
+        self._server = _Sampler(options)
+        self._models: dict[str, _Sampler] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any request may have to be traced."""
+        return self._server.options.is_on or any(sampler.options.is_on for sampler in self._models.values())
+
+    def change(self, model: str, changes: Changes) -> None:
+        """Change settings of a model, or of the server with "". Raises InferError; nothing has changed then."""
+        self.settings.change(model, changes)
+        if not model:
+            self._server = _Sampler(self.settings.of_server())
+        self._models = {name: self._sampler(name, options) for name, options in self.settings.own().items()}
+
+    def _sampler(self, model: str, options: TraceOptions) -> _Sampler:
+        known = self._models.get(model)
+        # Triton: a change starts its counts anew; that of another model does not.
+        return known if known is not None and known.options == options else _Sampler(options)
+
+    def begin(self, request: InferRequest) -> None:
+        """Trace a request that is about to be submitted, if it is one to trace."""
+        asker = getattr(request.on_response, "__self__", None)
+        whole = getattr(asker, "request", None)
+        parent: Trace | None = None
+        if isinstance(whole, InferRequest):
+            # Triton: the steps of an ensemble are traced with it.
+            parent = getattr(whole.on_response, "__self__", None)
+            if not isinstance(parent, Trace):
+                return
+            options = parent.options
+        else:
+            sampler = self._models.get(request.header.model_name, self._server)
+            if not sampler.takes():
+                return
+            options = sampler.options
+        number = next(self._numbers)
+        record = TraceRecord(number, request.header.model_name, request.id, parent.record.id if parent else 0)
+        trace = Trace(record, options, request.on_response, getattr(asker, "protocol", ""), self._writer)
+        trace.start(request)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._writer.close()
+
+
+class Trace:
+    """One request that is traced."""
+
+    __slots__ = ("_answer", "_protocol", "_writer", "options", "record")
+
+    def __init__(
+        self, record: TraceRecord, options: TraceOptions, answer: OnResponse, protocol: str, writer: TraceWriter
+    ) -> None:
+        self.record = record
+        self.options = options
+        self._answer = answer
+        self._protocol = protocol
+        self._writer = writer
+
+    def start(self, request: InferRequest) -> None:
+        """Note the arrival, and see that the rest is noted as well."""
+        if TIMESTAMPS in self.options.level:
+            # The transport knows when a request was complete.
+            self.record.stamps += [(name, request.arrival_ns) for name in _ARRIVAL.get(self._protocol, ())]
+            now_ns = _now_ns()
+            self.record.stamps += [("REQUEST_START", now_ns), ("QUEUE_START", now_ns)]
+            if request.times is None:
+                request.times = ExecutionTimes()
+        if TENSORS in self.options.level:
+            self.record.tensors += [
+                TracedTensor("TENSOR_QUEUE_INPUT", spec.name, spec.datatype, spec.shape, bytes(data))
+                for spec, data in zip(request.header.inputs, request.data, strict=False)
+            ]
+        request.on_response = self.take
+
+    def take(self, request: InferRequest, response: InferResponse) -> None:
+        """Note a response on its way to whoever asked."""
+        record = self.record
+        record.model_version = response.header.model_version
+        if TENSORS in self.options.level:
+            record.tensors += [
+                TracedTensor("TENSOR_BACKEND_OUTPUT", spec.name, spec.datatype, spec.shape, bytes(data))
+                for spec, data in zip(response.header.outputs, response.data, strict=False)
+            ]
+        if TIMESTAMPS not in self.options.level:
+            self._answer(request, response)
+        else:
+            self._note_answer(request, response)
+        if response.final:
+            self._writer.put(record, self.options.log_frequency)
+
+    def _note_answer(self, request: InferRequest, response: InferResponse) -> None:
+        stamps = self.record.stamps
+        if response.final:
+            self._note_execution(request)
+        stamps.append(("INFER_RESPONSE_COMPLETE", _now_ns()))
+        sending = _SENDING.get(self._protocol)
+        if sending is not None:
+            stamps.append((sending[0], _now_ns()))
+        self._answer(request, response)
+        if sending is not None:
+            stamps.append((sending[1], _now_ns()))
+        if response.final:
+            stamps.append(("REQUEST_END", _now_ns()))
+
+    def _note_execution(self, request: InferRequest) -> None:
+        times = request.times
+        if times is None or not times.exec_end_ns:
+            return  # never executed: refused, cached, or an ensemble
+        self.record.stamps += [
+            ("COMPUTE_START", times.exec_start_ns),
+            ("COMPUTE_INPUT_END", times.compute_start_ns),
+            ("COMPUTE_OUTPUT_START", times.compute_end_ns),
+            ("COMPUTE_END", times.exec_end_ns),
+        ]

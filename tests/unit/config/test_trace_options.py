@@ -1,0 +1,69 @@
+import pytest
+
+from naiad.config.options import OptionError, ServerOptions, parse_options
+from naiad.config.trace import TraceOptions
+
+
+def parse(*arguments: str) -> ServerOptions:
+    return parse_options(["--model-repository=/m", *arguments])
+
+
+def test_nothing_is_traced_by_default() -> None:
+    assert parse().trace == TraceOptions()
+    assert not TraceOptions().is_on
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (
+            "--trace-config=level=TENSORS",
+            "--trace-config=level=TIMESTAMPS",
+            "--trace-config=rate=5",
+            "--trace-config=count=7",
+            "--trace-config=mode=triton",
+            "--trace-config=triton,file=/t=1,2",
+            "--trace-config=triton,log-frequency=3",
+        ),
+        (
+            "--trace-level=TENSORS",
+            "--trace-level=MIN",
+            "--trace-rate=5",
+            "--trace-count=7",
+            "--trace-file=/t=1,2",
+            "--trace-log-frequency=3",
+        ),
+    ],
+)
+def test_both_spellings(arguments: tuple[str, ...]) -> None:
+    trace = parse(*arguments).trace
+    assert trace == TraceOptions(("TIMESTAMPS", "TENSORS"), 5, 7, 3, "/t=1,2")
+    assert trace.is_on
+
+
+def test_trace_config_wins() -> None:
+    assert parse("--trace-rate=5", "--trace-config=rate=6").trace.rate == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["level=TIMESTAMPS"], "needs a file as well"),
+        (["level=LOUD"], "got: LOUD; known levels are OFF"),
+        (["level=OFF", "level=TENSORS"], "Expect only one trace level 'OFF'"),
+        (["rate=x"], "Unable to parse 'trace_rate', got: x"),
+        (["rate=0"], "sample rate must be non-zero"),
+        (["count=-2"], "Expecting value >= -1, got:-2"),
+        (["count=99999999999"], "out of range [ -1, 2147483647 ]"),
+        (["triton,log-frequency=99999999999"], "out of range [ 0, 4294967295 ]"),
+        (["file=/x"], "no setting 'file'; known are level, rate, count, mode"),
+        (["triton,url=x"], "no setting 'url'; known are file, log-frequency"),
+        (["opentelemetry,url=x"], "mode 'opentelemetry' is not supported"),
+        (["mode=opentelemetry"], "mode=opentelemetry is not supported"),
+        (["rate"], "has no value"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(*[f"--trace-config={argument}" for argument in arguments])
+    assert text in str(caught.value)
