@@ -147,6 +147,8 @@ class ServerOptions:
     server_id: str = "triton"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
+    process_count: int = 1
+    """Server processes behind the same ports."""
     unix_socket_mode: int = 0o600
     """Permissions of the Unix sockets that the server makes."""
     log: LogOptions = field(default_factory=LogOptions)
