@@ -5,7 +5,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Entry:
 
     server: Running
     payload: Payload
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What else tells its rows from others."""
 
 
 def checked(session: Session, server: Running, workload: Workload, transport: str) -> Entry:
@@ -68,6 +70,7 @@ def take_turns(session: Session, case: str, entries: Sequence[Entry], each: Sequ
 
 def _describe(entry: Entry, shape: Shape) -> dict[str, Any]:
     return {
+        **entry.extra,
         "server": entry.server.name,
         "model": entry.payload.workload.model,
         "transport": entry.payload.transport,
@@ -134,6 +137,24 @@ def python(session: Session) -> None:
                 if name in running
             ]
             take_turns(session, "python", entries, shapes(session, transport))
+
+
+def processes(session: Session) -> None:
+    """ONNX add/sub on one server process and on one for each core; the load generator takes its part of the cores."""
+    counts = sorted({1, max(2, usable_cores())})
+    repository = session.repository("add_sub")
+    with contextlib.ExitStack() as stack:
+        running = {
+            count: stack.enter_context(session.serve(Naiad(f"--processes={count}"), repository, f"naiad-{count}"))
+            for count in counts
+        }
+        for transport in (HTTP_BINARY, GRPC):
+            entries = [
+                replace(checked(session, server, payloads.add_sub("add_sub"), transport), extra={"processes": count})
+                for count, server in running.items()
+            ]
+            each = [shape for shape in shapes(session, transport) if shape.connections > 1]
+            take_turns(session, "processes", entries, each)
 
 
 def ensemble(session: Session) -> None:
@@ -382,6 +403,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "start": start,
     "onnx": onnx,
     "python": python,
+    "processes": processes,
     "ensemble": ensemble,
     "response_cache": response_cache,
     "json": json_body,

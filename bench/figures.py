@@ -71,6 +71,16 @@ def _ratios(ours: Row, theirs: Row, metric: str) -> list[float]:
     return [a[metric] / b[metric] for a, b in zip(ours["rounds"], theirs["rounds"], strict=False)]
 
 
+def _processes(rows: Sequence[Row]) -> Iterator[Figure]:
+    for one in _rows(rows, case="processes", processes=1):
+        same = {key: one[key] for key in ("case", "transport", "load")}
+        for many in _rows(rows, **same):
+            if many["processes"] == 2:
+                ratio = median(_ratios(many, one, "throughput"))
+                name = f"Two processes, {one['transport']}, {one['load']}: throughput"
+                yield Figure(name, "at least 1.4 x one process", f"{ratio:.2f} x", ratio >= 1.4)
+
+
 def _image(rows: Sequence[Row]) -> Iterator[Figure]:
     for bare in _rows(rows, case="image", server="bare"):
         threads = bare["threads"]
@@ -169,6 +179,7 @@ def _tls(rows: Sequence[Row]) -> Iterator[Figure]:
 _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _onnx,
     _python,
+    _processes,
     _image,
     _large,
     _shared_memory,

@@ -51,6 +51,11 @@ _SMALL: Sequence[Column] = (*_WHAT, *_LOADED, *_MEMORY, *_CLIENT)
 SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
     "onnx": ("ONNX add/sub", "", _SMALL),
     "python": ("Python add/sub", "", _SMALL),
+    "processes": (
+        "Server processes",
+        "ONNX add/sub with `--processes`. The load generator runs on the same cores.",
+        (("processes", _text("processes")), *_SMALL),
+    ),
     "ensemble": (
         "Ensemble",
         "`chain` is three steps of `add_sub`, each of which waits for the one before.",
