@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance_group_problems
 from naiad.config.execution import server_inputs
+from naiad.config.adaptive_batching import check_adaptive_batching
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
 from naiad.config.pbtxt import ParsedConfig, map_path
@@ -47,6 +48,7 @@ def validate(
     _check_files(findings)
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(findings)
+    check_adaptive_batching(findings)
     if config.HasField("sequence_batching"):
         check_sequence_batching(findings)
     if config.HasField("ensemble_scheduling"):

@@ -204,6 +204,11 @@ class CachedModel:
         return self._served.in_flight_count
 
     @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What the adaptive batcher of the version has learned."""
+        return self._served.adaptive_state
+
+    @property
     def live_sequence_count(self) -> int:
         """Sequences are not cached."""
         return 0

@@ -250,6 +250,11 @@ class EnsembleModel:
         return len(self._runs)
 
     @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """None: the members batch."""
+        return None
+
+    @property
     def live_sequence_count(self) -> int:
         """None of its own: the members know the sequences."""
         return 0

@@ -18,6 +18,7 @@ from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.scheduler.adaptive import AdaptiveScheduler, AdaptiveState
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
@@ -66,6 +67,7 @@ class ServedModel:
         self._rules = AdmissionRules(config)
         self._sequence_tensors = sequence_tensors
         self._is_by_instance = scheduler.is_by_instance
+        self._learns = scheduler.learns
         self._delivery = Delivery(loop)
         self._error_header = ResponseHeader(name, self.version, ())
         asks_for_order = (
@@ -185,6 +187,14 @@ class ServedModel:
         """Requests that wait or execute."""
         open_count = self._emission.open_count if self._emission is not None else 0
         return self._scheduler.pending_count + self._executing + open_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What an adaptive batcher has learned; None with any other scheduler."""
+        if not isinstance(self._scheduler, AdaptiveScheduler):
+            return None
+        with self._lock:
+            return self._scheduler.state()
 
     @property
     def live_sequence_count(self) -> int:
@@ -387,6 +397,9 @@ class ServedModel:
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch(batch, (), end_ns)
         _tell_times(batch)
+        if self._learns:
+            with self._lock:
+                self._scheduler.record_execution(batch)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
@@ -406,14 +419,19 @@ class ServedModel:
         _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         if self._emission is not None:
+            if self._learns:
+                with self._lock:
+                    self._scheduler.record_execution(batch, failed=True)
             self._emission.fail(batch.requests, response)
             return
-        self._executing_ended(batch)
+        self._executing_ended(batch, failed=True)
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
-    def _executing_ended(self, batch: Batch) -> None:
+    def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
         with self._lock:
             self._executing -= len(batch.requests)
+            if self._learns:
+                self._scheduler.record_execution(batch, failed=failed)
 
     def _wake_all(self) -> None:
         for driver in self._idle:
