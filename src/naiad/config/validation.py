@@ -5,9 +5,9 @@ All problems come at once, each at its place when the configuration was read fro
 
 from collections.abc import Collection
 
+from naiad.config.adaptive_batching import check_adaptive_batching
 from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance_group_problems
 from naiad.config.execution import server_inputs
-from naiad.config.adaptive_batching import check_adaptive_batching
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
 from naiad.config.pbtxt import ParsedConfig, map_path

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader

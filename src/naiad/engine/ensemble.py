@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.ports import Loop

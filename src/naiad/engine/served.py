@@ -5,8 +5,8 @@ from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.request import InferRequest
-from naiad.scheduler.adaptive import AdaptiveState
 from naiad.telemetry.statistics import ModelStatistics
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
 from naiad.core.ports import Loop, TimerHandle
@@ -18,7 +19,7 @@ from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.sequence_tensors import SequenceTensors
-from naiad.scheduler.adaptive import AdaptiveScheduler, AdaptiveState
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics

@@ -15,8 +15,8 @@ It is told when requests come and how long batches took, and from that decides f
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
+from naiad.core.adaptive_state import DECISIONS, AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.scheduler.arrival_model import ArrivalModel, bin_of
@@ -25,9 +25,6 @@ from naiad.scheduler.latency_model import LatencyModel
 from naiad.scheduler.parallelism import Parallelism
 from naiad.scheduler.queue import QueuePolicy
 
-DECISIONS = ("full", "turn", "burst", "goal", "limit", "no_gain", "unknown")
-"""Why batches went: it was full or cut; after its turn had come; after a burst had been waited for; for the goal; at
-the longest hold; because waiting did not pay; because too little was known."""
 MAX_HOLD_NS = 1_000_000_000
 """Nothing is held for longer than this, whatever was learned."""
 _OVERHEAD_NS = 30_000
@@ -52,28 +49,6 @@ _SAVING = 0.2
 """A batch of one of which less than this is fixed is not worth growing for a goal."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptiveState:
-    """What an adaptive batcher has learned and done, at one moment."""
-
-    fixed_ns: float
-    """What a batch costs however few its rows are."""
-    row_ns: float
-    """What each row adds."""
-    tail_ratio: float
-    """99 of 100 executions took at most this many times what was expected of them."""
-    parallelism: float
-    """How many instances' worth of work the instances do together."""
-    arrival_rate: float
-    """Requests a second, from the mean of the last gaps."""
-    hold_count: int
-    """Batches that were held."""
-    hold_ns: int
-    """For how long, in all; waiting for a busy instance is not counted."""
-    decisions: Mapping[str, int]
-    """Batches by each of `DECISIONS`."""
-
-
 class AdaptiveScheduler(DynamicScheduler):
     """Batches as the dynamic batcher does, and holds a batch for as long as that was learned to pay."""
 
@@ -94,7 +69,7 @@ class AdaptiveScheduler(DynamicScheduler):
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
     ) -> None:
-        """Create a batcher; `max_hold_ns` bounds the time from the arrival of the oldest request to the end of a hold.
+        """Create a batcher that holds no request for longer than `max_hold_ns` after its arrival; 0 for a second.
 
         `latency_goal_ns` is what a request may take from its arrival to its answer; 0 for as little as possible.
         """
@@ -220,6 +195,15 @@ class AdaptiveScheduler(DynamicScheduler):
 
     def _release_of(self, requests: int, rows: int, oldest_ns: int, now_ns: int) -> tuple[int, str]:
         """Return until when a batch that could grow is held, and what for; a time that has come for not at all."""
+        until_ns, why = self._wanted(requests, rows, oldest_ns, now_ns)
+        if self.has_timeouts and until_ns > now_ns:
+            timeout_ns = self._deadlines.nearest_ns() - _OVERHEAD_NS
+            if 0 < timeout_ns < until_ns:
+                # No request times out in the queue only because its batch was to grow.
+                return timeout_ns, "limit"
+        return until_ns, why
+
+    def _wanted(self, requests: int, rows: int, oldest_ns: int, now_ns: int) -> tuple[int, str]:
         until_ns, why = self._turn_or_burst(requests, rows, now_ns)
         if not (self._goal_ns and self._is_certain):
             return until_ns, why
@@ -288,6 +272,7 @@ class AdaptiveScheduler(DynamicScheduler):
         end_ns = batch.exec_end_ns
         self._pass_time(end_ns, len(self._executing) + 1)
         if failed:
+            self._alone_wanted = max(0, self._alone_wanted - 1)
             return
         beside = (self._busy_ns - busy_ns) / max(1, end_ns - taken_ns) - 1.0
         self._learn(batch.size or 1, end_ns - batch.exec_start_ns, max(0.0, beside))
@@ -323,7 +308,7 @@ class AdaptiveScheduler(DynamicScheduler):
             self._busy_until_ns = now_ns
 
     def state(self) -> AdaptiveState:
-        """Return what was learned and done so far; without the lock the numbers may be of slightly different moments."""
+        """Return what was learned and done so far."""
         latency = self._latency
         mean_gap_ns = self._arrivals.mean_gap_ns
         return AdaptiveState(

@@ -1,7 +1,7 @@
 """When the next request comes, learned from the gaps between those that came.
 
-The mean alone would not do: clients that wait for their answers send the next requests in a burst, and what pays is to
-wait for the rest of a burst, not for the next one. So the distribution of gaps is kept, in bins of half an octave.
+The mean alone would not do: clients that wait for their answers send the next requests in a burst, and what pays is
+to wait for the rest of a burst, not for the next one. So the distribution of gaps is kept, in bins of half an octave.
 """
 
 _BIN_COUNT = 2 * 44
@@ -15,7 +15,7 @@ def _lower_ns(index: int) -> int:
     """Return the shortest gap of a bin."""
     octave, half = divmod(index, 2)
     if octave < 2:
-        return 1 << octave >> 1
+        return (1 << octave >> 1) + half
     return (1 << (octave - 1)) + half * (1 << (octave - 2))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from naiad.core.adaptive_state import DECISIONS, AdaptiveState
 from naiad.engine.served import Served
-from naiad.scheduler.adaptive import DECISIONS, AdaptiveState
 from naiad.telemetry.exposition import format_family, format_labels, format_value
 from naiad.telemetry.metric_family import Kind
 from naiad.telemetry.metrics import Registry

@@ -1,7 +1,8 @@
 from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.scheduler.adaptive import AdaptiveScheduler, AdaptiveState
+from naiad.core.adaptive_state import AdaptiveState
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.server.publication import Publication
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import ModelStatistics
