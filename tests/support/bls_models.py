@@ -24,8 +24,8 @@ def call(model, outputs=(), *, decoupled=False, execution_timeout=0, **inputs):
     """Return the response of another model, or an iterator."""
     fields = inputs.pop("fields", {})
     tensors = [pb_utils.Tensor(name, np.asarray(value)) for name, value in inputs.items()]
-    asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=list(outputs), **fields)
-    return asked.exec(decoupled=decoupled, execution_timeout=execution_timeout)
+    fields.update(model_name=model, inputs=tensors, requested_output_names=list(outputs))
+    return pb_utils.InferenceRequest(**fields).exec(decoupled=decoupled, execution_timeout=execution_timeout)
 
 
 def ask(model, outputs=(), *, decoupled=False, **inputs):

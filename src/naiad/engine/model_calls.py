@@ -195,6 +195,6 @@ def _circle_error(call: ModelCall, circle: list[str]) -> InferError:
     name = call.header.model_name
     return unavailable(
         f"the call of model '{name}' by model '{call.caller_model}' would wait for itself for ever ({path}): every "
-        f"instance of '{circle[0]}' is busy with a request that waits for such a call. More instances (instance_group) "
-        "can help, or a decoupled model whose execute returns before its calls are answered"
+        f"instance of '{circle[0]}' is busy with a request that waits for such a call. More instances "
+        "(instance_group) can help, or a decoupled model whose execute returns before its calls are answered"
     )
