@@ -268,8 +268,8 @@ def test_a_decoupled_model_needs_decoupled_calls(server):
     assert run_code(server, code) == {
         "code": "INVALID_ARG",
         "message": "Model repeat is using the decoupled. The current BLS request call doesn't support models using "
-        "the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
-        "decoupled models.'",
+        "the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls "
+        "for decoupled models.'",
     }
 
 
