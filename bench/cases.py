@@ -5,14 +5,14 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, connections, payloads, transfer
+from bench import analyzer, connections, payloads, sequences, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -48,6 +48,8 @@ class Entry:
 
     server: Running
     payload: Payload
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What else tells its rows from others."""
 
 
 def checked(session: Session, server: Running, workload: Workload, transport: str) -> Entry:
@@ -68,6 +70,7 @@ def take_turns(session: Session, case: str, entries: Sequence[Entry], each: Sequ
 
 def _describe(entry: Entry, shape: Shape) -> dict[str, Any]:
     return {
+        **entry.extra,
         "server": entry.server.name,
         "model": entry.payload.workload.model,
         "transport": entry.payload.transport,
@@ -134,6 +137,24 @@ def python(session: Session) -> None:
                 if name in running
             ]
             take_turns(session, "python", entries, shapes(session, transport))
+
+
+def processes(session: Session) -> None:
+    """ONNX add/sub on one server process and on one for each core; the load generator takes its part of the cores."""
+    counts = sorted({1, max(2, usable_cores())})
+    repository = session.repository("add_sub")
+    with contextlib.ExitStack() as stack:
+        running = {
+            count: stack.enter_context(session.serve(Naiad(f"--processes={count}"), repository, f"naiad-{count}"))
+            for count in counts
+        }
+        for transport in (HTTP_BINARY, GRPC):
+            entries = [
+                replace(checked(session, server, payloads.add_sub("add_sub"), transport), extra={"processes": count})
+                for count, server in running.items()
+            ]
+            each = [shape for shape in shapes(session, transport) if shape.connections > 1]
+            take_turns(session, "processes", entries, each)
 
 
 def ensemble(session: Session) -> None:
@@ -324,6 +345,26 @@ def decoupled(session: Session) -> None:
                     session.add("decoupled", {"server": name, "model": model}, found.as_dict())
 
 
+def live_sequences(session: Session) -> None:
+    """A voice detector over 1,000 sequences of real speech at a time, and the same network without sequences."""
+    chunk_count = 100 if session.options.seconds > 1 else 10
+    spoken = sequences.speech(_SEQUENCES, chunk_count)
+    repository = sequences.write_repository(session.work / "repositories" / "voice", _SEQUENCES)
+    plan = (
+        (sequences.PLAIN, _SEQUENCES),
+        (sequences.OLDEST, _SEQUENCES),
+        (sequences.DIRECT, sequences.MAX_BATCH_SIZE),
+    )
+    with session.serve(Naiad(), repository) as server:
+        for _ in range(session.options.rounds):
+            for model, live in plan:
+                found = sequences.run(server.http_port, model, spoken, live=live, pid=server.process.pid)
+                session.add("sequences", {"server": "naiad", "model": model, "live": live}, found.as_dict())
+
+
+_SEQUENCES = 1000
+
+
 def perf_analyzer(session: Session) -> None:
     """The real perf_analyzer over both protocols: the ONNX model on naiad, the Python model on naiad and Triton."""
     reason = analyzer.unavailable()
@@ -362,6 +403,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "start": start,
     "onnx": onnx,
     "python": python,
+    "processes": processes,
     "ensemble": ensemble,
     "response_cache": response_cache,
     "json": json_body,
@@ -369,6 +411,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "large": large,
     "shared_memory": shared_memory,
     "decoupled": decoupled,
+    "sequences": live_sequences,
     "perf_analyzer": perf_analyzer,
     "idle_connections": connections.idle_connections,
     "tls": connections.tls,

@@ -71,6 +71,16 @@ def _ratios(ours: Row, theirs: Row, metric: str) -> list[float]:
     return [a[metric] / b[metric] for a, b in zip(ours["rounds"], theirs["rounds"], strict=False)]
 
 
+def _processes(rows: Sequence[Row]) -> Iterator[Figure]:
+    for one in _rows(rows, case="processes", processes=1):
+        same = {key: one[key] for key in ("case", "transport", "load")}
+        for many in _rows(rows, **same):
+            if many["processes"] == 2:
+                ratio = median(_ratios(many, one, "throughput"))
+                name = f"Two processes, {one['transport']}, {one['load']}: throughput"
+                yield Figure(name, "at least 1.4 x one process", f"{ratio:.2f} x", ratio >= 1.4)
+
+
 def _image(rows: Sequence[Row]) -> Iterator[Figure]:
     for bare in _rows(rows, case="image", server="bare"):
         threads = bare["threads"]
@@ -131,6 +141,16 @@ def _response_cache(rows: Sequence[Row]) -> Iterator[Figure]:
             yield _at_most(f"Response cache hit, 1 KB, {miss['transport']}", ratio, 0.5, "x the CPU of a miss")
 
 
+def _sequences(rows: Sequence[Row]) -> Iterator[Figure]:
+    name = "Voice detector, 1,000 live sequences of speech, oldest strategy"
+    for ours in _rows(rows, case="sequences", model="voice_oldest"):
+        chunks, wrong = (sum(each[metric] for each in ours["rounds"]) for metric in ("chunks", "wrong"))
+        yield Figure(f"{name}: wrong answers", "none", f"{wrong:.0f} of {chunks:,.0f}", wrong == 0)
+        for plain in _rows(rows, case="sequences", model="voice_plain"):
+            ratio = median(_ratios(ours, plain, "cpu_us"))
+            yield _at_most(f"{name}: cost", ratio, 1.5, "x the CPU of a request that carries its state")
+
+
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="start", server="naiad", model="add_sub"):
         name = "One small ONNX model"
@@ -159,12 +179,14 @@ def _tls(rows: Sequence[Row]) -> Iterator[Figure]:
 _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _onnx,
     _python,
+    _processes,
     _image,
     _large,
     _shared_memory,
     _decoupled,
     _ensemble,
     _response_cache,
+    _sequences,
     _start,
     _idle_connections,
     _tls,

@@ -51,6 +51,11 @@ _SMALL: Sequence[Column] = (*_WHAT, *_LOADED, *_MEMORY, *_CLIENT)
 SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
     "onnx": ("ONNX add/sub", "", _SMALL),
     "python": ("Python add/sub", "", _SMALL),
+    "processes": (
+        "Server processes",
+        "ONNX add/sub with `--processes`. The load generator runs on the same cores.",
+        (("processes", _text("processes")), *_SMALL),
+    ),
     "ensemble": (
         "Ensemble",
         "`chain` is three steps of `add_sub`, each of which waits for the one before.",
@@ -131,6 +136,20 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("p99 ms", _number("first_p99_us", 1e-3, 2)),
             ("all responses p50 ms", _number("request_p50_us", 1e-3, 2)),
             ("CPU µs / response", _number("cpu_us", digits=1)),
+        ),
+    ),
+    "sequences": (
+        "Sequences",
+        "Silero's voice detector over real speech, HTTP binary, 32 connections, batches of up to 32. Every answer "
+        "is compared with what onnxruntime says by itself. With `voice_plain` the client sends the state with every "
+        "chunk and gets it back.",
+        (
+            ("model", _text("model")),
+            ("live sequences", _text("live")),
+            ("chunks", _number("chunks")),
+            ("wrong", _number("wrong")),
+            ("chunks/s", _number("throughput")),
+            ("CPU µs / chunk", _number("cpu_us", digits=1)),
         ),
     ),
     "start": (

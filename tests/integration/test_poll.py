@@ -226,3 +226,16 @@ def test_a_repository_that_is_away_for_a_while_unloads_nothing(polled) -> None:
     root.with_name("away").rename(root)
     server.wait_log("the model repositories can be read again")
     assert client.scale() == 2
+
+
+def test_who_writes_a_model_sees_changes_at_once(tmp_path: Path, start_server) -> None:
+    root = tmp_path / "models"
+    write_scale(root, 2)
+    server = start_server(root, "--dev")
+    server.wait_ready()
+    client = Client(server.grpc_url)
+    assert client.scale() == 2
+    path = root / "scale" / "1" / "model.py"
+    path.write_text(path.read_text().replace("* 2", "* 3"))
+    until(lambda: client.scale() == 3, "the change is served", timeout_s=5)
+    client.stub.close()

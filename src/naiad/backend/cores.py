@@ -5,15 +5,24 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+_sharing_processes = 1
+
+
+def share_cores(process_count: int) -> None:
+    """Tell that so many processes of this server, this one included, share the cores equally."""
+    global _sharing_processes  # noqa: PLW0603 - a fact about the process, as its cores are
+    _sharing_processes = process_count
+
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the smaller of the CPUs in the affinity mask and the CPU quota of the control groups, at least 1.
 
-    `root` is where `proc` and `sys` are looked for.
+    Of these a process gets its share, see `share_cores`. `root` is where `proc` and `sys` are looked for.
     """
     allowed = allowed_cpu_count()
     quota = cgroup_quota(root)
-    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+    cores = allowed if quota is None else min(allowed, math.ceil(quota))
+    return max(1, cores // _sharing_processes)
 
 
 def allowed_cpu_count() -> int:

@@ -32,6 +32,10 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
     # The server's modules are imported only now, so that a wrong flag is answered at once.
+    if options.process_count > 1:
+        from naiad.server.processes.supervisor import serve as serve_processes
+
+        return serve_processes(options)
     from naiad.server.app import serve
 
     return serve(options)

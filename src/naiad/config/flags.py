@@ -75,6 +75,14 @@ _SERVER = (
         minimum=0,
     ),
     Flag(
+        "processes",
+        _INTEGER,
+        "naiad: server processes behind the same ports; each loads all models and serves its share of connections.",
+        target="process_count",
+        minimum=1,
+        maximum=256,
+    ),
+    Flag(
         "unix-socket-mode",
         Kind.MODE,
         "naiad: permissions of Unix sockets, in octal; who may write may connect. 600 is the server's own user.",
@@ -134,6 +142,12 @@ _REPOSITORY = (
         "explicit (those of --load-model are loaded, and clients load and unload).",
         target="repository.control_mode",
         only=("none", "poll", "explicit"),
+    ),
+    Flag(
+        "dev",
+        Kind.SWITCH,
+        "naiad: for who writes a model: what changes on disk is served within a second (a quick mode poll).",
+        target="repository.is_development",
     ),
     Flag(
         "repository-poll-secs",

@@ -52,6 +52,8 @@ class RepositoryOptions:
     what commands ask for."""
     poll_s: int = 15
     settle_s: float = 2.0
+    is_development: bool = False
+    """Mode poll with intervals for somebody who edits and tries."""
     load_models: Sequence[str] = ()
     load_thread_count: int = 4
     load_retry_count: int = 0
@@ -145,6 +147,8 @@ class ServerOptions:
     server_id: str = "triton"
     exit_timeout_s: int = 30
     drain_s: float = 0.0
+    process_count: int = 1
+    """Server processes behind the same ports."""
     unix_socket_mode: int = 0o600
     """Permissions of the Unix sockets that the server makes."""
     log: LogOptions = field(default_factory=LogOptions)

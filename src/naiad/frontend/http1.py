@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from naiad.core.ports import Loop, TimerHandle
 from naiad.frontend.http1_connection import Http1Connection
@@ -20,8 +20,10 @@ class Http1Server:
     """
 
     def __init__(self, handle: Handle, loop: Loop, limits: Http1Limits | None = None) -> None:
-        self._endpoint = Http1Endpoint(handle, limits or Http1Limits(), self._on_change)
+        self._endpoint = Http1Endpoint(handle, limits or Http1Limits(), self._on_change, self._on_closed)
         self._loop = loop
+        self.on_close: Callable[[], object] | None = None
+        """Called whenever a connection has closed."""
         self._timer: TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -64,6 +66,10 @@ class Http1Server:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+    def _on_closed(self) -> None:
+        if self.on_close is not None:
+            self.on_close()
 
     def _start_timer(self) -> None:
         self._endpoint.answer_heads.set_date(time.time())

@@ -29,7 +29,9 @@ class WatchedConnection(Protocol):
 class Http1Endpoint:
     """Limits, caches, the buffer to receive into, and the registry of open connections."""
 
-    def __init__(self, handle: Handle, limits: Http1Limits, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, handle: Handle, limits: Http1Limits, on_change: Callable[[], None], on_close: Callable[[], None]
+    ) -> None:
         self.handle = handle
         self.limits = limits
         self.heads = HeadCache(limits)
@@ -39,6 +41,7 @@ class Http1Endpoint:
         self.connections: set[WatchedConnection] = set()
         self.is_draining = False
         self._on_change = on_change
+        self._on_close = on_close
 
     def register(self, connection: WatchedConnection) -> bool:
         """Add a connection; False when there are too many."""
@@ -52,3 +55,4 @@ class Http1Endpoint:
         """Remove a connection that was lost."""
         self.connections.discard(connection)
         self._on_change()
+        self._on_close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
@@ -40,6 +40,8 @@ class Http2Server:
         """Decides which gRPC calls are answered; None for all."""
         self.rest = rest
         """Answers what is not gRPC; None when nothing does."""
+        self.on_close: Callable[[], object] | None = None
+        """Called whenever a connection has closed."""
         self.run_aside = run_aside
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
@@ -99,6 +101,8 @@ class Http2Server:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters.clear()
+        if self.on_close is not None:
+            self.on_close()
 
     def flush_soon(self, connection: Http2Protocol) -> None:
         """Write what the connection has to send once the current callback is over."""

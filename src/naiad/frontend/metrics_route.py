@@ -25,6 +25,14 @@ class MetricsRoute:
         elif exchange.method not in ("GET", "HEAD"):
             respond_error(exchange, 405, "Method Not Allowed")
         elif exchange.path == "/metrics":
-            exchange.respond(200, _HEADERS, (self._metrics_text(),))
+            self._answer(exchange)
         else:
             exchange.respond(200, _HEADERS, ())
+
+    def _answer(self, exchange: HttpExchange) -> None:
+        respond_metrics(exchange, self._metrics_text())
+
+
+def respond_metrics(exchange: HttpExchange, text: bytes) -> None:
+    """Answer with an exposition."""
+    exchange.respond(200, _HEADERS, (text,))

@@ -6,6 +6,7 @@ very protocol that it would have on a port of its own, so nothing that follows p
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import cast
 
 from naiad.frontend.http1 import Http1Server
@@ -25,6 +26,15 @@ class OnePort:
     def connection_count(self) -> int:
         """Open connections."""
         return self._http1.connection_count + self._http2.connection_count
+
+    @property
+    def on_close(self) -> Callable[[], object] | None:
+        """Called whenever a connection has closed, and when one turns out to be of HTTP/2."""
+        return self._http2.on_close
+
+    @on_close.setter
+    def on_close(self, callback: Callable[[], object] | None) -> None:
+        self._http1.on_close = self._http2.on_close = callback
 
     def protocol(self) -> "Undecided":
         """Return the protocol of a new connection."""

@@ -14,6 +14,8 @@ from naiad.protocol.status import status_of
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 
 Action = Callable[[HttpExchange, Mapping[str, str]], None]
+Intercept = Callable[[str, Mapping[str, Action]], Mapping[str, Action]]
+"""(path, its actions by method) to the actions that take their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,12 @@ class Router:
         self._cached_paths = cached_paths
         self._found: dict[str, tuple[Mapping[str, Action], Mapping[str, str]] | None] = {}
         self._rule: AccessRule | None = None
+        self._intercept: Intercept | None = None
+
+    def intercept(self, intercept: Intercept) -> None:
+        """Have `intercept` choose the actions of every path, once a path; rules still decide before them."""
+        self._intercept = intercept
+        self._found.clear()
 
     def endpoints(self) -> "list[tuple[str, str]]":
         """Return the pattern and the method of everything that is routed; HEAD, which goes with GET, left out."""
@@ -74,7 +82,8 @@ class Router:
             match = pattern.fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
-                found = (self._restricted(category_of_path(path), actions), arguments)
+                chosen = actions if self._intercept is None else self._intercept(path, actions)
+                found = (self._restricted(category_of_path(path), chosen), arguments)
                 break
         if len(self._found) >= self._cached_paths:
             del self._found[next(iter(self._found))]

@@ -8,12 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-import uvloop
-
 from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
-from naiad.core.errors import InferError
 from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
@@ -28,10 +25,10 @@ from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
 from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
-from naiad.server.file_limit import raise_file_limit
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication, settle
 from naiad.server.report import log_backends, log_models
+from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
 from naiad.telemetry.metrics import Registry
@@ -39,6 +36,8 @@ from naiad.telemetry.tracer import Tracer
 
 _log = logging.getLogger(__name__)
 
+_DEVELOPMENT_POLL_S = 0.3
+_DEVELOPMENT_SETTLE_S = 0.2
 _STARTUP_UNLOAD_S = 1.0
 """How long loaded models may take to go when the start is given up; no request can be in flight."""
 
@@ -48,46 +47,33 @@ def serve(options: ServerOptions) -> int:
 
     0 after a graceful exit, 1 when it could not start or did not finish in time.
     """
-    # What start-up allocates stays; collecting meanwhile only costs time.
-    gc.disable()
-    try:
-        log.configure(options.log, escapes=os.environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0")
-    except OSError as error:
-        print(f"naiad serve: --log-file {options.log.file}: {error.strerror}", file=sys.stderr)
-        return 1
-    if options.no_effect:
-        _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
-    raise_file_limit(options.most_connections)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(Server(options).run())
-    except InferError as error:
-        # Triton: "error: creating server: Internal - ...".
-        _log.error("creating server: %s - %s", error.code.name.capitalize(), error.message)
-        return 1
-    finally:
-        log.shut_down()
+    return run_to_status(options, lambda: Server(options).run())
 
 
 class Server:
     """One server process: repository, engine, endpoints."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    _engine_type = Engine
+    _loader_type = ModelLoader
+
+    def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
         shared_memory = SharedMemory(
             is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
         )
-        self._engine = Engine(server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory)
+        self._engine = self._engine_type(
+            server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory
+        )
         self._backends = BackendRegistry()
-        self._stop = StopSignal()
+        self._stop = stop or StopSignal()
         self._tracer = Tracer(options.trace)
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
-        ports = Ports(self._options, self._engine, loop)
+        ports = self._make_ports(loop)
         show_connections(self._registry, ports.endpoints())
         store = open_store(self._options.cache_config, loop)
         if store is not None:
@@ -100,14 +86,21 @@ class Server:
         self._engine.set_started()
         await ports.listen()
         self._settle()
+        self._serves()
         await self._stop.wait()
         return await self._leave(control, ports)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
+    def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
+        return Ports(self._options, self._engine, loop)
+
+    def _serves(self) -> None:
+        """Called once, when everything is ready and the ports are open."""
+
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options
-        return ModelLoader(
+        return self._loader_type(
             loop=loop,
             backends=self._backends,
             usable_cores=usable_cores(),
@@ -131,6 +124,9 @@ class Server:
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> NoControl[Served]:
         options = self._options.repository
+        if options.is_development:
+            waits = functools.partial(settle, loop)
+            return PollControl(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
             return NoControl(catalog)
         if options.control_mode == "poll" and options.poll_s:

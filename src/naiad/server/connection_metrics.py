@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from naiad.server.endpoint import Endpoint
+from naiad.server.endpoint import Service
 from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
 
 _NAME = "naiad_connections"
 
 
-def show_connections(registry: Registry, endpoints: Sequence[Endpoint]) -> None:
+def show_connections(registry: Registry, endpoints: Sequence[Service]) -> None:
     """Add the gauge of open connections: a row for each port, under the prefix of its flags."""
 
     def render() -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from naiad.server.endpoint import Connections, Endpoint
+from naiad.server.endpoint import Connections, Service
 
 _log = logging.getLogger(__name__)
 _SEQUENCE_POLL_S = 0.05
@@ -40,7 +40,7 @@ class Draining(Protocol):
 
 async def drain(
     engine: Draining,
-    services: Sequence[Endpoint],
+    services: Sequence[Service],
     unload: Callable[[float], bool],
     *,
     drain_s: float,

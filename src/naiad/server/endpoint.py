@@ -21,6 +21,9 @@ class Connections(Protocol):
     def connection_count(self) -> int:
         """Open connections."""
 
+    on_close: Callable[[], object] | None
+    """Called whenever a connection has closed."""
+
     def drain(self) -> None:
         """Let every connection end: idle ones soon, busy ones after their last answer."""
 
@@ -29,6 +32,22 @@ class Connections(Protocol):
 
     def abort(self) -> None:
         """Drop all connections at once."""
+
+
+class Service(Protocol):
+    """What one port serves, however its connections come."""
+
+    connections: Connections
+
+    @property
+    def flag(self) -> str:
+        """The prefix of its flags: http, grpc, metrics."""
+
+    async def listen(self) -> None:
+        """Begin to take connections. Raises InferError."""
+
+    def stop_listening(self) -> None:
+        """Take no more connections; those that are open stay."""
 
 
 class Endpoint:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
 from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
@@ -26,11 +27,12 @@ from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
 from naiad.frontend.rest_repository import RepositoryRoutes
+from naiad.frontend.router import Router
 from naiad.frontend.side_threads import SideThreads
+from naiad.server.addresses import addresses
 from naiad.server.api_keys import read_api_keys
-from naiad.server.endpoint import Endpoint
+from naiad.server.endpoint import Connections, Endpoint, Service
 from naiad.server.file_watch import FileWatch
-from naiad.server.listener import Address
 from naiad.server.tls import load, server_context
 from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
@@ -40,15 +42,50 @@ _log = logging.getLogger(__name__)
 _CONTROL_THREADS = 8
 
 _ALPN = ("h2", "http/1.1")
-_GRPC = ("GRPCInferenceService",)
-_HTTP = ("HTTPService",)
+
+
+class ServedConnections(Connections, Protocol):
+    """Connections that say how they are served."""
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+
+
+class Group(Protocol):
+    """What is different for a process that serves the ports together with others."""
+
+    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
+        """Return the service of a port whose connections come from somewhere else."""
+
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+    ) -> InferenceGrpcService:
+        """Return the gRPC service."""
+
+    def share(self, router: Router, alone: Router) -> None:
+        """Have the routes of `router` answer for all processes; `alone` is an equal one that nobody reaches."""
+
+    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
+        """Return what answers on the metrics port."""
 
 
 class Ports:
     """Opens the ports that the options ask for; each is bound, none listens yet. Raises InferError."""
 
-    def __init__(self, options: ServerOptions, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        group: Group | None = None,
+    ) -> None:
+        """`group` is given when this process is not the only one behind the ports."""
         self._options = options
+        self._group = group
+        self._addresses = addresses(options)
         self._engine = engine
         self._loop = loop
         self._watches: list[FileWatch] = []
@@ -60,9 +97,9 @@ class Ports:
         """For what may take minutes: loading and unloading."""
         self._service = self._make_service()
         self._handle = self._make_handle()
-        self.services: list[Endpoint] = []
+        self.services: list[Service] = []
         """In Triton's order of starting: gRPC, HTTP."""
-        self.metrics: Endpoint | None = None
+        self.metrics: Service | None = None
         if is_one_port(options.http_place, options.grpc_place):
             self.services.append(self._one_port())
         else:
@@ -90,7 +127,7 @@ class Ports:
             self.metrics.stop_listening()
             self.metrics.connections.abort()
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[Service]:
         """Return every port."""
         return [*self.services, self.metrics] if self.metrics is not None else self.services
 
@@ -103,6 +140,8 @@ class Ports:
         level = LEVELS.get(options.compression_level)
         compression = None if level is None else GrpcCompression(level, self._side_threads.run)
         repository = RepositoryCalls(self._engine, self._side_threads.run, self._control_threads.run)
+        if self._group is not None:
+            return self._group.grpc_service(forwarding, compression, repository)
         return InferenceGrpcService(self._engine, forwarding, compression, repository)
 
     def _make_handle(self) -> Callable[[HttpExchange], None]:
@@ -111,13 +150,16 @@ class Ports:
         forwarding = HeaderForwarding(pattern) if pattern else None
         codings = ContentCodings(self._side_threads.run, self._engine, options.max_decompressed_bytes)
         repository = RepositoryRoutes(self._engine, self._side_threads.run, self._control_threads.run)
-        router = RestApi(
+        api = RestApi(
             self._engine,
             max_input_bytes=options.max_input_bytes,
             forwarding=forwarding,
             codings=codings,
             repository=repository,
-        ).router()
+        )
+        router = api.router()
+        if self._group is not None:
+            self._group.share(router, api.router())
         rule = self._rule(access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
@@ -160,31 +202,29 @@ class Ports:
 
     # --- where ------------------------------------------------------------------------------------------------------
 
-    def _one_port(self) -> Endpoint:
+    def _one_port(self) -> Service:
         owner = owner_of_tls(self._options.http_place, self._options.grpc_place)
-        options = self._options.http
-        reuse = options.reuse_port or self._options.grpc.reuse_port
-        address = self._address(_GRPC + _HTTP, "http", options.address, options.port, reuse)
-        connections = self._both("")
-        return Endpoint(address, connections, connections.protocol, self._tls(owner.tls, owner.name, *_ALPN))
+        return self._open("http", self._both(""), self._tls(owner.tls, owner.name, *_ALPN))
 
-    def _http(self) -> Endpoint:
-        options = self._options.http
-        address = self._address(_HTTP, "http", options.address, options.port, options.reuse_port)
+    def _http(self) -> Service:
         connections = self._both(obstacle(self._options.grpc_place, self._options.http_place))
-        return Endpoint(address, connections, connections.protocol, self._tls(self._options.http_tls, "http", *_ALPN))
+        return self._open("http", connections, self._tls(self._options.http_tls, "http", *_ALPN))
 
-    def _grpc(self) -> Endpoint:
-        options = self._options.grpc
-        address = self._address(_GRPC, "grpc", options.address, options.port, options.reuse_port)
+    def _grpc(self) -> Service:
         server = self._http2(rest=not obstacle(self._options.http_place, self._options.grpc_place))
-        return Endpoint(address, server, server.protocol, self._tls(self._options.grpc_tls, "grpc", "h2"))
+        return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
-    def _metrics(self) -> Endpoint:
-        options = self._options
-        address = self._address(("Metrics Service",), "metrics", options.metrics_place.address, options.metrics.port)
-        server = Http1Server(MetricsRoute(self._engine.metrics_text, self._keys).handle, self._loop)
-        return Endpoint(address, server, server.protocol)
+    def _metrics(self) -> Service:
+        if self._group is None:
+            route = MetricsRoute(self._engine.metrics_text, self._keys)
+        else:
+            route = self._group.metrics_route(self._keys)
+        return self._open("metrics", Http1Server(route.handle, self._loop))
+
+    def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
+        if self._group is not None:
+            return self._group.service(flag, connections, tls)
+        return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
 
     def _both(self, grpc_obstacle: str) -> OnePort:
         """Return what serves REST over both versions of HTTP, and gRPC unless something is in its way."""
@@ -208,9 +248,6 @@ class Ports:
         )
         self._http2_servers.append(server)
         return server
-
-    def _address(self, services: Sequence[str], flag: str, host: str, port: int, reuse: bool = False) -> Address:
-        return Address(services, flag, host, port, reuse, self._options.unix_socket_mode)
 
 
 def _http1_limits(options: HttpOptions) -> Http1Limits:

@@ -1,0 +1,1 @@
+"""Several server processes behind the same ports: one supervisor, and members that serve."""

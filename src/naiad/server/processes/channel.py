@@ -1,0 +1,170 @@
+"""Messages between two processes of one server over a socket pair that nobody else can reach.
+
+Either side tells and asks. A message is its length (8 bytes), its kind (1), a number that joins an answer to its
+question (8), and a pickled value: both ends are this program, started by the same user from the same files.
+"""
+
+import asyncio
+import itertools
+import logging
+import pickle
+import socket
+import struct
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+_HEAD = struct.Struct("!QBQ")
+_TELL, _ASK, _ANSWER, _FAILURE = range(4)
+
+
+class ChannelError(Exception):
+    """A question that was not answered: the other side failed or is gone."""
+
+
+class Peer(Protocol):
+    """Who takes what comes through a channel."""
+
+    def told(self, message: object) -> None:
+        """Take a message."""
+
+    async def asked(self, question: object) -> object:
+        """Return the answer to a question."""
+
+    def lost(self) -> None:
+        """The other side is gone."""
+
+
+class Channel(asyncio.Protocol):
+    """One end of the connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[object]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(cls, connected: socket.socket, peer: Peer) -> "Channel":
+        """Return the channel over a connected socket, which it owns from now on."""
+        loop = asyncio.get_running_loop()
+        connected.setblocking(False)
+        _, channel = await loop.create_unix_connection(lambda: cls(peer), sock=connected)
+        return channel
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def tell(self, message: object) -> None:
+        """Send a message; nothing happens when the other side is gone."""
+        self._send(_TELL, 0, message)
+
+    async def ask(self, question: object, timeout_s: float | None = None) -> object:
+        """Send a question and return its answer. Raises ChannelError."""
+        if self._transport is None:
+            raise ChannelError("the other process is gone")
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._send(_ASK, number, question)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise ChannelError(f"no answer within {timeout_s:g} s") from None
+        finally:
+            del self._waiting[number]
+
+    def _send(self, kind: int, number: int, value: object) -> None:
+        if self._transport is not None:
+            payload = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            self._transport.writelines((_HEAD.pack(len(payload), kind, number), payload))
+
+    def close(self) -> None:
+        """Close this end once everything is sent; the peer is not told that it is lost."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    # --- called by the transport ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport  # type: ignore[assignment]  # that of a stream
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and whatever messages they complete."""
+        received = self._received
+        received += data
+        start = 0
+        while len(received) - start >= _HEAD.size:
+            length, kind, number = _HEAD.unpack_from(received, start)
+            end = start + _HEAD.size + length
+            if len(received) < end:
+                break
+            with memoryview(received) as view:
+                value = pickle.loads(view[start + _HEAD.size : end])
+            self._take(kind, number, value)
+            start = end
+        del received[:start]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End: questions fail, the peer is told."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ChannelError("the other process is gone"))
+        for task in self._tasks:
+            task.cancel()
+        if self._transport is not None:
+            self._transport = None
+            self._peer.lost()
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def _take(self, kind: int, number: int, value: object) -> None:
+        if kind == _TELL:
+            self._peer.told(value)
+        elif kind == _ASK:
+            task = asyncio.get_running_loop().create_task(self._answer(number, value))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            future = self._waiting.get(number)
+            if future is None or future.done():
+                return
+            if kind == _ANSWER:
+                future.set_result(value)
+            else:
+                future.set_exception(ChannelError(str(value)))
+
+    async def _answer(self, number: int, question: object) -> None:
+        try:
+            answer = await self._peer.asked(question)
+        except Exception as error:
+            if not isinstance(error, ChannelError):
+                _log.exception("answering %s failed", type(question).__name__)
+            self._send(_FAILURE, number, f"{type(error).__name__}: {error}")
+        else:
+            self._send(_ANSWER, number, answer)
+
+
+def send_first(connected: socket.socket, message: object) -> None:
+    """Send a message before the channel is open, blocking; `receive_first` takes it. Raises OSError."""
+    payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    connected.sendall(_HEAD.pack(len(payload), _TELL, 0) + payload)
+
+
+def receive_first(connected: socket.socket) -> object:
+    """Return the message of `send_first`, blocking. Raises EOFError when the other side is gone."""
+    length, _, _ = _HEAD.unpack(_read(connected, _HEAD.size))
+    return pickle.loads(_read(connected, length))
+
+
+def _read(connected: socket.socket, count: int) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        data = connected.recv(count - len(received))
+        if not data:
+            raise EOFError("the other process is gone")
+        received += data
+    return bytes(received)

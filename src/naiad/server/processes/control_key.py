@@ -1,0 +1,55 @@
+"""What a control call is about, so that a process that starts later is told only what still holds."""
+
+import re
+
+from google.protobuf.message import DecodeError
+
+from naiad.core.errors import internal
+from naiad.frontend.category import category_of_call, category_of_path
+from naiad.protocol import service_pb2 as pb
+from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall
+
+_LOAD = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(?:load|unload)")
+_REGION = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(register|unregister)")
+_REGION_CALL = re.compile(r".*/(System|Cuda)SharedMemory(Register|Unregister)")
+
+
+def everywhere(call: ControlCall) -> Everywhere:
+    """Return the request to carry a call out in all processes, with its key.
+
+    The last load or unload of a model counts; unregistering a region undoes its registration, without a name those
+    of all regions of its kind. Settings are told one after the other, but each only once. Raises InferError for a
+    gRPC message that cannot be parsed.
+    """
+    return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)
+
+
+def _of_http(call: HttpCall) -> Everywhere:
+    load = _LOAD.fullmatch(call.path)
+    if load is not None:
+        return Everywhere(call, ("model", load[1]))
+    region = _REGION.fullmatch(call.path)
+    if region is not None:
+        return _of_region(call, region[1], region[2] or "", region[3])
+    return Everywhere(call, (category_of_path(call.path), call.path, call.body.hex()))
+
+
+def _of_region(call: ControlCall, kind: str, name: str, verb: str) -> Everywhere:
+    key = ("region", kind, name) if name else ("region", kind)
+    return Everywhere(call, key, undoes=verb == "unregister")
+
+
+def _of_grpc(path: str, message: bytes, call: ControlCall) -> Everywhere:
+    try:
+        if path.endswith("/RepositoryModelLoad"):
+            return Everywhere(call, ("model", pb.RepositoryModelLoadRequest.FromString(message).model_name))
+        if path.endswith("/RepositoryModelUnload"):
+            return Everywhere(call, ("model", pb.RepositoryModelUnloadRequest.FromString(message).model_name))
+        region = _REGION_CALL.fullmatch(path)
+        if region is not None:
+            # The name is in field 1 of all of them.
+            name = pb.SystemSharedMemoryUnregisterRequest.FromString(message).name
+            return _of_region(call, region[1].lower(), name, region[2].lower())
+    except DecodeError as error:
+        raise internal(f"Unable to parse request: not a valid message of {path}") from error
+    return Everywhere(call, (category_of_call(path), path, message.hex()))

@@ -1,0 +1,133 @@
+"""What the supervisor and the members of a server say to each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naiad.config.options import ServerOptions
+from naiad.core.model import IndexEntry
+from naiad.frontend.exchange import Headers
+from naiad.server.processes.journal import ControlKey
+from naiad.telemetry.statistics import VersionStatistics
+
+# --- the supervisor tells a member ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The first message: who the member is and what it serves."""
+
+    options: ServerOptions
+    slot: int
+    process_count: int
+    ports: Sequence[str]
+    """Flag prefixes of the ports; connections are handed over with a position in it."""
+    quiet_below: int
+    """Level below which the member logs nothing until it serves: what happens at start is told once, not N times."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopBeingReady:
+    """The server is about to end; go on serving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """No more connections come; answer what is in flight and end."""
+
+
+# --- a member tells the supervisor ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The models are loaded, connections may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The member cannot start, and ends."""
+
+    reason: str
+
+
+# --- questions, which the supervisor asks all members, and a member asks the supervisor -----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IsReady:
+    """Whether the server is ready for traffic: bool."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsModelReady:
+    """Whether a model version is ready: bool."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatistics:
+    """Statistics of all ready model versions: a sequence of VersionStatistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskIndex:
+    """The repository index: a sequence of IndexEntry."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskMetrics:
+    """The Prometheus exposition: bytes."""
+
+
+Question = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics
+Answer = bool | bytes | Sequence[VersionStatistics] | Sequence[IndexEntry]
+
+
+# --- control calls, which every member carries out ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """A control request over HTTP."""
+
+    method: str
+    path: str
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcCall:
+    """A control call over gRPC."""
+
+    path: str
+    metadata: Headers
+    message: bytes
+
+
+ControlCall = HttpCall | GrpcCall
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a control call: an HTTP status and body, or a gRPC status, 0 with a message."""
+
+    is_success: bool
+    status: int
+    body: bytes = b""
+    headers: Headers = ()
+    """HTTP fields or gRPC trailers."""
+    text: str = ""
+    """gRPC: the message of the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """A member asks the supervisor to have all members carry out a control call: Outcome."""
+
+    call: ControlCall
+    key: ControlKey
+    undoes: bool = False
+    """Nothing is left of it and of earlier calls with that key."""

@@ -1,0 +1,231 @@
+"""Requests that one member cannot answer alone: questions are asked of all, control calls are carried out by all."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.model import IndexEntry
+from naiad.core.tensor import Buffer
+from naiad.frontend import grpc_failure
+from naiad.frontend.access import AccessRule
+from naiad.frontend.exchange import GrpcCall, HttpExchange
+from naiad.frontend.grpc_compression import GrpcCompression
+from naiad.frontend.grpc_repository import RepositoryCalls
+from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.metrics_route import MetricsRoute, respond_metrics
+from naiad.frontend.router import Action, Router, respond_error
+from naiad.protocol.status import status_of
+from naiad.server.processes import messages, questions
+from naiad.server.processes.captured import CapturedCall, CapturedExchange
+from naiad.server.processes.channel import ChannelError
+from naiad.server.processes.control_key import everywhere
+from naiad.server.processes.fresh import FreshAnswers
+from naiad.server.processes.member_engine import MemberEngine
+from naiad.server.processes.messages import Answer, AskIndex, AskMetrics, ControlCall, Outcome, Question
+
+_log = logging.getLogger(__name__)
+
+Ask = Callable[[object], Coroutine[object, object, object]]
+"""Asks the supervisor. Raises ChannelError."""
+
+
+class Sharing:
+    """What a member does with requests that concern all processes.
+
+    The routes and calls themselves are those of a server of one process: a question's answer is what the engine
+    knows while they answer, and a control call goes to the supervisor first, which has every member carry it out.
+    """
+
+    def __init__(self, engine: MemberEngine, ask: Ask) -> None:
+        self.engine = engine
+        self._ask = ask
+        self._answers: FreshAnswers[Question, Answer] = FreshAnswers(self._ask_all)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alone: Router | None = None
+        self._grpc: SharedGrpcService | None = None
+
+    # --- building ---------------------------------------------------------------------------------------------------
+
+    def share(self, router: Router, alone: Router) -> None:
+        """Have the routes of `router` answer for all processes; `alone` is an equal one that answers for this one."""
+        self._alone = alone
+        router.intercept(self._intercept)
+
+    def connect(self) -> None:
+        """Have the engine ask all processes for the repository index; called on the loop."""
+        loop = asyncio.get_running_loop()
+
+        def ask() -> Sequence[IndexEntry]:
+            return asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop).result()  # type: ignore[return-value]
+
+        self.engine.ask_index = ask
+
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None = None,
+        compression: GrpcCompression | None = None,
+        repository: RepositoryCalls | None = None,
+    ) -> InferenceGrpcService:
+        """Return the gRPC service that answers for all processes."""
+        self._grpc = SharedGrpcService(self, forwarding, compression, repository)
+        return self._grpc
+
+    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
+        """Return the metrics route that answers for all processes."""
+        return SharedMetricsRoute(self, rule)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def _ask_all(self, question: Question) -> Answer:
+        return await self._ask(question)  # type: ignore[return-value]  # an answer to a question
+
+    async def answer_of_all(self, question: Question) -> Answer:
+        """Return what all processes say. Raises InferError(UNAVAILABLE)."""
+        try:
+            return await self._answers.get(question)
+        except ChannelError as error:
+            raise unavailable(f"the processes of this server could not be asked: {error}") from error
+
+    async def everywhere(self, call: ControlCall) -> Outcome:
+        """Have a call carried out in all processes, this one included. Raises InferError."""
+        try:
+            return await self._ask(everywhere(call))  # type: ignore[return-value]  # the answer to it
+        except ChannelError as error:
+            raise unavailable(f"the processes of this server could not be reached: {error}") from error
+
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Answer a request in a task of its own; the connection it came on waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- carrying out -----------------------------------------------------------------------------------------------
+
+    async def carry_out(self, call: ControlCall) -> Outcome:
+        """Carry a control call out in this process alone, and return its answer."""
+        if isinstance(call, messages.HttpCall):
+            exchange = CapturedExchange(call)
+            if self._alone is None:
+                raise ChannelError("HTTP is not served")
+            self._alone.handle(exchange)
+            return await exchange.outcome
+        captured = CapturedCall(call)
+        if self._grpc is None:
+            raise ChannelError("gRPC is not served")
+        self._grpc.alone(captured, call.message)
+        return await captured.outcome
+
+    # --- HTTP -------------------------------------------------------------------------------------------------------
+
+    def _intercept(self, path: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
+        question = questions.question_of_path(path)
+        if question is not None:
+            return {method: self._asking(question, action) for method, action in actions.items()}
+        if "POST" in actions and questions.changes_by_path(path):
+            return {**actions, "POST": self._carry_out_everywhere}
+        return actions
+
+    def _asking(self, question: Question, action: Action) -> Action:
+        def ask(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+            self.spawn(_answered(exchange, self._ask_and_act(question, action, exchange, arguments)))
+
+        return ask
+
+    async def _ask_and_act(
+        self, question: Question, action: Action, exchange: HttpExchange, arguments: Mapping[str, str]
+    ) -> None:
+        answer = await self.answer_of_all(question)
+        with self.engine.knowing(question, answer):
+            action(exchange, arguments)
+
+    def _carry_out_everywhere(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self.spawn(_answered(exchange, self._forward(exchange)))
+
+    async def _forward(self, exchange: HttpExchange) -> None:
+        headers = tuple(exchange.headers.items())
+        call = messages.HttpCall(exchange.method, exchange.path, headers, bytes(exchange.body))
+        outcome = await self.everywhere(call)
+        exchange.respond(outcome.status, outcome.headers, (outcome.body,) if outcome.body else ())
+
+
+async def _answered(exchange: HttpExchange, work: Coroutine[object, object, None]) -> None:
+    """See to it that a failure of `work` is answered as a router would."""
+    try:
+        await work
+    except InferError as error:
+        respond_error(exchange, status_of(error.code).http, error.message)
+    except Exception:
+        _log.exception("%s %s failed", exchange.method, exchange.path)
+        respond_error(exchange, 500, f"internal error of the server in {exchange.path}; its log says more")
+
+
+async def _finished(call: GrpcCall, work: Coroutine[object, object, None]) -> None:
+    """See to it that a failure of `work` ends the call."""
+    try:
+        await work
+    except InferError as error:
+        grpc_failure.finish(call, error)
+    except Exception:
+        _log.exception("gRPC call %s failed", call.path)
+        grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+
+
+class SharedMetricsRoute(MetricsRoute):
+    """The metrics of all processes."""
+
+    def __init__(self, sharing: Sharing, rule: AccessRule | None) -> None:
+        super().__init__(sharing.engine.metrics_text, rule)
+        self._sharing = sharing
+
+    def _answer(self, exchange: HttpExchange) -> None:
+        self._sharing.spawn(_answered(exchange, self._ask_and_answer(exchange)))
+
+    async def _ask_and_answer(self, exchange: HttpExchange) -> None:
+        text = await self._sharing.answer_of_all(AskMetrics())
+        respond_metrics(exchange, text)  # type: ignore[arg-type]  # the answer to it
+
+
+class SharedGrpcService(InferenceGrpcService):
+    """The gRPC service; inference is as fast as in a server of one process, for only control calls differ."""
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls | None,
+    ) -> None:
+        super().__init__(sharing.engine, forwarding, compression, repository)
+        self._sharing = sharing
+
+    def alone(self, call: GrpcCall, message: Buffer) -> None:
+        """Answer a control call for this process alone."""
+        super()._control(call, message)
+
+    def _control(self, call: GrpcCall, message: Buffer) -> None:
+        try:
+            question = questions.question_of_call(call.path, message)
+        except InferError as error:
+            grpc_failure.finish(call, error)
+            return
+        if question is not None:
+            self._sharing.spawn(_finished(call, self._ask_and_answer(question, call, message)))
+        elif questions.changes_by_call(call.path):
+            self._sharing.spawn(_finished(call, self._forward(call, message)))
+        else:
+            super()._control(call, message)
+
+    async def _ask_and_answer(self, question: Question, call: GrpcCall, message: Buffer) -> None:
+        answer = await self._sharing.answer_of_all(question)
+        with self._sharing.engine.knowing(question, answer):
+            self.alone(call, message)
+
+    async def _forward(self, call: GrpcCall, message: Buffer) -> None:
+        forwarded = messages.GrpcCall(call.path, tuple(call.metadata), bytes(message))
+        outcome = await self._sharing.everywhere(forwarded)
+        if outcome.is_success:
+            call.respond([outcome.body])
+        else:
+            call.finish(outcome.status, outcome.text, outcome.headers)

@@ -1,0 +1,296 @@
+"""The supervisor: opens the ports, starts the members, replaces those that die, and ends them all.
+
+It serves nothing itself. It accepts connections and hands each to the member with the fewest, so that the shares are
+even however few connections there are; asks all members what one alone cannot know; and has control calls carried out
+by all of them.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine, Sequence
+
+from naiad.config.options import ServerOptions
+from naiad.core.errors import internal
+from naiad.server.addresses import addresses, has_tls
+from naiad.server.listener import Listener, bind, refused
+from naiad.server.processes.balance import Balance
+from naiad.server.processes.handover import Acceptor
+from naiad.server.processes.inquiry import Inquiry
+from naiad.server.processes.member_process import MemberProcess
+from naiad.server.processes.messages import (
+    Everywhere,
+    Failed,
+    Finish,
+    Loaded,
+    StopBeingReady,
+    Welcome,
+)
+from naiad.server.processes.orders import Orders
+from naiad.server.processes.share import share_of
+from naiad.server.processes.supervision import Supervision
+from naiad.server.runner import run_to_status
+from naiad.server.signals import StopSignal
+
+_log = logging.getLogger(__name__)
+
+_EXIT_GRACE_S = 5.0
+"""Beyond the exit timeout, which members keep themselves."""
+_NOTE_SHARE = 100
+"""Noting what members have counted takes at most one part in so many of their time."""
+
+
+def serve(options: ServerOptions) -> int:
+    """Run a server of several processes until a signal ends it and return the exit status."""
+    return run_to_status(options, lambda: Supervisor(options).run())
+
+
+class Supervisor:
+    """The parent of all members. Implements `member_process.Listener`."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._addresses = list(addresses(options).values())
+        self._count = options.process_count
+        self._supervision = Supervision(self._count)
+        self._balance = Balance(len(self._addresses))
+        self._members: dict[int, MemberProcess] = {}
+        self._starts = [0] * self._count
+        self._ended: list[MemberProcess] = []
+        """Before the server is open, and while it exits."""
+        self._inquiry = Inquiry(self._serving, self._count)
+        self._orders = Orders(self._serving)
+        self._acceptors: dict[str, Acceptor] = {}
+        self._stop = StopSignal(self._exit_now)
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+
+    async def run(self) -> int:
+        """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
+        self._stop.install(asyncio.get_running_loop())
+        listeners = [bind(address) for address in self._addresses]
+        for port, (address, listener) in enumerate(zip(self._addresses, listeners, strict=True)):
+            self._acceptors[address.flag] = Acceptor(listener, port, self._hand_over)
+        stopping = self._spawn(self._wait_for_stop())
+        noting = None
+        try:
+            if not await self._start_all():
+                return 0 if self._stop.is_set else 1
+            self._open(listeners)
+            noting = self._spawn(self._note_regularly())
+            await self._supervise(lambda: False)
+            return await self._leave()
+        finally:
+            for task in (stopping, noting):
+                if task is not None:
+                    task.cancel()
+            for acceptor in self._acceptors.values():
+                acceptor.stop()
+            self._is_leaving = True
+            self._kill_all()
+            # Nobody of them is left behind, and none of their ends is noticed by a loop that is no more.
+            await self._wait_for_ends(_EXIT_GRACE_S)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _serving(self) -> Sequence[MemberProcess]:
+        return [member for member in self._members.values() if member.is_serving]
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def _start_all(self) -> bool:
+        """Start every member; whether all of them serve. Raises InferError for a start that nobody else has told."""
+        _log.info("starting %d server processes", self._count)
+        await self._supervise(lambda: self._supervision.is_open)
+        if self._supervision.is_open or self._stop.is_set:
+            return self._supervision.is_open
+        # The first member tells in its own log what goes wrong, the others are silent: what one of them cannot load
+        # the first most likely cannot load either.
+        first = next((member for member in (*self._members.values(), *self._ended) if member.slot == 0), None)
+        while first is not None and first.is_alive and not first.is_serving and not self._stop.is_set:
+            await self._wait_for_news()
+        if first is not None and first.failure:
+            return False
+        raise internal(self._supervision.verdict)
+
+    async def _start(self, slot: int) -> None:
+        is_first_time = not self._supervision.is_open
+        self._starts[slot] += 1
+        loud = logging.NOTSET if slot == 0 else logging.CRITICAL
+        welcome = Welcome(
+            options=share_of(self._options, slot, self._starts[slot]),
+            slot=slot,
+            process_count=self._count,
+            ports=[address.flag for address in self._addresses],
+            quiet_below=loud if is_first_time else logging.INFO,
+        )
+        self._supervision.started(slot)
+        try:
+            member = MemberProcess(welcome, self)
+        except OSError as error:
+            self._died(slot, f"it could not be started: {error.strerror}")
+            return
+        self._members[slot] = member
+        if not is_first_time:
+            self._inquiry.restart_count += 1
+        await member.connect()
+
+    def _open(self, listeners: Sequence[Listener]) -> None:
+        """Begin to accept and log where. Raises InferError when another process was faster to listen."""
+        for listener in listeners:
+            address = listener.address
+            try:
+                self._acceptors[address.flag].start()
+            except OSError as error:
+                raise refused(address, error) from error
+            tls = " with TLS" if has_tls(self._options, address.flag) else ""
+            for service in address.services:
+                _log.info("Started %s at %s%s for %d processes", service, listener.name, tls, self._count)
+
+    def _hand_over(self, port: int, connection: socket.socket) -> bool:
+        for slot in self._balance.ranked(port):
+            if self._members[slot].connections.give(port, connection):
+                self._balance.handed(slot, port)
+                return True
+        return False
+
+    # --- watch ------------------------------------------------------------------------------------------------------
+
+    async def _supervise(self, is_over: Callable[[], bool]) -> None:
+        """Start members that are due until `is_over`, a signal, or a verdict that makes it pointless."""
+        while not (is_over() or self._stop.is_set or self._supervision.verdict):
+            for slot in self._supervision.due(time.monotonic_ns()):
+                await self._start(slot)
+            await self._wait_for_news(self._supervision.wake_ns())
+
+    async def _wait_for_news(self, until_ns: int = 0) -> None:
+        delay_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9) if until_ns else None
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        self._news.clear()
+
+    async def _wait_for_stop(self) -> None:
+        await self._stop.wait()
+        self._news.set()
+
+    async def _note_regularly(self) -> None:
+        interval_s = self._options.metrics.interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            began_s = time.monotonic()
+            await self._inquiry.note_all()
+            interval_s = max(self._options.metrics.interval_ms / 1000, (time.monotonic() - began_s) * _NOTE_SHARE)
+
+    def _died(self, slot: int, cause: str) -> None:
+        self._supervision.died(slot, time.monotonic_ns(), cause)
+        self._news.set()
+
+    # --- member_process.Listener ------------------------------------------------------------------------------------
+
+    def told(self, member: MemberProcess, message: object) -> None:
+        """Take a message of a member."""
+        if isinstance(message, Failed):
+            member.failure = message.reason
+        elif isinstance(message, Loaded):
+            self._spawn(self._bring_up(member))
+
+    async def asked(self, member: MemberProcess, question: object) -> object:
+        """Return the answer to a member's question."""
+        if isinstance(question, Everywhere):
+            return await self._orders.everywhere(question)
+        return await self._inquiry.answer(question)  # type: ignore[arg-type]  # nothing else is asked
+
+    def lost(self, member: MemberProcess) -> None:
+        """Stop counting on a member, and see what has become of it."""
+        self._balance.remove(member.slot)
+        self._inquiry.ledger.bury(member.slot)
+        for port, connection in member.connections.close():
+            self._acceptors[self._addresses[port].flag].give_back(connection)
+        self._spawn(self._reap(member))
+
+    def _on_notice(self, member: MemberProcess, closed: Sequence[int]) -> None:
+        self._balance.closed(member.slot, closed)
+        # It has room again for connections that nobody took.
+        for acceptor in self._acceptors.values():
+            acceptor.resume()
+
+    async def _bring_up(self, member: MemberProcess) -> None:
+        await self._orders.bring_up(member)
+        if member.is_alive:
+            was_open = self._supervision.is_open
+            member.is_serving = member.has_served = True
+            self._balance.add(member.slot)
+            member.connections.start(lambda counts: self._on_notice(member, counts))
+            self._supervision.serves(member.slot, time.monotonic_ns())
+            if was_open:
+                _log.info("%s serves", member.name)
+            self._news.set()
+
+    async def _reap(self, member: MemberProcess) -> None:
+        await member.wait()
+        if self._members.get(member.slot) is member:
+            del self._members[member.slot]
+        if self._is_leaving:
+            self._ended.append(member)
+            self._news.set()
+            return
+        if self._supervision.is_open:
+            _log.error("%s has ended: %s; another takes its place", member.name, member.cause)
+        else:
+            self._ended.append(member)
+        self._died(member.slot, member.cause)
+
+    # --- exit -------------------------------------------------------------------------------------------------------
+
+    async def _leave(self) -> int:
+        """Drain all members; 0 when all of them finished in time and none of this was for want of members."""
+        verdict = self._supervision.verdict
+        if verdict:
+            _log.error("%s. Exiting.", verdict)
+        self._is_leaving = True
+        self._ended.clear()
+        for member in self._members.values():
+            member.tell(StopBeingReady())
+        if self._options.drain_s and not verdict:
+            _log.info("not ready any more; serving for another %g s", self._options.drain_s)
+            await asyncio.sleep(self._options.drain_s)
+        for flag, acceptor in self._acceptors.items():
+            if flag != "metrics":
+                acceptor.stop()
+        for member in list(self._members.values()):
+            if member.is_serving:
+                member.tell(Finish())
+            else:
+                member.kill()
+        in_time = await self._wait_for_ends(self._options.exit_timeout_s + _EXIT_GRACE_S)
+        if not in_time:
+            _log.error("Exit timeout expired. Exiting immediately.")
+        clean = in_time and not verdict and all(not member.exit_status for member in self._ended if member.has_served)
+        return 0 if clean else 1
+
+    async def _wait_for_ends(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._members:
+                    await self._wait_for_news()
+        except TimeoutError:
+            return False
+        return True
+
+    def _kill_all(self) -> None:
+        for member in self._members.values():
+            member.kill()
+
+    def _exit_now(self, status: int) -> None:
+        self._kill_all()
+        os._exit(status)

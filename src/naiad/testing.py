@@ -1,0 +1,236 @@
+"""Run a `model.py` in a plain test: no server, no worker process, no sockets.
+
+    from naiad.testing import PythonModel
+
+    def test_adds():
+        with PythonModel("models/add_sub") as model:
+            outputs = model.infer({"INPUT0": a, "INPUT1": b})
+            assert (outputs["OUTPUT0"] == a + b).all()
+
+The model runs in the test's own process, so breakpoints and coverage work. What `execute` returns is held to the same
+rules as in the server; tensors are not copied.
+"""
+
+import asyncio
+import inspect
+import os
+import queue
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from naiad.backend.worker import pb_utils
+from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, RequestPlan, StreamedRequest
+from naiad.backend.worker.loading import load_model_class
+from naiad.backend.worker.loop import completed_config
+from naiad.backend.worker.returned import awaited, checked
+from naiad.config.json_form import config_from_dict, config_to_json
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.problem import raise_problems
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = Mapping[str, Array]
+_DECOUPLED_S = 60.0
+
+
+class ModelError(Exception):
+    """The model answered a request with an error; the text is its message."""
+
+
+class PythonModel:
+    """A Python model, initialized; `close` finalizes it."""
+
+    def __init__(self, path: str | Path, *, config: str = "", version: int | None = None) -> None:
+        """Load the model at `path`: its directory, or a `model.py`.
+
+        `config` is the text of a `config.pbtxt` in place of the file beside the model; `version` a version directory,
+        the newest by default. Raises what importing and `initialize` raise, and InferError for a configuration that
+        cannot be read.
+        """
+        path = Path(path).absolute()
+        model_file = path if path.is_file() else _newest(path, version)
+        model_dir = path if path.is_dir() else path.parent
+        text = config or _text_of(model_dir / "config.pbtxt")
+        parsed = parse_pbtxt(text, str(model_dir / "config.pbtxt"))
+        raise_problems(parsed.problems)
+        name = parsed.config.name or model_dir.name
+        parsed.config.name = name
+        pb_utils.set_model_dir(str(model_file.parent))
+        before = list(sys.path)
+        # A model imports `triton_python_backend_utils`, which installing naiad has brought along.
+        model_class = load_model_class(str(model_file), str(model_dir))
+        self._paths = [entry for entry in sys.path if entry not in before]
+        self.config: ModelConfig = _completed(model_class, parsed.config)
+        """The configuration after `auto_complete_config`."""
+        self.is_decoupled = self.config.model_transaction_policy.decoupled
+        self.instance: Any = model_class()
+        """The model's own object."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if hasattr(self.instance, "initialize"):
+            self.instance.initialize(_args(self.config, model_dir, model_file))
+
+    def infer(
+        self,
+        inputs: Arrays,
+        *,
+        outputs: Sequence[str] = (),
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        flags: int = 0,
+        parameters: Mapping[str, str | int | float | bool] | None = None,
+    ) -> dict[str, Array]:
+        """Execute one request and return its outputs by name. Raises ModelError when the model answers with an error.
+
+        Arrays have the batch dimension that a client would send. `flags` are those of sequences.
+        """
+        request = self._request(inputs, outputs, request_id, correlation_id, flags, parameters)
+        (answer,) = self._execute([request])
+        return _outputs(answer)
+
+    def infer_batch(self, batch: Sequence[Arrays]) -> list[dict[str, Array] | ModelError]:
+        """Execute several requests in one call of `execute`; return what each one gets, an error as an object."""
+        answers = self._execute([self._request(inputs) for inputs in batch])
+        return [_outputs_or_error(answer) for answer in answers]
+
+    def stream(self, inputs: Arrays, *, request_id: str = "") -> Iterator[dict[str, Array]]:
+        """Yield the responses to one request of a decoupled model, as they are sent.
+
+        Raises ModelError for a response that is an error, TimeoutError when nothing comes for a minute.
+        """
+        stream = _Stream()
+        tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
+        returned = self.instance.execute([StreamedRequest(RequestPlan(), request_id, tensors, stream)])
+        if inspect.iscoroutine(returned):
+            returned = self._run(returned)
+        if returned is not None:
+            raise ModelError("the execute function of a decoupled model must return None")
+        while True:
+            try:
+                response, is_final = stream.responses.get(timeout=_DECOUPLED_S)
+            except queue.Empty:
+                raise TimeoutError(f"no response within {_DECOUPLED_S:g} s") from None
+            if response is not None:
+                yield _outputs(response)
+            if is_final:
+                return
+
+    def _request(
+        self,
+        inputs: Arrays,
+        outputs: Sequence[str] = (),
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        flags: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> InferenceRequest:
+        wanted = outputs or [output.name for output in self.config.output]
+        return InferenceRequest(
+            request_id,
+            correlation_id,
+            [pb_utils.Tensor(name, array) for name, array in inputs.items()],
+            wanted,
+            flags=flags,
+            parameters=dict(parameters) if parameters else None,
+        )
+
+    def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:
+        returned = self.instance.execute(requests)
+        if inspect.iscoroutine(returned):
+            returned = self._run(returned)
+        responses, are_late = checked(requests, returned)
+        return awaited(responses) if are_late else responses
+
+    def _run(self, coroutine: Any) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(coroutine)
+
+    def close(self) -> None:
+        """Finalize the model."""
+        if hasattr(self.instance, "finalize"):
+            self.instance.finalize()
+        if self._loop is not None:
+            self._loop.close()
+        for entry in self._paths:
+            if entry in sys.path:
+                sys.path.remove(entry)
+
+    def __enter__(self) -> "PythonModel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Stream:
+    """Takes what a decoupled model sends."""
+
+    def __init__(self) -> None:
+        self.responses: queue.Queue[tuple[InferenceResponse | None, bool]] = queue.Queue()
+        self._is_closed = False
+
+    def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        """Take a response, from any thread."""
+        if self._is_closed:
+            raise pb_utils.TritonModelException("Unable to send response. Response sender has been closed.")
+        self._is_closed = is_final
+        self.responses.put((response, is_final))
+
+    def is_cancelled(self) -> bool:
+        """Nobody cancels."""
+        return False
+
+
+def _newest(directory: Path, version: int | None) -> Path:
+    versions = sorted(int(child.name) for child in directory.iterdir() if child.is_dir() and child.name.isdigit())
+    if version is None and not versions:
+        return directory / "model.py"
+    return directory / str(versions[-1] if version is None else version) / "model.py"
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _completed(model_class: Any, config: ModelConfig) -> ModelConfig:
+    args = {"model_config": config_to_json(config).decode(), "model_name": config.name}
+    completed = completed_config(model_class, args)
+    if completed is None:
+        return config
+    made, problems = config_from_dict(completed)
+    raise_problems(problems)
+    return made
+
+
+def _args(config: ModelConfig, model_dir: Path, model_file: Path) -> dict[str, str]:
+    version = model_file.parent.name
+    return {
+        "model_config": config_to_json(config).decode(),
+        "model_instance_kind": "CPU",
+        "model_instance_name": f"{config.name}_0_0",
+        "model_instance_device_id": "0",
+        "model_repository": os.fspath(model_dir),
+        "model_version": version if version.isdigit() else "1",
+        "model_name": config.name,
+    }
+
+
+def _outputs_or_error(response: InferenceResponse) -> dict[str, Array] | ModelError:
+    if response.has_error():
+        error = response.error()
+        return ModelError(error.message() if error is not None else "")
+    return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+
+
+def _outputs(response: InferenceResponse) -> dict[str, Array]:
+    found = _outputs_or_error(response)
+    if isinstance(found, ModelError):
+        raise found
+    return found

@@ -1,0 +1,324 @@
+"""What passes between the supervisor and a member: messages over one socket pair, connections over another."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+
+from naiad.server.listener import Address, Listener
+from naiad.server.processes.channel import Channel, ChannelError, receive_first, send_first
+from naiad.server.processes.handover import Acceptor, Giver, Receiver, socket_pair
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await main()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(limited())
+
+
+class Peer:
+    """Answers a number with the next one, fails for text, and never answers None."""
+
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+        self.is_lost = asyncio.Event()
+
+    def told(self, message: object) -> None:
+        self.messages.append(message)
+
+    async def asked(self, question: object) -> object:
+        if question is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(question, str):
+            raise ChannelError(question)
+        return question + 1 if isinstance(question, int) else question
+
+    def lost(self) -> None:
+        self.is_lost.set()
+
+
+@asynccontextmanager
+async def channels() -> AsyncIterator[tuple[Channel, Peer, Channel, Peer]]:
+    one, other = socket.socketpair()
+    peers = Peer(), Peer()
+    ends = await Channel.open(one, peers[0]), await Channel.open(other, peers[1])
+    try:
+        yield ends[0], peers[0], ends[1], peers[1]
+    finally:
+        for end in ends:
+            end.close()
+        await asyncio.sleep(0)
+
+
+def test_both_sides_ask_and_tell() -> None:
+    async def main() -> None:
+        async with channels() as (one, one_peer, other, other_peer):
+            one.tell("a")
+            one.tell(["b"])
+            assert await one.ask(1) == 2
+            assert await other.ask(10) == 11
+            assert other_peer.messages == ["a", ["b"]]
+            assert one_peer.messages == []
+
+    run(main)
+
+
+def test_answers_find_their_questions() -> None:
+    async def main() -> None:
+        async with channels() as (one, _, _, _):
+            assert await asyncio.gather(*[one.ask(number) for number in range(500)]) == list(range(1, 501))
+
+    run(main)
+
+
+def test_large_messages_arrive_whole() -> None:
+    async def main() -> None:
+        async with channels() as (one, _, _, _):
+            large = bytes(range(256)) * 50_000
+            assert await asyncio.gather(one.ask((large,)), one.ask(1), one.ask((large,))) == [(large,), 2, (large,)]
+
+    run(main)
+
+
+def test_failures_and_silence_are_errors() -> None:
+    async def main() -> None:
+        async with channels() as (one, _, _, _):
+            with pytest.raises(ChannelError, match="it is so"):
+                await one.ask("it is so")
+            with pytest.raises(ChannelError, match="no answer within"):
+                await one.ask(None, timeout_s=0.01)
+            assert await one.ask(1) == 2
+
+    run(main)
+
+
+def test_the_end_of_one_side_is_told_and_fails_what_is_open() -> None:
+    async def main() -> None:
+        async with channels() as (one, one_peer, other, other_peer):
+            open_question = asyncio.ensure_future(one.ask(None))
+            await asyncio.sleep(0)
+            other.close()
+            with pytest.raises(ChannelError, match="gone"):
+                await open_question
+            await one_peer.is_lost.wait()
+            with pytest.raises(ChannelError, match="gone"):
+                await one.ask(1)
+            one.tell("nobody hears it")
+            assert not other_peer.is_lost.is_set()
+
+    run(main)
+
+
+def test_a_first_message_comes_before_the_channel() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        send_first(one, {"a": 1})
+        assert receive_first(other) == {"a": 1}
+        one.close()
+        with pytest.raises(EOFError):
+            receive_first(other)
+
+
+# --- connections ----------------------------------------------------------------------------------------------------
+
+
+class Member:
+    """Both ends towards one member; nothing moves unless a test says so."""
+
+    def __init__(self) -> None:
+        end, self.end = socket_pair()
+        self.giver = Giver(end)
+        self.events: list[object] = []
+        self.connections: list[socket.socket] = []
+        self.receiver = Receiver(self.end, 4, self._adopt)
+
+    def _adopt(self, port: int, connection: socket.socket) -> None:
+        self.events.append(("adopt", port))
+        self.connections.append(connection)
+
+    def on_notice(self, closed: Sequence[int]) -> None:
+        self.events.append(("closed", *closed))
+
+    def close(self) -> None:
+        for _, connection in self.giver.close():
+            connection.close()
+        for connection in self.connections:
+            connection.close()
+        self.end.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_connections_are_confirmed_before_they_are_used() -> None:
+    async def main() -> None:
+        member = Member()
+        member.giver.start(member.on_notice)
+        client, served = socket.socketpair()
+        assert member.giver.give(3, served)
+        member.receiver.catch_up()
+        assert member.events == [("adopt", 3)]
+        await until(lambda: served.fileno() == -1)  # it is the member's alone
+        client.sendall(b"x")
+        assert member.connections[0].recv(1) == b"x"
+        assert not member.connections[0].get_inheritable()
+        client.close()
+        member.close()
+
+    run(main)
+
+
+def test_what_a_member_has_not_confirmed_comes_back_whole() -> None:
+    async def main() -> None:
+        dead, heir = Member(), Member()
+        pairs = [socket.socketpair() for _ in range(3)]
+        for port, (client, served) in enumerate(pairs):
+            client.sendall(bytes((port,)))
+            assert dead.giver.give(port, served)
+        dead.end.close()
+        client, served = socket.socketpair()
+        assert not dead.giver.give(0, served)
+        for port, connection in dead.giver.close():
+            assert heir.giver.give(port, connection)
+        heir.receiver.catch_up()
+        assert [connection.recv(1) for connection in heir.connections] == [b"\0", b"\1", b"\2"]
+        for one in (client, served, *(client for client, _ in pairs)):
+            one.close()
+        dead.close()
+        heir.close()
+
+    run(main)
+
+
+def test_what_a_member_confirmed_with_its_last_breath_does_not_come_back() -> None:
+    async def main() -> None:
+        dead = Member()
+        pairs = [socket.socketpair() for _ in range(4)]
+        for port, (_, served) in enumerate(pairs[:2]):
+            assert dead.giver.give(port, served)
+        dead.receiver.catch_up()
+        for port, (_, served) in enumerate(pairs[2:], start=2):
+            assert dead.giver.give(port, served)
+        # It has read from two, has not taken the others, and the supervisor has not heard of anything yet.
+        dead.end.close()
+        left = dead.giver.close()
+        assert [port for port, _ in left] == [2, 3]
+        for one in (*pairs[0], *pairs[1], *pairs[2], *pairs[3], *dead.connections):
+            one.close()
+
+    run(main)
+
+
+def test_nothing_is_used_that_could_not_be_confirmed() -> None:
+    async def main() -> None:
+        member = Member()
+        while member.receiver.tell_closed([0, 0, 0, 1]):  # until the supervisor has more to read than fits
+            pass
+        client, served = socket.socketpair()
+        assert member.giver.give(1, served)
+        member.receiver.start()
+        member.receiver.catch_up()
+        await asyncio.sleep(0.05)
+        assert member.events == []
+        member.giver.start(lambda closed: None)
+        await until(lambda: member.events == [("adopt", 1)])
+        await until(lambda: served.fileno() == -1)
+        client.close()
+        member.close()
+
+    run(main)
+
+
+def test_closed_connections_are_told_by_port() -> None:
+    async def main() -> None:
+        member = Member()
+        member.giver.start(member.on_notice)
+        assert member.receiver.tell_closed([1, 0, 100_000, 0])
+        await until(lambda: member.events == [("closed", 1, 0, 100_000, 0)])
+        member.close()
+
+    run(main)
+
+
+def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
+    async def main() -> None:
+        member = Member()
+        clients, given = [], 0
+        while True:
+            client, served = socket.socketpair()
+            clients.append(client)
+            if not member.giver.give(0, served):
+                served.close()
+                break
+            given += 1
+        assert given == 128
+        member.giver.start(member.on_notice)
+        member.receiver.catch_up()
+        await until(lambda: len(member.events) > given)
+        client, served = socket.socketpair()
+        clients.append(client)
+        assert member.giver.give(0, served)
+        for client in clients:
+            client.close()
+        member.close()
+
+    run(main)
+
+
+def test_connections_wait_while_nobody_takes_them() -> None:
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        address = listener.getsockname()
+        takes = False
+        taken: list[socket.socket] = []
+        all_taken = asyncio.Event()
+
+        def hand(port: int, connection: socket.socket) -> bool:
+            assert port == 7
+            if takes:
+                taken.append(connection)
+                if len(taken) == 4:
+                    all_taken.set()
+            return takes
+
+        acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 7, hand)
+        acceptor.start()
+        clients = [socket.create_connection(address) for _ in range(3)]
+        one, other = socket.socketpair()
+        acceptor.give_back(one)
+        await asyncio.sleep(0.05)
+        assert taken == []
+        takes = True
+        acceptor.resume()
+        await all_taken.wait()
+        acceptor.stop()
+        acceptor.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        for each in (*clients, *taken, other):
+            each.close()
+
+    run(main)
+
+
+def test_a_port_that_has_closed_closes_what_comes_back() -> None:
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 0, lambda port, connection: False)
+        acceptor.start()
+        acceptor.stop()
+        one, other = socket.socketpair()
+        acceptor.give_back(one)
+        assert other.recv(1) == b""
+        other.close()
+
+    run(main)

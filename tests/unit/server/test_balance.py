@@ -1,0 +1,68 @@
+from naiad.server.processes.balance import Balance
+
+
+def balance(slots: int = 2, ports: int = 2) -> Balance:
+    made = Balance(ports)
+    for slot in range(slots):
+        made.add(slot)
+    return made
+
+
+def give(made: Balance, port: int, count: int = 1) -> list[int]:
+    given = []
+    for _ in range(count):
+        slot = made.ranked(port)[0]
+        made.handed(slot, port)
+        given.append(slot)
+    return given
+
+
+def test_connections_go_round() -> None:
+    assert give(balance(3), 0, 7) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_one_after_the_other_goes_round_too() -> None:
+    made = balance()
+    given = []
+    for _ in range(4):
+        given += give(made, 0)
+        made.closed(given[-1], [1, 0])
+    assert given == [0, 1, 0, 1]
+
+
+def test_whoever_has_fewest_is_next() -> None:
+    made = balance()
+    give(made, 0, 6)
+    made.closed(1, [2, 0])
+    assert give(made, 0, 3) == [1, 1, 0]
+
+
+def test_ports_are_balanced_apart_and_ties_by_the_sum() -> None:
+    made = balance()
+    assert give(made, 0) == [0]
+    assert give(made, 1) == [1]
+    assert give(made, 1) == [0]
+
+
+def test_others_follow_in_order() -> None:
+    made = balance(3)
+    give(made, 0, 4)
+    assert made.ranked(0) == [1, 2, 0]
+
+
+def test_a_process_that_is_gone_gets_nothing_and_begins_anew() -> None:
+    made = balance()
+    give(made, 0, 4)
+    made.remove(1)
+    assert made.ranked(0) == [0]
+    made.closed(1, [1, 0])
+    made.add(1)
+    assert give(made, 0, 2) == [1, 1]
+    assert made.open_counts() == {0: 2, 1: 2}
+
+
+def test_without_processes_nobody_is_ranked() -> None:
+    made = balance(1)
+    made.remove(0)
+    made.remove(0)
+    assert made.ranked(0) == []

@@ -1,0 +1,109 @@
+import pytest
+
+from naiad.core.errors import InferError
+from naiad.protocol import service_pb2 as pb
+from naiad.server.processes.control_key import everywhere
+from naiad.server.processes.journal import Journal
+from naiad.server.processes.messages import GrpcCall, HttpCall
+
+
+def entries(journal: Journal[str], number: int = 0) -> list[str]:
+    return [entry for _, entry in journal.after(number)]
+
+
+def test_calls_are_told_in_their_order() -> None:
+    journal: Journal[str] = Journal()
+    journal.add(("model", "a"), "load a")
+    journal.add(("model", "b"), "load b")
+    assert entries(journal) == ["load a", "load b"]
+
+
+def test_the_last_call_about_a_thing_counts() -> None:
+    journal: Journal[str] = Journal()
+    journal.add(("model", "a"), "load a")
+    journal.add(("model", "b"), "load b")
+    journal.add(("model", "a"), "unload a")
+    assert entries(journal) == ["load b", "unload a"]
+
+
+def test_one_that_has_read_so_far_reads_on_from_there() -> None:
+    journal: Journal[str] = Journal()
+    journal.add(("model", "a"), "load a")
+    (number, _), *_ = journal.after(0)
+    assert entries(journal, number) == []
+    journal.add(("model", "a"), "unload a")
+    assert entries(journal, number) == ["unload a"]
+
+
+def test_what_is_undone_is_forgotten_with_all_that_it_covers() -> None:
+    journal: Journal[str] = Journal()
+    journal.add(("region", "system", "x"), "x")
+    journal.add(("region", "system", "y"), "y")
+    journal.add(("region", "cuda", "x"), "cuda x")
+    journal.undo(("region", "system", "x"))
+    assert entries(journal) == ["y", "cuda x"]
+    journal.undo(("region", "system"))
+    assert entries(journal) == ["cuda x"]
+
+
+def test_there_is_a_limit() -> None:
+    journal: Journal[str] = Journal(limit=2)
+    for name in "abc":
+        journal.add(("model", name), name)
+    assert entries(journal) == ["b", "c"]
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "undoes"),
+    [
+        ("/v2/repository/models/m/load", ("model", "m"), False),
+        ("/v2/repository/r/models/m/unload", ("model", "m"), False),
+        ("/v2/systemsharedmemory/region/x/register", ("region", "system", "x"), False),
+        ("/v2/systemsharedmemory/region/x/unregister", ("region", "system", "x"), True),
+        ("/v2/systemsharedmemory/unregister", ("region", "system"), True),
+        ("/v2/cudasharedmemory/unregister", ("region", "cuda"), True),
+        ("/v2/logging", ("logging", "/v2/logging", "7b7d"), False),
+        ("/v2/models/m/trace/setting", ("trace", "/v2/models/m/trace/setting", "7b7d"), False),
+    ],
+)
+def test_key_of_an_http_call(path: str, key: tuple[str, ...], undoes: bool) -> None:
+    found = everywhere(HttpCall("POST", path, (), b"{}"))
+    assert (found.key, found.undoes) == (key, undoes)
+
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "key", "undoes"),
+    [
+        ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="m"), ("model", "m"), False),
+        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="m"), ("model", "m"), False),
+        (
+            "CudaSharedMemoryRegister",
+            pb.CudaSharedMemoryRegisterRequest(name="x", raw_handle=b"\xff\x00"),
+            ("region", "cuda", "x"),
+            False,
+        ),
+        (
+            "SystemSharedMemoryUnregister",
+            pb.SystemSharedMemoryUnregisterRequest(name="x"),
+            ("region", "system", "x"),
+            True,
+        ),
+        ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), ("region", "system"), True),
+        ("LogSettings", pb.RepositoryModelLoadRequest(), ("logging", SERVICE + "LogSettings", ""), False),
+    ],
+)
+def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], undoes: bool) -> None:
+    encoded = message.SerializeToString()  # type: ignore[attr-defined]
+    found = everywhere(GrpcCall(SERVICE + method, (), encoded))
+    assert (found.key, found.undoes) == (key, undoes)
+
+
+def test_a_message_that_is_none_is_refused() -> None:
+    with pytest.raises(InferError, match="RepositoryModelLoad"):
+        everywhere(GrpcCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))

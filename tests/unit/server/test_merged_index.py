@@ -1,0 +1,44 @@
+from naiad.core.model import IndexEntry, ModelState
+from naiad.server.processes.merged_index import merge_index
+
+READY = IndexEntry("m", "1", ModelState.READY)
+FAILED = IndexEntry("m", "1", ModelState.UNAVAILABLE, "no memory")
+
+
+def test_processes_that_agree_make_their_index() -> None:
+    rows = [
+        IndexEntry("a", "2", ModelState.READY),
+        IndexEntry("a", "10", ModelState.UNAVAILABLE, "unloaded"),
+        IndexEntry("b"),
+    ]
+    assert merge_index([rows, rows, rows]) == rows
+
+
+def test_versions_are_ordered_as_numbers() -> None:
+    rows = [IndexEntry("m", version, ModelState.READY) for version in ("10", "9", "1")]
+    assert [row.version for row in merge_index([rows])] == ["1", "9", "10"]
+
+
+def test_a_version_is_ready_only_where_all_have_it_ready() -> None:
+    expected = IndexEntry("m", "1", ModelState.UNAVAILABLE, "in 1 of 3 processes: no memory")
+    assert merge_index([[READY], [FAILED], [READY]]) == [expected]
+
+
+def test_a_version_that_some_are_loading_is_loading() -> None:
+    loading = IndexEntry("m", "1", ModelState.LOADING)
+    assert merge_index([[READY], [loading]]) == [IndexEntry("m", "1", ModelState.LOADING, "in 1 of 2 processes")]
+
+
+def test_a_version_that_one_does_not_know_is_not_available() -> None:
+    expected = IndexEntry("m", "1", ModelState.UNAVAILABLE, "in 1 of 2 processes: not loaded")
+    assert merge_index([[READY], []]) == [expected]
+
+
+def test_a_model_that_failed_before_it_had_versions_is_told_of_each_version() -> None:
+    bare = IndexEntry("m", "", ModelState.UNAVAILABLE, "config.pbtxt is wrong")
+    expected = IndexEntry("m", "1", ModelState.UNAVAILABLE, "in 1 of 2 processes: config.pbtxt is wrong")
+    assert merge_index([[bare], [READY]]) == [expected]
+
+
+def test_without_processes_there_is_nothing() -> None:
+    assert merge_index([]) == []

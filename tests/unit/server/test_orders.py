@@ -1,0 +1,134 @@
+"""Control calls everywhere, with members that are made up."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from naiad.server.processes.channel import ChannelError
+from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall, Outcome
+from naiad.server.processes.orders import Orders
+
+OK = Outcome(True, 200, b"ok")
+BAD = Outcome(False, 400, b"bad")
+
+
+def call(path: str) -> HttpCall:
+    return HttpCall("POST", path, (), b"")
+
+
+class Member:
+    """Answers with what it is told to; `hook` runs while it carries a call out."""
+
+    def __init__(self, name: str, answer: Outcome | Exception = OK, hook: Callable[[], object] | None = None) -> None:
+        self.name = name
+        self.done: list[str] = []
+        self._answer = answer
+        self._hook = hook
+
+    async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
+        await asyncio.sleep(0)
+        if self._hook is not None:
+            self._hook()
+        self.done.append(question.path)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def orders_of(members: list[Any]) -> Orders:
+    return Orders(lambda: list(members))
+
+
+def model_order(path: str = "/load", name: str = "m") -> Everywhere:
+    return Everywhere(call(path), ("model", name))
+
+
+def test_every_member_carries_it_out() -> None:
+    members = [Member("a"), Member("b")]
+    assert asyncio.run(orders_of(members).everywhere(model_order())) == OK
+    assert [member.done for member in members] == [["/load"], ["/load"]]
+
+
+def test_a_failure_of_one_is_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    members = [Member("a"), Member("b", BAD)]
+    assert asyncio.run(orders_of(members).everywhere(model_order())) == BAD
+    assert "/load failed in 1 of 2 processes" in caplog.text
+
+
+def test_a_member_that_dies_meanwhile_does_not_matter() -> None:
+    members = [Member("a", ChannelError("gone")), Member("b")]
+    assert asyncio.run(orders_of(members).everywhere(model_order())) == OK
+
+
+def test_without_members_it_fails() -> None:
+    with pytest.raises(ChannelError):
+        asyncio.run(orders_of([]).everywhere(model_order()))
+
+
+def test_one_that_starts_later_catches_up_with_what_succeeded() -> None:
+    async def run() -> Member:
+        members: list[Member] = [Member("a")]
+        orders = orders_of(members)
+        await orders.everywhere(model_order("/load"))
+        await orders.everywhere(model_order("/unload"))
+        await orders.everywhere(Everywhere(call("/register"), ("region", "system", "x")))
+        await orders.everywhere(Everywhere(call("/unregister"), ("region", "system"), undoes=True))
+        members[0] = Member("b", BAD)
+        await orders.everywhere(Everywhere(call("/failed"), ("model", "n")))
+        late = Member("late")
+        await orders.bring_up(late)  # type: ignore[arg-type]
+        return late
+
+    assert asyncio.run(run()).done == ["/unload"]
+
+
+def test_one_that_begins_to_serve_meanwhile_carries_it_out_too() -> None:
+    members: list[Member] = []
+    late = Member("late")
+    members.append(Member("a", hook=lambda: members.append(late) if late not in members else None))
+    asyncio.run(orders_of(members).everywhere(model_order()))
+    assert late.done == ["/load"]
+
+
+def test_what_is_ordered_while_one_catches_up_reaches_it() -> None:
+    async def run() -> Member:
+        members = [Member("a")]
+        orders = orders_of(members)
+        await orders.everywhere(model_order("/first", "x"))
+        late = Member("late")
+        await asyncio.gather(orders.bring_up(late), orders.everywhere(model_order("/second", "y")))  # type: ignore[arg-type]
+        # What came too late for the journal is carried out by whoever serves by then.
+        await orders.bring_up(late)  # type: ignore[arg-type]
+        return late
+
+    assert set(asyncio.run(run()).done) == {"/first", "/second"}
+
+
+def test_calls_about_the_same_thing_keep_their_order_and_others_do_not_wait() -> None:
+    running: set[str] = set()
+    together: set[frozenset[str]] = set()
+
+    class Slow(Member):
+        async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
+            running.add(question.path)
+            for _ in range(5):
+                await asyncio.sleep(0)
+                together.add(frozenset(running))
+            running.discard(question.path)
+            self.done.append(question.path)
+            return OK
+
+    member = Slow("a")
+
+    async def run() -> None:
+        orders = orders_of([member])
+        calls = [("/m1", "m"), ("/m2", "m"), ("/n", "n")]
+        await asyncio.gather(*[orders.everywhere(model_order(path, name)) for path, name in calls])
+        assert orders._locks == {}
+
+    asyncio.run(run())
+    assert not any({"/m1", "/m2"} <= each for each in together)
+    assert any({"/m1", "/n"} <= each for each in together)
+    assert member.done.index("/m1") < member.done.index("/m2")

@@ -1,0 +1,100 @@
+import pytest
+
+from naiad.protocol import service_pb2 as pb
+from naiad.server.processes.messages import AskStatistics, IsModelReady, IsReady, Question
+from naiad.server.processes.questions import (
+    changes_by_call,
+    changes_by_path,
+    question_of_call,
+    question_of_path,
+)
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+@pytest.mark.parametrize(
+    ("path", "question"),
+    [
+        ("/v2/health/ready", IsReady()),
+        ("/v2/health/live", None),
+        ("/v2/models/m/ready", IsModelReady("m", "")),
+        ("/v2/models/m/versions/3/ready", IsModelReady("m", "3")),
+        ("/v2/models/stats", AskStatistics()),
+        ("/v2/models/m/stats", AskStatistics()),
+        ("/v2/models/m/versions/3/stats", AskStatistics()),
+        ("/v2/repository/index", None),
+        ("/v2/repository/models/m/load", None),
+        ("/v2", None),
+        ("/v2/models/m", None),
+        ("/v2/models/m/config", None),
+        ("/v2/models/m/infer", None),
+        ("/v2/logging", None),
+    ],
+)
+def test_what_an_http_request_has_to_ask(path: str, question: Question | None) -> None:
+    assert question_of_path(path) == question
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/repository/models/m/load",
+        "/v2/repository/models/m/unload",
+        "/v2/logging",
+        "/v2/trace/setting",
+        "/v2/models/m/trace/setting",
+        "/v2/systemsharedmemory/region/x/register",
+        "/v2/cudasharedmemory/unregister",
+    ],
+)
+def test_http_requests_that_change_processes(path: str) -> None:
+    assert changes_by_path(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v2/models/m/infer", "/v2/repository/index", "/v2/repository/r/index", "/v2", "/v2/health/ready", "/metrics"],
+)
+def test_http_requests_that_change_nothing(path: str) -> None:
+    assert not changes_by_path(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "question"),
+    [
+        ("ServerReady", IsReady()),
+        ("ServerLive", None),
+        ("ModelStatistics", AskStatistics()),
+        ("RepositoryIndex", None),
+        ("ModelConfig", None),
+        ("RepositoryModelLoad", None),
+    ],
+)
+def test_what_a_grpc_call_has_to_ask(method: str, question: Question | None) -> None:
+    assert question_of_call(SERVICE + method, b"") == question
+
+
+def test_a_grpc_call_about_a_model_names_it() -> None:
+    message = pb.ModelReadyRequest(name="m", version="2").SerializeToString()
+    assert question_of_call(SERVICE + "ModelReady", message) == IsModelReady("m", "2")
+    assert question_of_call("/grpc.health.v1.Health/Check", b"") == IsReady()
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("RepositoryModelLoad", True),
+        ("RepositoryModelUnload", True),
+        ("LogSettings", True),
+        ("TraceSetting", True),
+        ("SystemSharedMemoryRegister", True),
+        ("CudaSharedMemoryUnregister", True),
+        ("SystemSharedMemoryStatus", False),
+        ("CudaSharedMemoryStatus", False),
+        ("RepositoryIndex", False),
+        ("ModelInfer", False),
+        ("ServerMetadata", False),
+    ],
+)
+def test_grpc_calls_that_change_processes(method: str, changes: bool) -> None:
+    assert changes_by_call(SERVICE + method) is changes

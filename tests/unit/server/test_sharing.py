@@ -1,0 +1,269 @@
+"""Requests that concern all processes, with a supervisor that is made up."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.model import IndexEntry, ModelState
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.router import JSON_HEADERS, Route, Router
+from naiad.protocol import service_pb2 as pb
+from naiad.server.processes.captured import CapturedCall, CapturedExchange
+from naiad.server.processes.channel import ChannelError
+from naiad.server.processes.member_engine import MemberEngine
+from naiad.server.processes.messages import (
+    AskIndex,
+    AskStatistics,
+    Everywhere,
+    GrpcCall,
+    HttpCall,
+    IsModelReady,
+    IsReady,
+    Outcome,
+)
+from naiad.server.processes.sharing import Sharing
+from naiad.telemetry.metrics import Registry
+from naiad.telemetry.statistics import VersionStatistics
+
+SERVICE = "/inference.GRPCInferenceService/"
+ROWS = [IndexEntry("m", "1", ModelState.READY), IndexEntry("n", "1", ModelState.LOADING)]
+
+
+class Catalog:
+    """A catalog without models that is ready."""
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        return []
+
+    def is_ready(self) -> bool:
+        return True
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        raise unavailable("not here")
+
+
+def engine() -> MemberEngine:
+    made = MemberEngine(server_id="x", metrics=Registry())
+    made.attach(Catalog())  # type: ignore[arg-type]
+    made.set_started()
+    return made
+
+
+def sharing(answer: Callable[[object], object]) -> tuple[Sharing, list[object]]:
+    asked: list[object] = []
+
+    async def ask(question: object) -> object:
+        asked.append(question)
+        await asyncio.sleep(0)
+        found = answer(question)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return Sharing(engine(), ask), asked
+
+
+def answering(status: int) -> Callable[[HttpExchange, Mapping[str, str]], None]:
+    return lambda exchange, arguments: exchange.respond(status, JSON_HEADERS, (b"local",))
+
+
+def router(shared: Sharing) -> Router:
+    def ready(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200 if shared.engine.is_ready() else 400, (), ())
+
+    def statistics(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        shared.engine.statistics()
+        exchange.respond(200, (), ())
+
+    def routes() -> Router:
+        return Router(
+            [
+                Route("/v2", {"GET": answering(200)}),
+                Route("/v2/health/ready", {"GET": ready}),
+                Route("/v2/models/stats", {"GET": statistics}),
+                Route("/v2/repository/models/m/load", {"POST": answering(200)}),
+                Route("/v2/logging", {"GET": answering(200), "POST": answering(201)}),
+            ]
+        )
+
+    made = routes()
+    shared.share(made, routes())
+    return made
+
+
+def exchange(shared: Sharing, routes: Router, method: str, path: str, body: bytes = b"") -> Outcome:
+    async def run() -> Outcome:
+        made = CapturedExchange(HttpCall(method, path, ((b"a", b"b"),), body))
+        routes.handle(made)
+        return await made.outcome
+
+    return asyncio.run(run())
+
+
+def test_what_all_say_is_what_the_route_answers() -> None:
+    for says, status in ((True, 200), (False, 400)):
+        shared, asked = sharing(lambda question, says=says: says)  # type: ignore[misc]
+        assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == status
+        assert asked == [IsReady()]
+
+
+def test_afterwards_the_engine_knows_only_itself_again() -> None:
+    shared, _ = sharing(lambda question: False)
+    assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == 400
+    assert shared.engine.is_ready()
+
+
+def test_the_index_is_asked_of_all_from_another_thread() -> None:
+    shared, asked = sharing(lambda question: ROWS)
+
+    async def run() -> list[Sequence[IndexEntry]]:
+        shared.connect()
+        survey = shared.engine.survey_repository
+        return [await asyncio.to_thread(survey), await asyncio.to_thread(survey, True)]
+
+    assert asyncio.run(run()) == [ROWS, ROWS[:1]]
+    assert asked == [AskIndex(), AskIndex()]
+
+
+def test_an_index_that_nobody_can_tell_is_an_error() -> None:
+    shared, _ = sharing(lambda question: ChannelError("gone"))
+
+    async def run() -> None:
+        shared.connect()
+        with pytest.raises(InferError, match="could not be asked"):
+            await asyncio.to_thread(shared.engine.survey_repository)
+
+    asyncio.run(run())
+
+
+def test_what_one_can_answer_alone_is_asked_of_nobody() -> None:
+    shared, asked = sharing(lambda question: AssertionError())
+    routes = router(shared)
+    assert exchange(shared, routes, "GET", "/v2").body == b"local"
+    assert exchange(shared, routes, "GET", "/v2/logging").body == b"local"
+    assert exchange(shared, routes, "PUT", "/v2/health/ready").status == 405
+    assert exchange(shared, routes, "GET", "/nowhere").status == 404
+    assert asked == []
+
+
+def test_control_calls_go_everywhere_and_their_outcome_is_the_answer() -> None:
+    outcome = Outcome(False, 418, b"all of us", ((b"X", b"y"),))
+    shared, asked = sharing(lambda question: outcome)
+    found = exchange(shared, router(shared), "POST", "/v2/repository/models/m/load", b"{}")
+    assert found == outcome
+    call = HttpCall("POST", "/v2/repository/models/m/load", ((b"a", b"b"),), b"{}")
+    assert asked == [Everywhere(call, ("model", "m"))]
+
+
+def test_without_the_others_the_answer_is_503() -> None:
+    shared, _ = sharing(lambda question: ChannelError("gone"))
+    routes = router(shared)
+    for method, path in (("GET", "/v2/health/ready"), ("POST", "/v2/logging")):
+        found = exchange(shared, routes, method, path)
+        assert found.status == 503
+        assert b"the processes of this server could not be" in found.body
+
+
+def test_a_defect_is_answered_too() -> None:
+    shared, _ = sharing(lambda question: 5)
+    found = exchange(shared, router(shared), "GET", "/v2/models/stats")
+    assert found.status == 500
+
+
+def test_a_member_carries_calls_out_for_itself_alone() -> None:
+    shared, asked = sharing(lambda question: AssertionError())
+    router(shared)
+    call = HttpCall("POST", "/v2/logging", (), b"{}")
+    assert asyncio.run(shared.carry_out(call)) == Outcome(True, 201, b"local", JSON_HEADERS)
+    assert asked == []
+
+
+# --- gRPC -----------------------------------------------------------------------------------------------------------
+
+
+def grpc(shared: Sharing, method: str, message: Buffer = b"") -> Outcome:
+    service = shared.grpc_service()
+
+    async def run() -> Outcome:
+        call = CapturedCall(GrpcCall(SERVICE + method, (), bytes(message)))
+        service.unary(call, message)
+        return await call.outcome
+
+    return asyncio.run(run())
+
+
+def test_grpc_questions() -> None:
+    shared, asked = sharing(lambda question: False)
+    assert pb.ServerReadyResponse.FromString(grpc(shared, "ServerReady").body).ready is False
+    assert asked == [IsReady()]
+    shared, asked = sharing(lambda question: [])
+    assert grpc(shared, "ModelStatistics").status == 0
+    assert asked == [AskStatistics()]
+
+
+def test_grpc_control_calls_go_everywhere() -> None:
+    message = pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
+    for outcome in (Outcome(True, 0, b"\x08\x01"), Outcome(False, 9, text="no", headers=((b"a", b"b"),))):
+        shared, asked = sharing(lambda question, outcome=outcome: outcome)  # type: ignore[misc]
+        assert grpc(shared, "RepositoryModelLoad", message) == outcome
+        assert asked == [Everywhere(GrpcCall(SERVICE + "RepositoryModelLoad", (), message), ("model", "m"))]
+
+
+def test_grpc_failures() -> None:
+    shared, _ = sharing(lambda question: ChannelError("gone"))
+    assert grpc(shared, "ServerReady").status == 14
+    assert grpc(shared, "RepositoryModelUnload").status == 14
+    assert grpc(shared, "RepositoryModelLoad", b"\xff").status != 0
+    assert grpc(shared, "ModelReady", b"\xff").status != 0
+    shared, _ = sharing(lambda question: 5)
+    assert "internal error" in grpc(shared, "ModelStatistics").text
+
+
+def test_grpc_calls_of_a_member_alone() -> None:
+    shared, asked = sharing(lambda question: AssertionError())
+    assert pb.ServerLiveResponse.FromString(grpc(shared, "ServerLive").body).live is True
+    call = GrpcCall(
+        SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
+    )
+    assert not asyncio.run(shared.carry_out(call)).is_success
+    assert asked == []
+
+
+# --- the engine -----------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_is_not_ready_stays_so_whatever_others_say() -> None:
+    one = engine()
+    one.is_draining = True
+    with one.knowing(IsReady(), True):
+        assert not one.is_ready()
+
+
+def test_what_is_said_about_one_thing_is_not_taken_for_another() -> None:
+    one = engine()
+    with one.knowing(IsReady(), False):
+        assert one.statistics() == []
+        assert b"naiad_build_info" in one.metrics_text()
+
+
+def test_knowledge_ends_with_an_error_too() -> None:
+    one = engine()
+    with pytest.raises(InferError), one.knowing(IsReady(), False):
+        raise internal("x")
+    assert one.is_ready()
+
+
+def test_a_member_alone_does_not_have_what_it_does_not_know() -> None:
+    one = engine()
+    answers: list[Any] = [one.answer(question) for question in (IsReady(), IsModelReady("m", ""), AskStatistics())]
+    assert answers == [True, False, []]
+
+
+def test_statistics_of_others_do_not_make_models_known() -> None:
+    one = engine()
+    with one.knowing(AskStatistics(), [VersionStatistics("m", "1")]):
+        assert one.statistics() == []
