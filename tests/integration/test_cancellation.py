@@ -307,7 +307,7 @@ def test_those_who_wait_for_the_same_answer_keep_it_when_the_first_leaves(place:
     place.wait_in_flight("cached", 3)
     leave_first()
     leave_gone()
-    place.wait_in_flight("cached", 2)
+    place.wait_in_flight("cached", 1)
     executions = place.executions("cached")
     assert not place.notes.has(first, "cancelled")
     place.notes.let_go(first)

@@ -4,7 +4,7 @@ import enum
 
 
 class ErrorCode(enum.Enum):
-    """Triton's error codes and one more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
+    """Triton's codes and one more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
 
     UNKNOWN = 0
     INTERNAL = 1

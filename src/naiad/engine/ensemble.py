@@ -115,7 +115,7 @@ class EnsembleModel:
         """Start a step, or let it wait for room."""
         room = self._rooms[step.index]
         if room.limit and room.started_count >= room.limit:
-            run.waiting.add((step, flow))
+            run.waiting.add((step.index, flow))
             room.waiting[(run, flow)] = None
             return
         room.started_count += 1
@@ -128,15 +128,15 @@ class EnsembleModel:
         room.started_count -= 1
         while room.waiting and room.started_count < room.limit:
             (run, flow), _ = room.waiting.popitem(last=False)
-            run.waiting.discard((step, flow))
+            run.waiting.discard((step.index, flow))
             room.started_count += 1
             if not run.start(flow, step):
                 room.started_count -= 1
 
     def withdraw(self, run: EnsembleRun) -> None:
         """Let the steps of a run wait for room no more."""
-        for step, flow in run.waiting:
-            del self._rooms[step.index].waiting[(run, flow)]
+        for index, flow in run.waiting:
+            del self._rooms[index].waiting[(run, flow)]
         run.waiting.clear()
 
     def send(self, request: InferRequest) -> None:

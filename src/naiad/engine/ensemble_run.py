@@ -151,8 +151,8 @@ class EnsembleRun:
         """How many calls are at work on the run: it does not end below them."""
         self.open_count = 0
         """Steps that wait for room or execute."""
-        self.waiting: set[tuple[Step, Flow]] = set()
-        """Steps that wait for room; the ensemble's to change."""
+        self.waiting: set[tuple[int, Flow]] = set()
+        """Indices of steps that wait for room; the ensemble's to change."""
         self.first_exec_ns = 0
         self.input_ns = self.infer_ns = self.output_ns = 0
         """Sums over the executions of all steps."""

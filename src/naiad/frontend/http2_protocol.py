@@ -285,6 +285,10 @@ class Http2Protocol(asyncio.Protocol):
         """Tell the service that nobody waits for the call's answer."""
         self._leave(call, Departure.CANCELLED)
 
+    def stream_broken(self, call: Http2Call, code: int) -> None:
+        """Tell the service that nobody can be given the call's answer."""
+        self._leave(call, Departure.REFUSED)
+
     def goaway_received(self, code: int) -> None:
         """Close once the open calls are answered."""
         self._connection.finish_drain()

@@ -29,10 +29,10 @@ def respond(exchange: HttpExchange, request_id: str, model: str, version: str, e
     exchange.respond(status, headers, (encode_error(error.message),))
 
 
-def abandon(exchange: HttpExchange, engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
-    """Cancel a request whose client has left or whose deadline has passed; log it, and answer who still listens."""
+def abandon(engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+    """Cancel a request whose client has left, and log it: nobody is there to be answered."""
     waited = engine.cancel(request)
-    respond(exchange, request.id, request.header.model_name, version_of(request), why.error(waited=waited))
+    log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))
 
 
 def log(request_id: str, model: str, version: str, error: InferError) -> str:

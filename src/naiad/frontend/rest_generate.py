@@ -39,7 +39,7 @@ class GenerateRoutes:
         """Answer with the only response of a request."""
         request = self._read(exchange, arguments, _OnlyAnswer(exchange, self._engine).take)
         if request is not None:
-            exchange.on_disconnect = functools.partial(rest_failure.abandon, exchange, self._engine, request)
+            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
             self._submit(exchange, request)
 
     def generate_stream(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:

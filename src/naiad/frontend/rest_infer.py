@@ -83,7 +83,7 @@ class InferRoute:
             request = InferRequest(
                 header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
             )
-            exchange.on_disconnect = functools.partial(rest_failure.abandon, exchange, self._engine, request)
+            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
             self._engine.submit(request)
         except InferError as error:
             rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)

@@ -8,7 +8,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.frontend import rest_failure
-from naiad.frontend.departure import CancellingEngine, Departure, version_of
+from naiad.frontend.departure import CancellingEngine
 from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.status import status_of
@@ -64,7 +64,7 @@ class StreamedAnswer:
 
     def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
         """Cancel the request when its client goes away, and have it wait when its client is slow."""
-        self._exchange.on_disconnect = functools.partial(self._abandon, engine, request)
+        self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
         self._exchange.on_congestion = functools.partial(_set_congested, request)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
@@ -83,7 +83,7 @@ class StreamedAnswer:
                     self._begin(200)
                 self._exchange.send((self._framing.frame(text),))
         if error is not None:
-            self._fail(request, response.header.model_version, error, is_final=response.final)
+            self._fail(request, response, error)
         elif response.final:
             self._end()
 
@@ -92,20 +92,16 @@ class StreamedAnswer:
         headers = self._framing.headers
         self._exchange.start_stream(status, (*headers, rest_failure.id_header(request_id)) if request_id else headers)
 
-    def _abandon(self, engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
-        waited = engine.cancel(request)
-        self._fail(request, version_of(request), why.error(waited=waited), is_final=True)
-
-    def _fail(self, request: InferRequest, version: str, error: InferError, *, is_final: bool) -> None:
-        model = request.header.model_name
-        if is_final and not self._has_begun and not self._framing.frames_first_error:
+    def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
+        model, version = request.header.model_name, response.header.model_version
+        if response.final and not self._has_begun and not self._framing.frames_first_error:
             rest_failure.respond(self._exchange, request.id, model, version, error)
             return
         request_id = rest_failure.log(request.id, model, version, error)
         if not self._has_begun:
             self._begin(status_of(error.code).http, request_id)
         self._exchange.send((self._framing.frame(encode_error(error.message)),))
-        if is_final:
+        if response.final:
             self._end()
 
     def _end(self) -> None:
