@@ -207,6 +207,13 @@ class CachedModel:
         request.on_response(request, InferResponse(self._error_header, error=error))
         return True
 
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the request whose answer this one will get too, if there is one."""
+        for pending in self._pending.values():
+            if any(each is request for each in pending.waiting):
+                return (pending.leader,)
+        return ()
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
 

@@ -146,6 +146,10 @@ class ServedModel:
             idle.wake()
         return queued
 
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """None: requests wait for an instance only."""
+        return ()
+
     def _stopped(self, request: InferRequest) -> InferError:
         return unavailable(
             f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference "
