@@ -129,8 +129,10 @@ class ServedModel:
         if expire_ns:
             self._arm_timer(expire_ns)
 
-    def cancel(self, request: InferRequest) -> None:
-        """Drop a request that still waits; a request that executes is only marked."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Drop a request that still waits, and say so; a request that executes is only marked."""
+        if request.cancelled:
+            return False
         request.cancelled = True
         idle = None
         with self._lock:
@@ -138,15 +140,17 @@ class ServedModel:
             others = self._scheduler.expire(_now_ns()) if queued and self._is_by_instance else ()
             if self._is_by_instance:
                 idle = self._pop_woken()
+        self.statistics.record_cancelled(in_queue=queued)
         if queued:
             error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
-            self._drop([(request, error), *others])
+            self._drop([(request, error), *others], on_loop=True)
         else:
             for instance in self._instances:
                 if isinstance(instance, RemoteInstance):
                     instance.mark(request)
         if idle is not None:
             idle.wake()
+        return queued
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         """None: requests wait for an instance only."""
@@ -177,7 +181,7 @@ class ServedModel:
                 idle = self._pop_woken()
                 if self._stopping and not self._scheduler.live_sequence_count:
                     self._wake_all()
-        self._drop(dropped)
+        self._drop(dropped, on_loop=True)
         if idle is not None:
             idle.wake()
         if expire_ns:
@@ -281,13 +285,15 @@ class ServedModel:
         self.backend_model.close()
         return finished
 
-    def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]]) -> None:
+    def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]], *, on_loop: bool = False) -> None:
         if not dropped:
             return
         now_ns = _now_ns()
         for request, error in dropped:
             self.statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
-            self._deliver([request], [InferResponse(self._error_header, error=error)])
+            # A queue may keep its entry for a while; the inputs need not stay in memory for that.
+            request.data = ()
+            self._deliver([request], [InferResponse(self._error_header, error=error)], on_loop=on_loop)
 
     def _deliver(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
