@@ -20,6 +20,15 @@ _DIGEST_BYTES = 24
 """Two requests share a key by chance less than once in 10^28."""
 
 
+class SharedRequest(InferRequest):
+    """What the model is asked on behalf of all who wait for the same."""
+
+    __slots__ = ("first",)
+
+    first: InferRequest
+    """Whose request it was to begin with."""
+
+
 class _Pending:
     """What the store or the model is asked, and for whom."""
 
@@ -27,7 +36,7 @@ class _Pending:
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.asked: InferRequest | None = None
+        self.asked: SharedRequest | None = None
         """What the model works on. It is nobody's own: who gives up does not take it from the others."""
         self.lookup_ns = 0
         self.waiting: dict[InferRequest, None] = {}
@@ -134,9 +143,10 @@ class CachedModel:
     def _ask(self, pending: _Pending) -> None:
         """Ask the model for the first of those who wait. Raises InferError as it does."""
         first = next(iter(pending.waiting))
-        asked = InferRequest(
+        asked = SharedRequest(
             first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns, context=pending
         )
+        asked.first = first
         asked.times = first.times
         pending.asked = asked
         self._asked_count += 1
@@ -209,10 +219,8 @@ class CachedModel:
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         """Return the request whose answer this one will get too, if there is one."""
-        for pending in self._pending.values():
-            if any(each is request for each in pending.waiting):
-                return (pending.leader,)
-        return ()
+        pending = self._places.get(request)
+        return () if pending is None or pending.asked is None else (pending.asked,)
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
