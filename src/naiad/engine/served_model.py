@@ -69,7 +69,6 @@ class ServedModel:
         self._rules = AdmissionRules(config)
         self._sequence_tensors = sequence_tensors
         self._is_by_instance = scheduler.is_by_instance
-        self._learns = scheduler.learns
         self._delivery = Delivery(loop)
         self._error_header = ResponseHeader(name, self.version, ())
         asks_for_order = (
@@ -257,6 +256,7 @@ class ServedModel:
                     driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
                     self._driver_count += 1
                     started.append(driver_of[id(instance)])
+            self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
             self._drivers = [driver_of[id(instance)] for instance in instances]
             self._leaving.update(going)
@@ -457,7 +457,7 @@ class ServedModel:
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch(batch, (), end_ns)
         _tell_times(batch)
-        if self._learns:
+        if self._scheduler.learns:
             with self._lock:
                 self._scheduler.record_execution(batch)
 
@@ -479,7 +479,7 @@ class ServedModel:
         _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         if self._emission is not None:
-            if self._learns:
+            if self._scheduler.learns:
                 with self._lock:
                     self._scheduler.record_execution(batch, failed=True)
             self._emission.fail(batch.requests, response)
@@ -490,7 +490,7 @@ class ServedModel:
     def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
         with self._lock:
             self._executing -= len(batch.requests)
-            if self._learns:
+            if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=failed)
 
     def _wake_all(self) -> None:

@@ -279,6 +279,11 @@ class AdaptiveScheduler(DynamicScheduler):
         if not self._latency.observation_count % _FRESH_COUNT:
             self._memo.clear()
 
+    def change_instance_count(self, count: int) -> None:
+        """Learn anew what instances gain from each other; what a batch takes alone stays known."""
+        self._parallelism = Parallelism(max(1, count))
+        self._alone_wanted = _ALONE_AGAIN
+
     def _learn(self, rows: int, duration_ns: int, beside: float) -> None:
         """Tell what a batch takes alone from how much others slow it down; those that were alone say most of it."""
         latency, parallelism = self._latency, self._parallelism

@@ -98,6 +98,9 @@ class Scheduler(abc.ABC):
         With `learns` it is called once for every batch that was taken, also for one whose execution failed.
         """
 
+    def change_instance_count(self, count: int) -> None:  # noqa: B027 - most schedulers do not care
+        """Note that so many instances take batches from now on."""
+
     def admits_while_stopping(self, request: InferRequest) -> bool:
         """Tell whether a model that stops still takes a request, because it goes on with something begun."""
         return False

@@ -230,3 +230,13 @@ class TestLearning:
     def test_the_rate_of_arrivals(self):
         scheduler, _ = learned(rate_per_s=500.0, count=4000)
         assert scheduler.state().arrival_rate == pytest.approx(500.0, rel=0.2)
+
+    def test_instances_that_come_are_found_out_about(self):
+        scheduler, simulation = learned(instances=1, rate_per_s=800.0)
+        scheduler.change_instance_count(2)
+        assert scheduler.state().parallelism == 1.0
+        later = Simulation(scheduler, Device(duration_ns, 2, 2))
+        later.now_ns = simulation.now_ns
+        later.run([simulation.now_ns + at_ns for at_ns in poisson(1500.0, 4000)])
+        assert scheduler.state().parallelism == pytest.approx(2.0, abs=0.15)
+        assert scheduler.state().fixed_ns == pytest.approx(1 * MS, rel=0.2)
