@@ -12,6 +12,7 @@ from naiad.backend.registry import BackendRegistry
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
+from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
@@ -189,6 +190,8 @@ class ModelLoader:
         labels: dict[str, Sequence[str]],
     ) -> ServedModel:
         config = context.config
+        for hint in batching_hints(config):
+            _log.info("model '%s': %s", context.name, hint)
         return ServedModel(
             name=context.name,
             version=context.version,
