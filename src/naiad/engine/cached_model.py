@@ -27,11 +27,24 @@ class _Pending:
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.asked: InferRequest | None = None
+        self.asked: SharedRequest | None = None
         """What the model works on. It is nobody's own: who gives up does not take it from the others."""
         self.lookup_ns = 0
         self.waiting: dict[InferRequest, None] = {}
         """In order of arrival; the model is asked for the first. Bounded by the requests in flight."""
+
+
+class SharedRequest(InferRequest):
+    """What the model is asked for all who wait for the same answer."""
+
+    __slots__ = ("pending",)
+
+    pending: _Pending
+
+    @property
+    def source(self) -> InferRequest | None:
+        """The first of those who wait; None when nobody does any more."""
+        return next(iter(self.pending.waiting), None)
 
 
 class CachedModel:
@@ -134,9 +147,8 @@ class CachedModel:
     def _ask(self, pending: _Pending) -> None:
         """Ask the model for the first of those who wait. Raises InferError as it does."""
         first = next(iter(pending.waiting))
-        asked = InferRequest(
-            first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns, context=pending
-        )
+        asked = SharedRequest(first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns)
+        asked.pending = pending
         asked.times = first.times
         pending.asked = asked
         self._asked_count += 1
@@ -161,7 +173,7 @@ class CachedModel:
 
     def _answered(self, asked: InferRequest, response: InferResponse) -> None:
         """Keep the model's answer, pass it on to all who wait for it."""
-        pending: _Pending = asked.context  # type: ignore[assignment]  # set in _ask
+        pending: _Pending = asked.pending  # type: ignore[attr-defined]  # made in _ask
         pending.asked = None
         self._asked_count -= 1
         first = self._pop_first(pending)
@@ -208,11 +220,9 @@ class CachedModel:
         return True
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the request whose answer this one will get too, if there is one."""
-        for pending in self._pending.values():
-            if any(each is request for each in pending.waiting):
-                return (pending.leader,)
-        return ()
+        """Return what the model is asked for this request, if it is."""
+        pending = self._places.get(request)
+        return () if pending is None or pending.asked is None else (pending.asked,)
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""

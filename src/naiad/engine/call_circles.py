@@ -9,14 +9,16 @@ from collections.abc import Iterable, Sequence
 
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
+from naiad.engine.cached_model import SharedRequest
 from naiad.engine.ensemble_run import StepRequest
 
 
 def call_of(request: InferRequest) -> ModelCall | None:
-    """Return the call that a request is, or that the ensemble of which it is a step serves."""
-    while isinstance(request, StepRequest):
-        request = request.run.request
-    return request if isinstance(request, ModelCall) else None
+    """Return the call that a request is, or that it is made for: as a step of an ensemble, or by a cache."""
+    source: InferRequest | None = request
+    while isinstance(source, StepRequest | SharedRequest):
+        source = source.run.request if isinstance(source, StepRequest) else source.source
+    return source if isinstance(source, ModelCall) else None
 
 
 def find_stuck(calls: Sequence[ModelCall]) -> list[ModelCall]:

@@ -34,8 +34,8 @@ class Inference(Protocol):
     def submit(self, request: InferRequest) -> None:
         """Submit a request. Raises InferError."""
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Tell whether a model is decoupled. Raises InferError for one that is not ready."""
