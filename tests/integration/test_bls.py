@@ -267,9 +267,9 @@ def test_a_decoupled_model_needs_decoupled_calls(server):
     code = f"result = told(call('repeat', {_NUMBERS.format(count=1, delay=0)}))"
     assert run_code(server, code) == {
         "code": "INVALID_ARG",
-        "message": "Model repeat is using the decoupled. The current BLS request call doesn't support models using "
-        "the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
-        "decoupled models.'",
+        "message": "Model repeat is using the decoupled. The current BLS request call doesn't support models "
+        "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+        "calls for decoupled models.'",
     }
 
 
