@@ -250,6 +250,11 @@ class CachedModel:
         return 0
 
     @property
+    def served(self) -> Served:
+        """The version whose answers are kept."""
+        return self._served
+
+    @property
     def instances(self) -> Sequence[Instance]:
         """The instances of the version."""
         return self._served.instances
