@@ -9,13 +9,19 @@ from collections.abc import Iterable, Sequence
 
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
+from naiad.engine.cached_model import SharedRequest
 from naiad.engine.ensemble_run import StepRequest
 
 
 def call_of(request: InferRequest) -> ModelCall | None:
-    """Return the call that a request is, or that the ensemble of which it is a step serves."""
-    while isinstance(request, StepRequest):
-        request = request.run.request
+    """Return the call that a request is, or that the ensemble or cache which sent it serves."""
+    while True:
+        if isinstance(request, StepRequest):
+            request = request.run.request
+        elif isinstance(request, SharedRequest):
+            request = request.first
+        else:
+            break
     return request if isinstance(request, ModelCall) else None
 
 

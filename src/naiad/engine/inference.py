@@ -125,11 +125,13 @@ class Engine:
             exchange.release()
             raise
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request: drop it when it waits, mark it when it executes."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request: drop it when it waits, mark it when it executes.
+
+        Called on the loop. A request that is dropped is answered, CANCELLED, before this returns True.
+        """
         served: Served | None = request.model
-        if served is not None:
-            served.cancel(request)
+        return served is not None and served.cancel(request)
 
     def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""

@@ -32,8 +32,8 @@ class Inference(Models, Protocol):
     def submit(self, request: InferRequest) -> None:
         """Submit a request. Raises InferError."""
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request, and say whether it was dropped."""
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Tell whether a model is decoupled. Raises InferError for one that is not ready."""

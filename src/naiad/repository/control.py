@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn
 
+from naiad.config.in_place import may_stay
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
-from naiad.repository.fingerprint import fingerprint
-from naiad.repository.lifecycle import V
+from naiad.repository.fingerprint import FileState, file_state
+from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.override import FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
@@ -78,7 +80,9 @@ class NoControl(Generic[V]):
 class _Record(Generic[V]):
     """Why a model is loaded, and from what."""
 
-    fingerprint: bytes
+    files_seen: FileState | None
+    """How its files looked; None for files that a command brought along."""
+    config: ModelConfig
     members: frozenset[str]
     is_explicit: bool = False
     """A command named it; otherwise an ensemble needs it."""
@@ -97,7 +101,7 @@ class _Order:
     is_forced: bool = False
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
-    fingerprints: dict[str, bytes] = field(default_factory=dict)
+    files_seen: dict[str, FileState | None] = field(default_factory=dict)
 
 
 class ExplicitControl(NoControl[V]):
@@ -213,11 +217,11 @@ class ExplicitControl(NoControl[V]):
     def _plan(self, order: _Order, name: str, override: Override | None) -> None:
         if override is not None and override.files:
             order.files = BroughtFiles(name, override.files)
-            order.fingerprints[name] = b""
+            order.files_seen[name] = None
             entry = order.files.entry(override.config)
         else:
             entry = self._catalog.find(name)
-            order.fingerprints[name] = fingerprint(entry)
+            order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
         order.plans[name] = self._catalog.plan(entry)
@@ -247,7 +251,7 @@ class ExplicitControl(NoControl[V]):
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
         overrides = name == order.name and order.override is not None
-        return not (overrides or record.is_overridden) and record.fingerprint == order.fingerprints[name]
+        return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
 
     def _load_one(self, order: _Order, plan: ModelPlan) -> None:
         name = plan.entry.name
@@ -255,10 +259,11 @@ class ExplicitControl(NoControl[V]):
         if previous is not None and previous.retirement is not None:
             # At most one old set of versions of a model is about, however often it is loaded.
             previous.retirement.join()
-        replaced = self._catalog.load(plan)
+        replaced = self._catalog.load(plan, self._unchanged_versions(order, plan))
         is_requested = name == order.name
         record = self._records[name] = _Record(
-            order.fingerprints[name],
+            order.files_seen[name],
+            plan.config,
             frozenset(member_names(plan.config)),
             is_explicit=previous is not None and previous.is_explicit,
             is_overridden=is_requested and order.override is not None,
@@ -267,7 +272,18 @@ class ExplicitControl(NoControl[V]):
             record.files, order.files = order.files, None
         record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
 
-    def _retire(self, name: str, replaced: Sequence[V], files: BroughtFiles | None) -> threading.Thread | None:
+    def _unchanged_versions(self, order: _Order, plan: ModelPlan) -> set[int]:
+        """Return the versions whose files are as they were loaded, if the configuration still fits them."""
+        name = plan.entry.name
+        record = self._records.get(name)
+        now = order.files_seen[name]
+        if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
+            return set()
+        return now.unchanged_versions(record.files_seen) if may_stay(record.config, plan.config) else set()
+
+    def _retire(
+        self, name: str, replaced: Sequence[LoadedVersion], files: BroughtFiles | None
+    ) -> threading.Thread | None:
         """Have versions finish their requests and go, while those that replace them serve."""
         if not replaced:
             if files is not None:
