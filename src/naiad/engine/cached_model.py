@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -243,6 +244,11 @@ class CachedModel:
     def _waiting_count(self) -> int:
         """Requests beside those that the model was asked for."""
         return len(self._places) - self._asked_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What the adaptive batcher of the version has learned."""
+        return self._served.adaptive_state
 
     @property
     def live_sequence_count(self) -> int:
