@@ -17,6 +17,7 @@ from naiad.engine.delivery import Delivery
 from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
+from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
@@ -49,6 +50,7 @@ class ServedModel:
         loop: Loop,
         labels: Mapping[str, Sequence[str]] | None = None,
         sequence_tensors: SequenceTensors | None = None,
+        resources: ModelResources | None = None,
     ) -> None:
         self.name = name
         self.version = str(version)
@@ -65,6 +67,8 @@ class ServedModel:
         self._loop = loop
         self._rules = AdmissionRules(config)
         self._sequence_tensors = sequence_tensors
+        self._resources = resources
+        """With a rate limiter: what the instances need to execute."""
         self._is_by_instance = scheduler.is_by_instance
         self._delivery = Delivery(loop)
         self._error_header = ResponseHeader(name, self.version, ())
@@ -85,6 +89,8 @@ class ServedModel:
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
+        if resources is not None:
+            resources.bind(self._drivers)
         for driver in self._drivers:
             driver.start()
 
@@ -225,6 +231,10 @@ class ServedModel:
         with self._lock:
             self._stopping = self._refusing = True
             self._wake_all()
+        if self._resources is not None:
+            for driver in self._drivers:
+                if self._resources.withdraw(driver.index):
+                    driver.wake_now()
         deadline = time.monotonic() + timeout_s
         ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
         with self._lock:
@@ -235,6 +245,8 @@ class ServedModel:
             unfinished = unavailable(f"model '{self.name}' was stopped before it had sent its final response")
             self._emission.abandon(InferResponse(self._error_header, error=unfinished))
             finished = False
+        if self._resources is not None:
+            self._resources.close()
         for instance in self._instances:
             instance.close()
         self._backend_model.close()
@@ -276,7 +288,10 @@ class ServedModel:
             now_ns = _now_ns()
             if self._scheduler.has_timeouts:
                 dropped = self._scheduler.expire(now_ns)
-            batch = self._scheduler.take(now_ns, driver.index)
+            if self._resources is None:
+                batch = self._scheduler.take(now_ns, driver.index)
+            else:
+                batch = self._take_limited(self._resources, now_ns, driver.index)
             if self._is_by_instance:
                 other = self._pop_woken()
             if batch is not None:
@@ -286,11 +301,12 @@ class ServedModel:
                     self._executing += len(batch.requests)
                 if self._idle and self._scheduler.pending_count and not self._is_by_instance:
                     other = self._idle.pop()
-            elif self._stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
-                wake_ns = _STOPPED
+            elif self._resources is not None and self._resources.is_waiting(driver.index):
+                # Another instance, which needs other things or none, may do what this one cannot do now.
+                if self._idle and not self._is_by_instance:
+                    other = self._idle.pop()
             else:
-                wake_ns = self._scheduler.wake_ns(driver.index)
-                self._idle.append(driver)
+                wake_ns = self._rest(driver)
         if dropped:
             self._drop(dropped)
         if other is not None:
@@ -298,6 +314,33 @@ class ServedModel:
         if batch is not None and self._sequence_tensors is not None:
             self._sequence_tensors.prepare(batch)
         return batch, wake_ns
+
+    def _rest(self, driver: Driver) -> int:
+        """Let a driver that has nothing to do join the idle; return when it should ask again, see `take`.
+
+        Called with the lock held.
+        """
+        if self._stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
+            return _STOPPED
+        wake_ns = self._scheduler.wake_ns(driver.index)
+        self._idle.append(driver)
+        return wake_ns
+
+    def _take_limited(self, resources: ModelResources, now_ns: int, index: int) -> Batch | None:
+        """Return the next batch of an instance once it has what it needs; give back what its last execution held.
+
+        Without a batch it waits for resources, and will be woken when it has them, or it holds none. Called with the
+        lock held.
+        """
+        if self._scheduler.pending_count and not resources.acquire(index):
+            return None
+        batch = self._scheduler.take(now_ns, index)
+        if batch is not None:
+            resources.start(index)
+        else:
+            # Nothing was left, or it is held back to grow.
+            resources.release(index)
+        return batch
 
     def _on_final(self, request: InferRequest) -> None:
         """Let the sequence of a decoupled request go on; called on any thread."""
@@ -335,6 +378,8 @@ class ServedModel:
         While no instance can execute nobody else will answer what is queued, so it is answered here. The same goes
         for what only this instance may execute.
         """
+        if self._resources is not None:
+            self._resources.release(driver.index)
         reason = self._instances[driver.index].health if self._is_by_instance else self.health
         if reason:
             with self._lock:
