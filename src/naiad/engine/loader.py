@@ -20,6 +20,7 @@ from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.labels import read_labels
+from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
@@ -49,10 +50,11 @@ class ModelLoader:
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         router: Router | None = None,
         response_store: ResponseStore | None = None,
+        resources: Resources | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
-        `response_store` is the cache of the models that ask for one.
+        `response_store` is the cache of the models that ask for one, `resources` what their instances share.
         """
         self._loop = loop
         self._backends = backends
@@ -61,6 +63,7 @@ class ModelLoader:
         self._backend_config = backend_config or {}
         self._router = router
         self._response_store = response_store
+        self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -104,15 +107,30 @@ class ModelLoader:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
-        model = backend.load(context)
+        resources = self._register(context.config)
+        model: Model | None = None
         instances: list[Instance] = []
         try:
+            model = backend.load(context)
             warm_up = WarmUp(context).run if context.config.model_warmup else None
             instances = _create_instances(model, instance_specs(context.config), warm_up)
-            return self._serve(context, backend, model, instances, labels)
+            return self._serve(context, backend, model, instances, labels, resources)
         except BaseException:
-            _close(instances, model)
+            _close(instances, model, resources)
             raise
+
+    def _register(self, config: ModelConfig) -> ModelResources | None:
+        """Note what the instances of a model need. Raises InferError when one of them could never execute."""
+        if not needs_resources(config):
+            return None
+        if self._resources is not None:
+            return self._resources.register(config)
+        _log.warning(
+            "model '%s' has 'rate_limiter' in its configuration, but the rate limiter is off: start the server with "
+            "--rate-limit=execution_count",
+            config.name,
+        )
+        return None
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Hold an ensemble against its members, which are loaded. Raises InferError."""
@@ -162,6 +180,7 @@ class ModelLoader:
         model: Model,
         instances: Sequence[Instance],
         labels: dict[str, Sequence[str]],
+        resources: ModelResources | None,
     ) -> ServedModel:
         config = context.config
         return ServedModel(
@@ -180,6 +199,7 @@ class ModelLoader:
             ),
             loop=self._loop,
             labels=labels,
+            resources=resources,
         )
 
 
@@ -235,10 +255,13 @@ def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
     return SequenceTensors(context.config, context.model_dir)
 
 
-def _close(instances: Sequence[Instance], model: Model) -> None:
+def _close(instances: Sequence[Instance], model: Model | None, resources: ModelResources | None) -> None:
     for instance in instances:
         instance.close()
-    model.close()
+    if model is not None:
+        model.close()
+    if resources is not None:
+        resources.close()
 
 
 def _list_files(directory: Path) -> list[str]:

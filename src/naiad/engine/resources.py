@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.rate_limit import ResourceAmount
 from naiad.core.ports import Wakeable
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 
@@ -11,8 +12,9 @@ from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimi
 class Resources:
     """The resources of a server, which the instances of all its models share."""
 
-    def __init__(self, limiter: RateLimiter) -> None:
-        self._limiter = limiter
+    def __init__(self, amounts: Sequence[ResourceAmount] = ()) -> None:
+        """`amounts` is how much there is of each; without any, as much as the instance needs that needs most."""
+        self._limiter = RateLimiter(amounts)
         self._lock = threading.Lock()
 
     def register(self, config: ModelConfig) -> "ModelResources":
@@ -27,7 +29,8 @@ class Resources:
             for device in group.gpus or (0,)
         ]
         with self._lock:
-            self._limiter.register(claims)
+            granted = self._limiter.register(claims)
+        _wake(granted)
         return ModelResources(self, claims)
 
     def usage(self) -> list[Usage]:
@@ -125,3 +128,8 @@ def _claim(group: ModelInstanceGroup, device: int) -> Claim:
 def _wake(claims: Iterable[Claim]) -> None:
     for claim in claims:
         claim.owner.wake_now()
+
+
+def needs_resources(config: ModelConfig) -> bool:
+    """Tell whether some instance of a model needs any resource to execute."""
+    return any(resource.count for group in config.instance_group for resource in group.rate_limiter.resources)

@@ -281,32 +281,24 @@ class ServedModel:
         Without one the driver has joined the idle, and the second value is the monotonic time at which it should ask
         again if nobody wakes it before (0 for never, negative when the model has stopped and nothing is left to do).
         """
-        other: Driver | None = None
-        dropped: Sequence[tuple[InferRequest, InferError]] = ()
         wake_ns = 0
         with self._lock:
             now_ns = _now_ns()
-            if self._scheduler.has_timeouts:
-                dropped = self._scheduler.expire(now_ns)
+            dropped = self._scheduler.expire(now_ns) if self._scheduler.has_timeouts else ()
             if self._resources is None:
                 batch = self._scheduler.take(now_ns, driver.index)
             else:
                 batch = self._take_limited(self._resources, now_ns, driver.index)
-            if self._is_by_instance:
-                other = self._pop_woken()
-            if batch is not None:
+            other = self._pop_woken() if self._is_by_instance else None
+            if batch is None:
+                wake_ns, other = self._rest(driver, other)
+            else:
                 if self._emission is not None:
                     self._emission.begin(batch)
                 else:
                     self._executing += len(batch.requests)
                 if self._idle and self._scheduler.pending_count and not self._is_by_instance:
                     other = self._idle.pop()
-            elif self._resources is not None and self._resources.is_waiting(driver.index):
-                # Another instance, which needs other things or none, may do what this one cannot do now.
-                if self._idle and not self._is_by_instance:
-                    other = self._idle.pop()
-            else:
-                wake_ns = self._rest(driver)
         if dropped:
             self._drop(dropped)
         if other is not None:
@@ -315,16 +307,21 @@ class ServedModel:
             self._sequence_tensors.prepare(batch)
         return batch, wake_ns
 
-    def _rest(self, driver: Driver) -> int:
-        """Let a driver that has nothing to do join the idle; return when it should ask again, see `take`.
+    def _rest(self, driver: Driver, woken: Driver | None) -> tuple[int, Driver | None]:
+        """Let a driver that has nothing to do join the idle, unless it waits for resources.
 
-        Called with the lock held.
+        Returns when it should ask again, see `take`, and who else is to be woken: `woken` or another. Called with the
+        lock held.
         """
+        if self._resources is not None and self._resources.is_waiting(driver.index):
+            # Another instance, which needs other things or none, may do what this one cannot do now.
+            may_pass = self._idle and not self._is_by_instance
+            return 0, self._idle.pop() if may_pass else woken
         if self._stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
-            return _STOPPED
+            return _STOPPED, woken
         wake_ns = self._scheduler.wake_ns(driver.index)
         self._idle.append(driver)
-        return wake_ns
+        return wake_ns, woken
 
     def _take_limited(self, resources: ModelResources, now_ns: int, index: int) -> Batch | None:
         """Return the next batch of an instance once it has what it needs; give back what its last execution held.

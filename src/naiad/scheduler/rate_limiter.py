@@ -64,13 +64,15 @@ class RateLimiter:
 
     # --- claims come and go -----------------------------------------------------------------------------------------
 
-    def register(self, claims: Sequence[Claim]) -> None:
-        """Take in the claims of a model version, all of them or none.
+    def register(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Take in the claims of a model version, all of them or none; return the claims that are granted now.
 
+        A version that needs much may be what raises a limit.
         Raises InferError(INVALID_ARG) when one could never be granted, or a resource is both global and per device.
         """
         self._limits = self._limits_of([*self._claims, *claims])
         self._claims.update(dict.fromkeys(claims))
+        return self._grant()
 
     def unregister(self, claims: Sequence[Claim]) -> list[Claim]:
         """Forget claims whose instances will not execute any more; return those that can be granted now."""

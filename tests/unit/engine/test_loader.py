@@ -5,8 +5,10 @@ import pytest
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError, internal
 from naiad.engine.loader import ModelLoader, instance_specs
+from naiad.engine.resources import Resources
 from naiad.repository.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop
 
@@ -130,6 +132,37 @@ def test_failed_instance_closes_the_others_and_the_model(tmp_path: Path, backend
     assert sorted(backend.model.instances) == [0, 2]
     assert all(instance.closed for instance in backend.model.instances.values())
     assert backend.model.closed
+
+
+LIMITED = 'instance_group [ { count: 2 rate_limiter { resources [ { name: "R" global: true count: 4 } ] } } ]'
+
+
+def test_need_that_can_never_be_met_fails_the_load_before_the_model_is_loaded(
+    tmp_path: Path, backend: RecordingBackend
+) -> None:
+    loader = make_loader(backend, resources=Resources([ResourceAmount("R", 3)]))
+    plan = loader.plan(make_entry(tmp_path, TENSORS + LIMITED))
+    with pytest.raises(InferError, match='"R" is limited to 3'):
+        loader.load(plan, 1)
+    assert not backend.contexts
+
+
+def test_failed_load_leaves_no_claim(tmp_path: Path, backend: RecordingBackend) -> None:
+    backend.model.failing = [1]
+    resources = Resources()
+    loader = make_loader(backend, resources=resources)
+    with pytest.raises(InferError, match="has no luck"):
+        loader.load(loader.plan(make_entry(tmp_path, TENSORS + LIMITED)), 1)
+    assert resources.usage() == []
+
+
+def test_rate_limiter_that_is_off_is_mentioned(
+    tmp_path: Path, backend: RecordingBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = make_loader(backend)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + LIMITED)), 1)
+    assert "--rate-limit=execution_count" in caplog.text
+    assert served.stop(timeout_s=5.0)
 
 
 def test_instances_are_named_by_group_and_number() -> None:
