@@ -422,6 +422,8 @@ class TestLogOfRefusals:
             (line,) = lines_about(mischief, request_id)
             protocol = "gRPC" if request_id.endswith("grpc") else "HTTP"
             assert line.startswith("W")
-            assert f" {protocol} request for model 'slow' version 1 failed: CANCELLED: " in line
+            # A deadline passes on both sides: the client's reset may come before the server's timer, and after it.
+            codes = "CANCELLED|DEADLINE_EXCEEDED" if protocol == "gRPC" else "CANCELLED"
+            assert re.search(f" {protocol} request for model 'slow' version 1 failed: ({codes}): ", line)
         (row,) = mischief.get("/v2/models/slow/stats").json["model_stats"]
         assert row["execution_count"] == 1

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn
 
+from naiad.config.in_place import may_stay
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
-from naiad.repository.fingerprint import fingerprint
-from naiad.repository.lifecycle import V
+from naiad.repository.fingerprint import FileState, file_state
+from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.override import FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
@@ -59,7 +61,9 @@ class NoControl(Generic[V]):
         """Refuse. Raises InferError(UNAVAILABLE)."""
         raise _not_allowed()
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Refuse. Raises InferError(UNAVAILABLE)."""
         raise _not_allowed()
 
@@ -76,7 +80,9 @@ class NoControl(Generic[V]):
 class _Record(Generic[V]):
     """Why a model is loaded, and from what."""
 
-    fingerprint: bytes
+    files_seen: FileState | None
+    """How its files looked; None for files that a command brought along."""
+    config: ModelConfig
     members: frozenset[str]
     is_explicit: bool = False
     """A command named it; otherwise an ensemble needs it."""
@@ -95,7 +101,7 @@ class _Order:
     is_forced: bool = False
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
-    fingerprints: dict[str, bytes] = field(default_factory=dict)
+    files_seen: dict[str, FileState | None] = field(default_factory=dict)
 
 
 class ExplicitControl(NoControl[V]):
@@ -146,9 +152,12 @@ class ExplicitControl(NoControl[V]):
             if order.files is not None:
                 order.files.remove()
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Unload a model, return when its requests have finished and what it held is free.
 
+        `on_withdrawn` is called before that, when it takes no more requests, unless it took none anyway.
         With `unload_dependents` the members of an ensemble go as well, unless a command has loaded them or another
         ensemble needs them. Triton: a model that is not there is as good as unloaded.
         """
@@ -157,7 +166,7 @@ class ExplicitControl(NoControl[V]):
             names += self._members_to_unload(name)
         with self._claims.hold(names):
             for each in names:
-                self._unload(each)
+                self._unload(each, on_withdrawn if each == name else None)
 
     def abandon(self) -> None:
         """Take no more commands; what is being loaded finishes."""
@@ -208,11 +217,11 @@ class ExplicitControl(NoControl[V]):
     def _plan(self, order: _Order, name: str, override: Override | None) -> None:
         if override is not None and override.files:
             order.files = BroughtFiles(name, override.files)
-            order.fingerprints[name] = b""
+            order.files_seen[name] = None
             entry = order.files.entry(override.config)
         else:
             entry = self._catalog.find(name)
-            order.fingerprints[name] = fingerprint(entry)
+            order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
         order.plans[name] = self._catalog.plan(entry)
@@ -242,7 +251,7 @@ class ExplicitControl(NoControl[V]):
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
         overrides = name == order.name and order.override is not None
-        return not (overrides or record.is_overridden) and record.fingerprint == order.fingerprints[name]
+        return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
 
     def _load_one(self, order: _Order, plan: ModelPlan) -> None:
         name = plan.entry.name
@@ -250,10 +259,11 @@ class ExplicitControl(NoControl[V]):
         if previous is not None and previous.retirement is not None:
             # At most one old set of versions of a model is about, however often it is loaded.
             previous.retirement.join()
-        replaced = self._catalog.load(plan)
+        replaced = self._catalog.load(plan, self._unchanged_versions(order, plan))
         is_requested = name == order.name
         record = self._records[name] = _Record(
-            order.fingerprints[name],
+            order.files_seen[name],
+            plan.config,
             frozenset(member_names(plan.config)),
             is_explicit=previous is not None and previous.is_explicit,
             is_overridden=is_requested and order.override is not None,
@@ -262,7 +272,18 @@ class ExplicitControl(NoControl[V]):
             record.files, order.files = order.files, None
         record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
 
-    def _retire(self, name: str, replaced: Sequence[V], files: BroughtFiles | None) -> threading.Thread | None:
+    def _unchanged_versions(self, order: _Order, plan: ModelPlan) -> set[int]:
+        """Return the versions whose files are as they were loaded, if the configuration still fits them."""
+        name = plan.entry.name
+        record = self._records.get(name)
+        now = order.files_seen[name]
+        if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
+            return set()
+        return now.unchanged_versions(record.files_seen) if may_stay(record.config, plan.config) else set()
+
+    def _retire(
+        self, name: str, replaced: Sequence[LoadedVersion], files: BroughtFiles | None
+    ) -> threading.Thread | None:
         """Have versions finish their requests and go, while those that replace them serve."""
         if not replaced:
             if files is not None:
@@ -283,8 +304,13 @@ class ExplicitControl(NoControl[V]):
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
-    def _unload(self, name: str) -> None:
-        self._catalog.unload(name, self._settle, FINISH_TIMEOUT_S)
+    def _unload(self, name: str, on_withdrawn: Callable[[], object] | None) -> None:
+        def settle() -> None:
+            if on_withdrawn is not None:
+                on_withdrawn()
+            self._settle()
+
+        self._catalog.unload(name, settle, FINISH_TIMEOUT_S)
         record = self._records.pop(name, None)
         if record is None:
             return

@@ -14,6 +14,7 @@ from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
+from naiad.engine.model_calls import ModelCalls
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
@@ -110,6 +111,7 @@ class Server:
             router=self._engine,
             response_store=store,
             resources=open_resources(options.rate_limit, self._registry),
+            port=ModelCalls(self._engine, loop),
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
