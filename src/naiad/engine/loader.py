@@ -22,6 +22,7 @@ from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.in_place import InstanceUpdate, kept_instances
 from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.labels import read_labels
+from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 class ModelLoader:
     """Loads versions of models; its methods are called from several loading threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what versions are made of
         self,
         *,
         loop: Loop,
@@ -49,12 +50,13 @@ class ModelLoader:
         router: Router | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
+        resources: Resources | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
         `port` is how models reach others while they execute.
 
-        `response_store` is the cache of the models that ask for one.
+        `response_store` is the cache of the models that ask for one, `resources` what their instances share.
         """
         self._loop = loop
         self._backends = backends
@@ -64,6 +66,7 @@ class ModelLoader:
         self._router = router
         self._response_store = response_store
         self._port = port
+        self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -105,7 +108,9 @@ class ModelLoader:
         backend = self._backends.get(config.backend)
         context = self._context(plan, version, config, backend)
         config = finish_config(config, config, plan.source, backend.default_instance_count(context))
-        kept = kept_instances(model, config)
+        # What instances need of shared resources is settled when a version is loaded.
+        is_limited = self._resources is not None and needs_resources(config)
+        kept = None if is_limited else kept_instances(model, config)
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
@@ -126,14 +131,29 @@ class ModelLoader:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
-        model = backend.load(context)
+        resources = self._register(context.config)
+        model: Model | None = None
         instances: list[Instance] = []
         try:
+            model = backend.load(context)
             instances = create_instances(model, instance_specs(context.config), _warm_up(context))
-            return self._serve(context, backend, model, instances, labels)
+            return self._serve(context, backend, model, instances, labels, resources)
         except BaseException:
-            _close(instances, model)
+            _close(instances, model, resources)
             raise
+
+    def _register(self, config: ModelConfig) -> ModelResources | None:
+        """Note what the instances of a model need. Raises InferError when one of them could never execute."""
+        if not needs_resources(config):
+            return None
+        if self._resources is not None:
+            return self._resources.register(config)
+        _log.warning(
+            "model '%s' has 'rate_limiter' in its configuration, but the rate limiter is off: start the server with "
+            "--rate-limit=execution_count",
+            config.name,
+        )
+        return None
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Hold an ensemble against its members, which are loaded. Raises InferError."""
@@ -187,6 +207,7 @@ class ModelLoader:
         model: Model,
         instances: Sequence[Instance],
         labels: dict[str, Sequence[str]],
+        resources: ModelResources | None,
     ) -> ServedModel:
         config = context.config
         return ServedModel(
@@ -205,6 +226,7 @@ class ModelLoader:
             ),
             loop=self._loop,
             labels=labels,
+            resources=resources,
         )
 
 
@@ -220,10 +242,13 @@ def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
     return SequenceTensors(context.config, context.model_dir)
 
 
-def _close(instances: Sequence[Instance], model: Model) -> None:
+def _close(instances: Sequence[Instance], model: Model | None, resources: ModelResources | None) -> None:
     for instance in instances:
         instance.close()
-    model.close()
+    if model is not None:
+        model.close()
+    if resources is not None:
+        resources.close()
 
 
 def _list_files(directory: Path) -> list[str]:
