@@ -11,6 +11,7 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.registry import BackendRegistry
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
@@ -27,6 +28,7 @@ from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
 from naiad.engine.warmup import WarmUp
+from naiad.repository.agent_chain import AgentChain, AgentRegistry
 from naiad.repository.catalog import ModelPlan, Update
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.factory import create_scheduler
@@ -48,10 +50,11 @@ class ModelLoader:
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         router: Router | None = None,
         response_store: ResponseStore | None = None,
+        config_name: str = "",
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
-        `response_store` is the cache of the models that ask for one.
+        `response_store` is the cache of the models that ask for one, `config_name` that of --model-config-name.
         """
         self._loop = loop
         self._backends = backends
@@ -60,12 +63,26 @@ class ModelLoader:
         self._backend_config = backend_config or {}
         self._router = router
         self._response_store = response_store
+        self._config_name = config_name
+        self._agents = AgentRegistry()
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
         parsed = read_config(entry, required=not self._auto_complete)
+        if not parsed.config.model_repository_agents.agents:
+            return self._plan(entry, parsed)
+        agents = AgentChain(self._agents, entry, parsed.config, self._config_name)
+        try:
+            if agents.entry is not entry:
+                parsed = read_config(agents.entry, required=not self._auto_complete)
+            return replace(self._plan(agents.entry, parsed), agents=agents)
+        except BaseException:
+            agents.load_failed()
+            raise
+
+    def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
         versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
         if not versions:
             raise invalid_argument(

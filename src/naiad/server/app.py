@@ -108,6 +108,7 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
+            config_name=options.repository.model_config_name,
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
