@@ -188,6 +188,13 @@ class CachedModel:
         self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
         request.on_response(request, InferResponse(self._error_header, error=error))
 
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the request whose answer this one will get too, if there is one."""
+        for pending in self._pending.values():
+            if any(each is request for each in pending.waiting):
+                return (pending.leader,)
+        return ()
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
 

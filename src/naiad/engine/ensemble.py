@@ -102,6 +102,11 @@ class EnsembleModel:
         if run is not None and run.request is request:
             run.cancel()
 
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the open steps of a request."""
+        run = self._runs.get(id(request))
+        return run.open_steps if run is not None and run.request is request else ()
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: the members know the sequences."""
 

@@ -158,6 +158,11 @@ class EnsembleRun:
         """Whether responses come faster than the steps after them, or the client, take them."""
         return self.waiting_count > self._ensemble.graph.congestion_count or self.request.is_congested
 
+    @property
+    def open_steps(self) -> list[StepRequest]:
+        """The requests of steps that were submitted and have not ended."""
+        return list(self._steps)
+
     def begin(self) -> None:
         """Start the steps that need nothing but the request's inputs."""
         request, graph = self.request, self._ensemble.graph

@@ -16,7 +16,7 @@ from naiad.config.problem import raise_problems
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
-from naiad.core.ports import Loop
+from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.engine.ensemble import EnsembleModel
@@ -50,11 +50,13 @@ class ModelLoader:
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         router: Router | None = None,
         response_store: ResponseStore | None = None,
-        config_name: str = "",
+        port: InferencePort | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
-        `response_store` is the cache of the models that ask for one, `config_name` that of --model-config-name.
+        `port` is how models reach others while they execute.
+
+        `response_store` is the cache of the models that ask for one.
         """
         self._loop = loop
         self._backends = backends
@@ -63,8 +65,8 @@ class ModelLoader:
         self._backend_config = backend_config or {}
         self._router = router
         self._response_store = response_store
-        self._config_name = config_name
         self._agents = AgentRegistry()
+        self._port = port
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -73,7 +75,7 @@ class ModelLoader:
         parsed = read_config(entry, required=not self._auto_complete)
         if not parsed.config.model_repository_agents.agents:
             return self._plan(entry, parsed)
-        agents = AgentChain(self._agents, entry, parsed.config, self._config_name)
+        agents = AgentChain(self._agents, entry, parsed.config)
         try:
             if agents.entry is not entry:
                 parsed = read_config(agents.entry, required=not self._auto_complete)
@@ -190,6 +192,7 @@ class ModelLoader:
             version_dir=plan.entry.version_dirs[version],
             usable_cores=self._usable_cores,
             backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
+            port=self._port,
         )
 
     def _serve(

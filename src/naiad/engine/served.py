@@ -27,6 +27,9 @@ class Served(Protocol):
     def cancel(self, request: InferRequest) -> None:
         """Drop a request that still waits; a request that executes is only marked."""
 
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the requests whose answers a submitted one waits for: the open steps of an ensemble."""
+
     @property
     def pending_count(self) -> int:
         """Requests that wait for an instance."""

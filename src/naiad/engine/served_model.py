@@ -148,6 +148,10 @@ class ServedModel:
         if idle is not None:
             idle.wake()
 
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """None: requests wait for an instance only."""
+        return ()
+
     def _stopped(self, request: InferRequest) -> InferError:
         return unavailable(
             f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference "

@@ -14,6 +14,7 @@ from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
+from naiad.engine.model_calls import ModelCalls
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
@@ -108,7 +109,7 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
-            config_name=options.repository.model_config_name,
+            port=ModelCalls(self._engine, loop),
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
