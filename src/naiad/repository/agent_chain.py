@@ -73,9 +73,7 @@ class _Link:
 class AgentChain:
     """The agents of one load of a model, from the first look at its files to the end of what was loaded."""
 
-    def __init__(
-        self, registry: AgentRegistry, entry: ModelEntry, config: ModelConfig, config_name: str = ""
-    ) -> None:
+    def __init__(self, registry: AgentRegistry, entry: ModelEntry, config: ModelConfig) -> None:
         """Call `load` of every agent that `config` names. Raises InferError when one refuses the model."""
         self.entry = entry
         """What is to be loaded: the entry given, or what the last agent to bring other files has brought."""
@@ -84,12 +82,12 @@ class AgentChain:
         self._links: list[_Link] = []
         try:
             for description in config.model_repository_agents.agents:
-                self._add(registry.get(description.name), dict(description.parameters), config_name)
+                self._add(registry.get(description.name), dict(description.parameters))
         except BaseException:
             self.load_failed()
             raise
 
-    def _add(self, agent: RepositoryAgent, parameters: Mapping[str, str], config_name: str) -> None:
+    def _add(self, agent: RepositoryAgent, parameters: Mapping[str, str]) -> None:
         context = AgentContext(self._name, self.entry.model_dir, parameters, self._new_directory)
         self._links.append(_Link(agent, context))
         try:
@@ -103,7 +101,7 @@ class AgentChain:
             return
         if not Path(directory).is_dir():
             raise internal(f"repository agent '{agent.name}' returned {directory}, which is no directory")
-        brought = entry_of_directory(self._name, Path(directory), config_name=config_name)
+        brought = entry_of_directory(self._name, Path(directory), config_name=self.entry.config_name)
         # A configuration that a command has given stands above any file.
         self.entry = (
             brought if self.entry.config_path else replace(brought, preset=self.entry.preset, config_path=None)
