@@ -290,6 +290,7 @@ class ServedModel:
         ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
         with self._lock:
             left = self._scheduler.drain()
+            self._scheduler.close()
         self._drop([(request, self._stopped(request)) for request in left])
         finished = not left and all(ended)
         if self._emission is not None and not self._emission.wait_closed(max(0.0, deadline - time.monotonic())):
