@@ -15,15 +15,11 @@ from naiad.engine.ensemble_run import StepRequest
 
 
 def call_of(request: InferRequest) -> ModelCall | None:
-    """Return the call that a request is, or that the ensemble or cache which sent it serves."""
-    while True:
-        if isinstance(request, StepRequest):
-            request = request.run.request
-        elif isinstance(request, SharedRequest):
-            request = request.first
-        else:
-            break
-    return request if isinstance(request, ModelCall) else None
+    """Return the call that a request is, or that it is made for: as a step of an ensemble, or by a cache."""
+    source: InferRequest | None = request
+    while isinstance(source, StepRequest | SharedRequest):
+        source = source.run.request if isinstance(source, StepRequest) else source.source
+    return source if isinstance(source, ModelCall) else None
 
 
 def find_stuck(calls: Sequence[ModelCall]) -> list[ModelCall]:

@@ -11,6 +11,7 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.registry import BackendRegistry
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
@@ -29,6 +30,7 @@ from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
 from naiad.engine.warmup import WarmUp
+from naiad.repository.agent_chain import AgentChain, AgentRegistry
 from naiad.repository.catalog import ModelPlan, Update
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
@@ -67,6 +69,7 @@ class ModelLoader:
         self._backend_config = backend_config or {}
         self._router = router
         self._response_store = response_store
+        self._agents = AgentRegistry()
         self._port = port
         self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
@@ -75,6 +78,18 @@ class ModelLoader:
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
         parsed = read_config(entry, required=not self._auto_complete)
+        if not parsed.config.model_repository_agents.agents:
+            return self._plan(entry, parsed)
+        agents = AgentChain(self._agents, entry, parsed.config)
+        try:
+            if agents.entry is not entry:
+                parsed = read_config(agents.entry, required=not self._auto_complete)
+            return replace(self._plan(agents.entry, parsed), agents=agents)
+        except BaseException:
+            agents.load_failed()
+            raise
+
+    def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
         versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
         if not versions:
             raise invalid_argument(

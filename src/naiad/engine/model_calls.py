@@ -33,7 +33,7 @@ class Inference(Models, Protocol):
         """Submit a request. Raises InferError."""
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request, and say whether it was dropped."""
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Tell whether a model is decoupled. Raises InferError for one that is not ready."""

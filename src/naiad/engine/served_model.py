@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
 from naiad.core.ports import Loop, TimerHandle
@@ -19,6 +20,7 @@ from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
@@ -209,6 +211,14 @@ class ServedModel:
         return self._scheduler.pending_count + self._executing + open_count
 
     @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What an adaptive batcher has learned; None with any other scheduler."""
+        if not isinstance(self._scheduler, AdaptiveScheduler):
+            return None
+        with self._lock:
+            return self._scheduler.state()
+
+    @property
     def live_sequence_count(self) -> int:
         """Sequences that have begun and not ended."""
         return self._scheduler.live_sequence_count
@@ -258,6 +268,7 @@ class ServedModel:
                     driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
                     self._driver_count += 1
                     started.append(driver_of[id(instance)])
+            self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
             self._drivers = [driver_of[id(instance)] for instance in instances]
             self._leaving.update(going)
@@ -489,6 +500,9 @@ class ServedModel:
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch(batch, (), end_ns)
         _tell_times(batch)
+        if self._scheduler.learns:
+            with self._lock:
+                self._scheduler.record_execution(batch)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
@@ -508,14 +522,19 @@ class ServedModel:
         _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         if self._emission is not None:
+            if self._scheduler.learns:
+                with self._lock:
+                    self._scheduler.record_execution(batch, failed=True)
             self._emission.fail(batch.requests, response)
             return
-        self._executing_ended(batch)
+        self._executing_ended(batch, failed=True)
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
-    def _executing_ended(self, batch: Batch) -> None:
+    def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
         with self._lock:
             self._executing -= len(batch.requests)
+            if self._scheduler.learns:
+                self._scheduler.record_execution(batch, failed=failed)
 
     def _wake_all(self) -> None:
         for driver in self._idle:

@@ -11,6 +11,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
+from naiad.repository.agent_chain import AgentChain
 from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.store import ModelEntry, Store, check_model_name
 
@@ -30,6 +31,8 @@ class ModelPlan:
     versions: Sequence[int]
     source: ParsedConfig | None = None
     """The file that the configuration was read from, for the places of mistakes that only loading finds."""
+    agents: AgentChain | None = None
+    """The repository agents that have looked at the files."""
 
 
 class Update(Protocol):
@@ -87,6 +90,8 @@ class Catalog(Generic[V]):
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
         self._abandoned = False
+        self._agents: dict[str, AgentChain] = {}
+        """The agents of what is in place, by model; changed only by who loads or unloads it."""
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -247,6 +252,7 @@ class Catalog(Generic[V]):
             retired += self._lifecycle.swap(name, {version: each.version for version, each in loaded.items()})
             left_over = [each.update.commit() for each in loaded.values() if each.update is not None]
             retired += [each for each in left_over if each is not None]
+            retired += self._change_agents(name, plan.agents)
             _log.info("successfully loaded '%s'", name)
             return retired
         # Triton: a set of versions is all or nothing; what did load is released.
@@ -256,6 +262,8 @@ class Catalog(Generic[V]):
             else:
                 stop_version(useless.version, 0.0)
             self._lifecycle.fail_version(name, version, UNLOADED)
+        if plan.agents is not None:
+            plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
 
     # --- unloading --------------------------------------------------------------------------------------------------
@@ -275,24 +283,41 @@ class Catalog(Generic[V]):
         `settle` waits until nobody can be about to submit to a version that was found before.
         """
         unloading = self._lifecycle.begin_unload(name, withdraw=True)
+        chains = self._change_agents(name, None)
         if unloading:
             settle()
         for version, loaded in unloading.items():
             if not stop_version(loaded, timeout_s):
                 _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
             _log.info("successfully unloaded '%s' version %d", name, version)
+        for chain in chains:
+            stop_version(chain, timeout_s)
         self._lifecycle.end_unload(name, list(unloading))
         self._lifecycle.forgive(name)
 
     def _unload(self, name: str, deadline_s: float) -> bool:
         unloading = self._lifecycle.begin_unload(name)
+        chains = self._change_agents(name, None)
         finished = True
         for version, loaded in unloading.items():
             in_time = stop_version(loaded, max(0.0, deadline_s - time.monotonic()))
             finished = finished and in_time
             _log.info("successfully unloaded '%s' version %d", name, version)
+        for chain in chains:
+            stop_version(chain, 0.0)
         self._lifecycle.end_unload(name, list(unloading))
         return finished
+
+    def _change_agents(self, name: str, agents: AgentChain | None) -> list[AgentChain]:
+        """Put the agents of a new load in place; return those of what it replaces, to be stopped after that."""
+        before = self._agents.pop(name, None)
+        if agents is not None:
+            self._agents[name] = agents
+            agents.load_complete()
+        if before is None:
+            return []
+        before.unload()
+        return [before]
 
 
 def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:

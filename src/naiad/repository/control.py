@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
@@ -82,7 +81,7 @@ class _Record(Generic[V]):
 
     files_seen: FileState | None
     """How its files looked; None for files that a command brought along."""
-    config: ModelConfig
+    plan: ModelPlan
     members: frozenset[str]
     is_explicit: bool = False
     """A command named it; otherwise an ensemble needs it."""
@@ -102,6 +101,22 @@ class _Order:
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
+    borrowed: set[str] = field(default_factory=set)
+    """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
+
+    def give_back(self, name: str) -> None:
+        """Let go of a plan that is not needed: another command has brought about the same meanwhile."""
+        plan = self.plans[name]
+        if plan.agents is not None and name not in self.borrowed:
+            plan.agents.load_failed()
+        self.borrowed.add(name)
+
+    def release(self) -> None:
+        """Remove what was prepared and did not come to be loaded."""
+        for name in self.plans:
+            self.give_back(name)
+        if self.files is not None:
+            self.files.remove()
 
 
 class ExplicitControl(NoControl[V]):
@@ -149,8 +164,7 @@ class ExplicitControl(NoControl[V]):
                     raise unavailable("Server not ready")
                 self._load(order)
         finally:
-            if order.files is not None:
-                order.files.remove()
+            order.release()
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
@@ -199,7 +213,10 @@ class ExplicitControl(NoControl[V]):
             self._plan(order, order.name, order.override)
         except Exception as error:
             reason = reason_of(error)
-            _log.error("Poll failed for model '%s': %s", order.name, reason)
+            if self._catalog.is_served(order.name):
+                self._catalog.note_failure(order.name, reason)
+            else:
+                _log.error("Poll failed for model '%s': %s", order.name, reason)
             raise internal(f"failed to load '{order.name}', failed to poll from model repository: {reason}") from None
         waiting = list(member_names(order.plans[order.name].config))
         while waiting:
@@ -224,22 +241,36 @@ class ExplicitControl(NoControl[V]):
             order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
-        order.plans[name] = self._catalog.plan(entry)
+        record = self._records.get(name)
+        if record is not None and self._is_current(order, name):
+            order.plans[name] = record.plan
+            order.borrowed.add(name)
+        else:
+            order.plans[name] = self._catalog.plan(entry)
+            order.borrowed.discard(name)
 
     def _load(self, order: _Order) -> None:
         failure: InferError | None = None
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
-                if self._is_current(order, plan.entry.name):
+                name = plan.entry.name
+                if self._is_current(order, name):
+                    order.give_back(name)
                     continue
                 try:
-                    self._load_one(order, plan)
+                    self._load_one(order, self._own_plan(order, name))
                 except InferError as error:
-                    if plan.entry.name == order.name:
+                    if name == order.name:
                         failure = error
         if failure is not None:
             raise failure
         self._records[order.name].is_explicit = True
+
+    def _own_plan(self, order: _Order, name: str) -> ModelPlan:
+        """Return a plan to load from: what seemed to be loaded may have gone before it was this command's turn."""
+        if name in order.borrowed:
+            self._plan(order, name, None)
+        return order.plans[name]
 
     def _is_current(self, order: _Order, name: str) -> bool:
         """Tell whether what is served of a model is what a load would bring."""
@@ -255,6 +286,7 @@ class ExplicitControl(NoControl[V]):
 
     def _load_one(self, order: _Order, plan: ModelPlan) -> None:
         name = plan.entry.name
+        order.borrowed.add(name)  # from here on it is the catalog's
         previous = self._records.get(name)
         if previous is not None and previous.retirement is not None:
             # At most one old set of versions of a model is about, however often it is loaded.
@@ -263,7 +295,7 @@ class ExplicitControl(NoControl[V]):
         is_requested = name == order.name
         record = self._records[name] = _Record(
             order.files_seen[name],
-            plan.config,
+            plan,
             frozenset(member_names(plan.config)),
             is_explicit=previous is not None and previous.is_explicit,
             is_overridden=is_requested and order.override is not None,
@@ -279,7 +311,9 @@ class ExplicitControl(NoControl[V]):
         now = order.files_seen[name]
         if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
             return set()
-        return now.unchanged_versions(record.files_seen) if may_stay(record.config, plan.config) else set()
+        if record.plan.agents is not None:
+            return set()  # what is served may lie where its agents have put it, and they go
+        return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
 
     def _retire(
         self, name: str, replaced: Sequence[LoadedVersion], files: BroughtFiles | None
