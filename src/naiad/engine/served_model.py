@@ -100,7 +100,7 @@ class ServedModel:
         self._timer_ns = 0
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
         if resources is not None:
-            resources.bind(self._drivers)
+            resources.bind(self._drivers, self._instances)
         for driver in self._drivers:
             driver.start()
 
@@ -248,6 +248,10 @@ class ServedModel:
         """Empty unless no instance will ever execute again; then the reason why."""
         return self.health if all(instance.is_lost for instance in self._instances) else ""
 
+    def is_barred(self, instance: Instance, holders: Collection[int]) -> bool:
+        """Tell whether an instance cannot execute while the instances with these ids keep the resources they hold."""
+        return self._resources is not None and self._resources.is_barred(self._instances.index(instance), holders)
+
     def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
         """Go on with these instances, of which some may execute already; return what leaves, for the caller to stop.
 
@@ -297,6 +301,7 @@ class ServedModel:
         ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
         with self._lock:
             left = self._scheduler.drain()
+            self._scheduler.close()
         self._drop([(request, self._stopped(request)) for request in left])
         finished = not left and all(ended)
         if self._emission is not None and not self._emission.wait_closed(max(0.0, deadline - time.monotonic())):
