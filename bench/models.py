@@ -12,7 +12,7 @@
 | repeat | the repeat backend |
 | chain | an ensemble of three add_sub steps |
 | bls_onnx, bls_py | a `model.py` that passes its inputs to add_sub, or to add_sub_py, and answers what comes back |
-| deep_N_DELAY, deep_N_adaptive | ONNX, 48 layers of 128, N instances of one thread; a fixed delay in us, or adaptive |
+| deep_N_DELAY, deep_N_adaptive | ONNX, 48 layers of 128, N instances of one thread; a fixed delay in us or adaptive |
 | busy, busy_cached | ONNX, 60 products with a 256x256 matrix, about a millisecond; the second with a response cache |
 
 The peers' own formats are made from the same functions, so that every server computes the same thing.
