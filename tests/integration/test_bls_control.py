@@ -335,3 +335,32 @@ def test_a_model_loads_and_unloads_in_every_process(start):
     assert {result for _, result in found} == {False}
     failed = 'try: pb_utils.load_model("nobody")\nexcept pb_utils.TritonModelException as e: result = str(e)'
     assert "failed to load 'nobody'" in run_code(running, failed)
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+
+def test_calls_are_traced_with_the_request_that_they_name(start, tmp_path):
+    file = tmp_path / "trace.json"
+    running = start("--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}", "--trace-config=rate=1")
+    named = "result = run('other', 'result = 1', fields={'trace': request.trace(), 'request_id': 'named'})"
+    assert run_code(running, named) == 1
+    assert run_code(running, "result = run('other', 'result = 2', fields={'request_id': 'unnamed'})") == 2
+    streamed = """
+    fields = {"trace": request.trace(), "request_id": "streamed"}
+    threading.Thread(target=lambda: (run("other", "result = 3", fields=fields), sender.send(flags=FINAL))).start()
+    """
+    with grpcclient.InferenceServerClient(running.grpc_url) as client:
+        ended = threading.Event()
+        client.start_stream(lambda result, error: ended.set())
+        client.async_stream_infer("stream", [code_input(streamed)], enable_empty_final_response=True)
+        assert ended.wait(20)
+        client.stop_stream()
+    running.signal()
+    assert running.wait_exit(20) == 0
+    headers = [row for row in json.loads(file.read_text()) if "model_name" in row]
+    by_id = {row["id"]: row for row in headers}
+    called = {row["request_id"]: row for row in headers if row["model_name"] == "other"}
+    assert sorted(called) == ["named", "streamed"]
+    assert by_id[called["named"]["parent_id"]]["model_name"] == "script"
+    assert by_id[called["streamed"]["parent_id"]]["model_name"] == "stream"

@@ -26,6 +26,7 @@ REASONS: Mapping[str, str] = {
     "preferred": "a preferred size was reached",
     "delay": "it had been held for as long as it may",
     "shape": "the next request had another shape",
+    "strategy": "the model's own batching rule closed it",
     "priority": "an older request of a less urgent level was passed over",
     "idle": "an instance was free and nothing else waited",
 }

@@ -35,7 +35,7 @@ class Batch:
         self.size = size
         """Total rows over all requests."""
         self.release_reason = release_reason
-        """Why the scheduler closed it: full, preferred, delay, shape, priority, idle."""
+        """Why the scheduler closed it: full, preferred, delay, shape, strategy, priority, idle."""
         self.decision = ""
         """Adaptive batchers only: one of `adaptive_state.DECISIONS`."""
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
