@@ -153,6 +153,9 @@ class Model(abc.ABC):
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create one instance; called concurrently for several. Raises InferError with a reason that helps."""
 
+    def update_config(self, config: ModelConfig) -> None:  # noqa: B027 - most instances need nothing of it
+        """Take note of a configuration with other instance groups, for instances that are created from now on."""
+
     def close(self) -> None:  # noqa: B027
         """Release what the version holds, after its instances are closed."""
 

@@ -3,6 +3,7 @@
 import ast
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,6 +67,10 @@ class PythonModel(Model):
         self._context = context
         self._model_file = model_file
         self._settings = settings
+
+    def update_config(self, config: ModelConfig) -> None:
+        """Tell new workers this configuration; those that run keep what they were told, as in Triton."""
+        self._context = replace(self._context, config=config)
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""

@@ -1,6 +1,6 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -43,8 +43,8 @@ class Catalog(Protocol):
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return a row per model version, as far as that is known without looking; never waits."""
 
-    def is_ready(self) -> bool:
-        """Tell whether every model is in a state that lets the server be ready (strict readiness)."""
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the models that count are ready, while the `ill` ones are loaded and cannot execute."""
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the index with the models that were never loaded; reads the repository. Raises InferError."""
@@ -52,8 +52,10 @@ class Catalog(Protocol):
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model; blocks. Raises InferError when it fails or control is not allowed."""
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model; blocks. Raises InferError when control is not allowed."""
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model; blocks. `on_withdrawn` is called when it takes no more requests. Raises InferError."""
 
 
 class Engine:
@@ -123,11 +125,13 @@ class Engine:
             exchange.release()
             raise
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request: drop it when it waits, mark it when it executes."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request: drop it when it waits, mark it when it executes.
+
+        Called on the loop. A request that is dropped is answered, CANCELLED, before this returns True.
+        """
         served: Served | None = request.model
-        if served is not None:
-            served.cancel(request)
+        return served is not None and served.cancel(request)
 
     def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""
@@ -163,9 +167,7 @@ class Engine:
         """Tell whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._catalog is None:
             return False
-        if not self._catalog.is_ready():
-            return False
-        return not any(row[""].health for row in self._table.values())
+        return self._catalog.is_ready([name for name, row in self._table.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
@@ -296,8 +298,23 @@ class Engine:
             raise unavailable("Server not ready")
         self._catalog.load_model(name, parameters)
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError.
+
+        `on_withdrawn` is called, on the same thread, when it takes no more requests.
+        """
         if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
-        self._catalog.unload_model(name, parameters)
+        self._catalog.unload_model(name, parameters, on_withdrawn)
+
+    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model in all processes of the server; blocks. Raises InferError."""
+        self.load_model(name, parameters)
+
+    def unload_everywhere(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
+    ) -> None:
+        """Unload a model in all processes of the server; blocks. Raises InferError."""
+        self.unload_model(name, parameters, on_withdrawn)

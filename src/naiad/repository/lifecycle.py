@@ -8,7 +8,7 @@ A reload leaves the old version READY and in place until the swap.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from naiad.core.model import IndexEntry, ModelState
@@ -28,7 +28,6 @@ class LoadedVersion(Protocol):
 
 
 V = TypeVar("V", bound=LoadedVersion)
-V_co = TypeVar("V_co", bound=LoadedVersion, covariant=True)
 
 Publish = Callable[[Mapping[str, Mapping[int, V]]], None]
 """Gets, after every change, model name to version to what is loaded, for everything that is READY."""
@@ -62,8 +61,9 @@ class _Model(Generic[V]):
 class ReadyRule:
     """Which models must be ready for the server to be ready.
 
-    `all` is Triton's strict readiness: every version that the life cycle knows is READY, or was unloaded on purpose,
-    and no known model is without one. `any`: at least one model is ready. `none`: the server answers, no more.
+    `all`: no version that the life cycle knows has failed, and no known model is without one. What is on its way in
+    or out does not count: more models, or fewer, are no reason to turn traffic away. (Triton's strict readiness is
+    the same but for those.) `any`: at least one model is ready. `none`: the server answers, no more.
     Anything else names the models that count, comma-separated; each needs a ready version.
     """
 
@@ -71,20 +71,20 @@ class ReadyRule:
         self._rule = rule
         self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
 
-    def holds(self, rows: Sequence[IndexEntry]) -> bool:
-        """Tell whether the rule is met by the rows of the repository index."""
+    def holds(self, rows: Sequence[IndexEntry], ill: Collection[str] = ()) -> bool:
+        """Tell whether the rule is met by the rows of the repository index, while the `ill` models cannot execute."""
         if self._rule == "none":
             return True
-        ready = {row.name for row in rows if row.state is ModelState.READY}
+        ready = {row.name for row in rows if row.state is ModelState.READY}.difference(ill)
         if self._rule == "any":
             return bool(ready)
         if self._rule == "all":
-            return all(_is_available(row) for row in rows)
+            return not ill and all(_is_available(row) for row in rows)
         return self._names <= ready
 
 
 def _is_available(row: IndexEntry) -> bool:
-    if row.state is ModelState.READY:
+    if row.state in (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING):
         return True
     return row.state is ModelState.UNAVAILABLE and row.reason == UNLOADED
 
@@ -103,6 +103,11 @@ class Lifecycle(Generic[V]):
     def is_ready(self) -> bool:
         """Whether the readiness rule is met; answered without a lock."""
         return self._is_ready
+
+    def is_ready_without(self, ill: Collection[str]) -> bool:
+        """Tell whether the readiness rule is met while these models are loaded and cannot execute."""
+        with self._lock:
+            return self._ready_rule.holds(self._rows(), ill)
 
     def rows(self) -> list[IndexEntry]:
         """Return a row per version, ordered by name and version, and one per model without versions."""
@@ -179,10 +184,14 @@ class Lifecycle(Generic[V]):
             self._changed()
 
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
-        """Put a new set of versions in place at once and return what it replaces, for the caller to stop."""
+        """Put a new set of versions in place at once and return what it replaces, for the caller to stop.
+
+        What is in the new set and in place already stays there.
+        """
         with self._lock:
             versions = self._models[name].versions
-            retired = [v.loaded for v in versions.values() if v.loaded is not None]
+            staying = {id(version) for version in loaded.values()}
+            retired = [v.loaded for v in versions.values() if v.loaded is not None and id(v.loaded) not in staying]
             for number, record in versions.items():
                 # Also what had failed before: the new set does not ask for it.
                 if number not in loaded:
@@ -224,6 +233,12 @@ class Lifecycle(Generic[V]):
             if not model.versions:
                 del self._models[name]
             self._changed()
+
+    def loaded_versions(self, name: str) -> dict[int, V]:
+        """Return what is in place of a model."""
+        with self._lock:
+            model = self._models.get(name)
+            return {} if model is None else {n: v.loaded for n, v in model.versions.items() if v.loaded is not None}
 
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""
