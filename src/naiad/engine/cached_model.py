@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -18,15 +19,6 @@ from naiad.engine.served import Served
 _now_ns = time.monotonic_ns
 _DIGEST_BYTES = 24
 """Two requests share a key by chance less than once in 10^28."""
-
-
-class SharedRequest(InferRequest):
-    """What the model is asked on behalf of all who wait for the same."""
-
-    __slots__ = ("first",)
-
-    first: InferRequest
-    """Whose request it was to begin with."""
 
 
 class _Pending:
@@ -41,6 +33,19 @@ class _Pending:
         self.lookup_ns = 0
         self.waiting: dict[InferRequest, None] = {}
         """In order of arrival; the model is asked for the first. Bounded by the requests in flight."""
+
+
+class SharedRequest(InferRequest):
+    """What the model is asked for all who wait for the same answer."""
+
+    __slots__ = ("pending",)
+
+    pending: _Pending
+
+    @property
+    def source(self) -> InferRequest | None:
+        """The first of those who wait; None when nobody does any more."""
+        return next(iter(self.pending.waiting), None)
 
 
 class CachedModel:
@@ -143,10 +148,8 @@ class CachedModel:
     def _ask(self, pending: _Pending) -> None:
         """Ask the model for the first of those who wait. Raises InferError as it does."""
         first = next(iter(pending.waiting))
-        asked = SharedRequest(
-            first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns, context=pending
-        )
-        asked.first = first
+        asked = SharedRequest(first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns)
+        asked.pending = pending
         asked.times = first.times
         pending.asked = asked
         self._asked_count += 1
@@ -171,7 +174,7 @@ class CachedModel:
 
     def _answered(self, asked: InferRequest, response: InferResponse) -> None:
         """Keep the model's answer, pass it on to all who wait for it."""
-        pending: _Pending = asked.context  # type: ignore[assignment]  # set in _ask
+        pending: _Pending = asked.pending  # type: ignore[attr-defined]  # made in _ask
         pending.asked = None
         self._asked_count -= 1
         first = self._pop_first(pending)
@@ -218,7 +221,7 @@ class CachedModel:
         return True
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the request whose answer this one will get too, if there is one."""
+        """Return what the model is asked for this request, if it is."""
         pending = self._places.get(request)
         return () if pending is None or pending.asked is None else (pending.asked,)
 
@@ -241,6 +244,11 @@ class CachedModel:
     def _waiting_count(self) -> int:
         """Requests beside those that the model was asked for."""
         return len(self._places) - self._asked_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What the adaptive batcher of the version has learned."""
+        return self._served.adaptive_state
 
     @property
     def live_sequence_count(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.ports import Loop
@@ -263,6 +264,11 @@ class EnsembleModel:
     def in_flight_count(self) -> int:
         """Requests that have not had their final response."""
         return len(self._runs)
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """None: the members batch."""
+        return None
 
     @property
     def live_sequence_count(self) -> int:

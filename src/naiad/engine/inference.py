@@ -1,6 +1,6 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -43,8 +43,8 @@ class Catalog(Protocol):
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return a row per model version, as far as that is known without looking; never waits."""
 
-    def is_ready(self) -> bool:
-        """Tell whether every model is in a state that lets the server be ready (strict readiness)."""
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the models that count are ready, while the `ill` ones are loaded and cannot execute."""
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the index with the models that were never loaded; reads the repository. Raises InferError."""
@@ -167,9 +167,7 @@ class Engine:
         """Tell whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._catalog is None:
             return False
-        if not self._catalog.is_ready():
-            return False
-        return not any(row[""].health for row in self._table.values())
+        return self._catalog.is_ready([name for name, row in self._table.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""

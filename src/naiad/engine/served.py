@@ -5,6 +5,7 @@ from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.request import InferRequest
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -37,6 +38,10 @@ class Served(Protocol):
     @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute."""
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What its adaptive batcher has learned; None without one."""
 
     @property
     def live_sequence_count(self) -> int:

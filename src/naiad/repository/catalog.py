@@ -11,6 +11,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
+from naiad.repository.agent_chain import AgentChain
 from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.store import ModelEntry, Store, check_model_name
 
@@ -30,6 +31,8 @@ class ModelPlan:
     versions: Sequence[int]
     source: ParsedConfig | None = None
     """The file that the configuration was read from, for the places of mistakes that only loading finds."""
+    agents: AgentChain | None = None
+    """The repository agents that have looked at the files."""
 
 
 class Update(Protocol):
@@ -87,6 +90,8 @@ class Catalog(Generic[V]):
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
         self._abandoned = False
+        self._agents: dict[str, AgentChain] = {}
+        """The agents of what is in place, by model; changed only by who loads or unloads it."""
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -95,9 +100,9 @@ class Catalog(Generic[V]):
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
-    def is_ready(self) -> bool:
-        """Tell whether the readiness rule is met."""
-        return self._lifecycle.is_ready
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
 
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""
@@ -152,6 +157,22 @@ class Catalog(Generic[V]):
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.name).items() if n in unchanged}
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
             return self._finish_load(plan, self._start_load(pool, plan, kept))
+
+    def rehearse(self, plan: ModelPlan) -> None:
+        """Load the versions of one model and let go of them; nothing that is served notices. Raises InferError."""
+        failures = ""
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="rehearse") as pool:
+            futures = {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
+        for version, future in futures.items():
+            try:
+                stop_version(future.result(), 0.0)
+            except Exception as error:
+                _log.error(
+                    "rehearsal: '%s' version %d would not load: %s", plan.entry.name, version, reason_of(error)
+                )
+                failures += f"version {version} would be at UNAVAILABLE state: {reason_of(error)};\n"
+        if failures:
+            raise invalid_argument(f"load would fail for model '{plan.entry.name}': {failures}")
 
     def abandon(self) -> None:
         """Give up loading: what is being loaded finishes, what waits is not begun."""
@@ -247,6 +268,7 @@ class Catalog(Generic[V]):
             retired += self._lifecycle.swap(name, {version: each.version for version, each in loaded.items()})
             left_over = [each.update.commit() for each in loaded.values() if each.update is not None]
             retired += [each for each in left_over if each is not None]
+            retired += self._change_agents(name, plan.agents)
             _log.info("successfully loaded '%s'", name)
             return retired
         # Triton: a set of versions is all or nothing; what did load is released.
@@ -256,6 +278,8 @@ class Catalog(Generic[V]):
             else:
                 stop_version(useless.version, 0.0)
             self._lifecycle.fail_version(name, version, UNLOADED)
+        if plan.agents is not None and self._agents.get(name) is not plan.agents:
+            plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
 
     # --- unloading --------------------------------------------------------------------------------------------------
@@ -275,24 +299,43 @@ class Catalog(Generic[V]):
         `settle` waits until nobody can be about to submit to a version that was found before.
         """
         unloading = self._lifecycle.begin_unload(name, withdraw=True)
+        chains = self._change_agents(name, None)
         if unloading:
             settle()
         for version, loaded in unloading.items():
             if not stop_version(loaded, timeout_s):
                 _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
             _log.info("successfully unloaded '%s' version %d", name, version)
+        for chain in chains:
+            stop_version(chain, timeout_s)
         self._lifecycle.end_unload(name, list(unloading))
         self._lifecycle.forgive(name)
 
     def _unload(self, name: str, deadline_s: float) -> bool:
         unloading = self._lifecycle.begin_unload(name)
+        chains = self._change_agents(name, None)
         finished = True
         for version, loaded in unloading.items():
             in_time = stop_version(loaded, max(0.0, deadline_s - time.monotonic()))
             finished = finished and in_time
             _log.info("successfully unloaded '%s' version %d", name, version)
+        for chain in chains:
+            stop_version(chain, 0.0)
         self._lifecycle.end_unload(name, list(unloading))
         return finished
+
+    def _change_agents(self, name: str, agents: AgentChain | None) -> list[AgentChain]:
+        """Put the agents of a new load in place; return those of what it replaces, to be stopped after that."""
+        if agents is not None and self._agents.get(name) is agents:
+            return []
+        before = self._agents.pop(name, None)
+        if agents is not None:
+            self._agents[name] = agents
+            agents.load_complete()
+        if before is None:
+            return []
+        before.unload()
+        return [before]
 
 
 def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:

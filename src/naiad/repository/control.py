@@ -5,29 +5,31 @@ the same models one waits for the other. The state of a model is what the catalo
 is why a model is loaded and from what.
 """
 
+import fnmatch
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
-from naiad.repository.fingerprint import FileState, file_state
+from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
-from naiad.repository.override import FORCE, BroughtFiles, Override, read_override, with_config
+from naiad.repository.load_order import LoadOrder, LoadRecord
+from naiad.repository.override import DRY_RUN, FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
 
 FINISH_TIMEOUT_S = 600.0
 """How long requests of a version that was replaced or unloaded may take to finish."""
 _START_THREADS = 8
+_PATTERN = frozenset("*?[")
+"""What makes a name at start stand for all models whose names match."""
 
 
 class NoControl(Generic[V]):
@@ -44,9 +46,9 @@ class NoControl(Generic[V]):
         """Return a row per model version, as the life cycle knows it."""
         return self._catalog.index(ready_only)
 
-    def is_ready(self) -> bool:
-        """Tell whether the readiness rule is met."""
-        return self._catalog.is_ready()
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        return self._catalog.is_ready(ill)
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the index with the models that the stores have and that were never loaded. Raises InferError."""
@@ -76,34 +78,6 @@ class NoControl(Generic[V]):
         return self._catalog.unload_all(timeout_s)
 
 
-@dataclass(slots=True)
-class _Record(Generic[V]):
-    """Why a model is loaded, and from what."""
-
-    files_seen: FileState | None
-    """How its files looked; None for files that a command brought along."""
-    config: ModelConfig
-    members: frozenset[str]
-    is_explicit: bool = False
-    """A command named it; otherwise an ensemble needs it."""
-    is_overridden: bool = False
-    files: BroughtFiles | None = None
-    retirement: threading.Thread | None = None
-    """Stops what the last load replaced."""
-
-
-@dataclass(slots=True)
-class _Order:
-    """What one load command is about: the model, and the members that it needs."""
-
-    name: str
-    override: Override | None
-    is_forced: bool = False
-    files: BroughtFiles | None = None
-    plans: dict[str, ModelPlan] = field(default_factory=dict)
-    files_seen: dict[str, FileState | None] = field(default_factory=dict)
-
-
 class ExplicitControl(NoControl[V]):
     """Mode EXPLICIT: what is loaded at start is named, and commands do the rest."""
 
@@ -113,19 +87,34 @@ class ExplicitControl(NoControl[V]):
         self._settle = settle
         self._at_start = at_start
         self._claims = Claims()
-        self._records: dict[str, _Record[V]] = {}
+        self._records: dict[str, LoadRecord] = {}
         """A record is changed only by who has claimed its name."""
         self._is_stopping = False
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def load_at_start(self) -> bool:
-        """Load the models named at start, `*` for all; whether all of them are ready. Raises InferError."""
-        names = self._catalog.list_names() if "*" in self._at_start else list(dict.fromkeys(self._at_start))
+        """Load the models named at start, which may be patterns; whether all of them are ready. Raises InferError."""
+        names, all_found = self._names_at_start()
         if not names:
-            return True
+            return all_found
         with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
-            return all(list(pool.map(self._load_named, names)))
+            return all([all_found, *pool.map(self._load_named, names)])
+
+    def _names_at_start(self) -> tuple[list[str], bool]:
+        """Return the models that are named at start, and whether every pattern stands for some. Raises InferError."""
+        names: dict[str, None] = {}
+        all_found = True
+        for wanted in self._at_start:
+            if not _PATTERN.intersection(wanted):
+                names[wanted] = None
+                continue
+            found = fnmatch.filter(self._catalog.list_names(), wanted)
+            names |= dict.fromkeys(found)
+            if not found and wanted != "*":
+                _log.error("--load-model=%s: no model of any repository has such a name", wanted)
+                all_found = False
+        return list(names), all_found
 
     def _load_named(self, name: str) -> bool:
         try:
@@ -139,18 +128,26 @@ class ExplicitControl(NoControl[V]):
 
         What is served goes on until the new versions are in place, and for good when they fail. Members of an
         ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
-        loading fails.
+        loading fails. As a rehearsal (`dry_run`), everything is done and nothing is put in place.
         """
-        order = _Order(name, read_override(name, parameters), is_forced=bool(parameters.get(FORCE)))
+        order = LoadOrder(
+            name,
+            read_override(name, parameters),
+            is_forced=bool(parameters.get(FORCE)),
+            is_rehearsal=bool(parameters.get(DRY_RUN)),
+        )
         try:
             self._make_plans(order)
             with self._claims.hold(order.plans):
                 if self._is_stopping:
                     raise unavailable("Server not ready")
-                self._load(order)
+                if order.is_rehearsal:
+                    self._rehearse(order)
+                else:
+                    self._load(order)
         finally:
-            if order.files is not None:
-                order.files.remove()
+            order.release()
+            self._hold_ensembles_against(order.replaced)
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
@@ -193,13 +190,16 @@ class ExplicitControl(NoControl[V]):
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
-    def _make_plans(self, order: _Order) -> None:
+    def _make_plans(self, order: LoadOrder) -> None:
         """Find out what is to be loaded. Raises InferError(INTERNAL), as Triton, whatever is wrong with it."""
         try:
             self._plan(order, order.name, order.override)
         except Exception as error:
             reason = reason_of(error)
-            _log.error("Poll failed for model '%s': %s", order.name, reason)
+            if self._catalog.is_served(order.name):
+                self._catalog.note_failure(order.name, reason)
+            else:
+                _log.error("Poll failed for model '%s': %s", order.name, reason)
             raise internal(f"failed to load '{order.name}', failed to poll from model repository: {reason}") from None
         waiting = list(member_names(order.plans[order.name].config))
         while waiting:
@@ -214,7 +214,7 @@ class ExplicitControl(NoControl[V]):
             else:
                 waiting += member_names(order.plans[member].config)
 
-    def _plan(self, order: _Order, name: str, override: Override | None) -> None:
+    def _plan(self, order: LoadOrder, name: str, override: Override | None) -> None:
         if override is not None and override.files:
             order.files = BroughtFiles(name, override.files)
             order.files_seen[name] = None
@@ -224,24 +224,65 @@ class ExplicitControl(NoControl[V]):
             order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
-        order.plans[name] = self._catalog.plan(entry)
+        record = self._records.get(name)
+        if record is not None and self._is_current(order, name):
+            order.plans[name] = record.plan
+            order.borrowed.add(name)
+        else:
+            order.plans[name] = self._catalog.plan(entry)
+            order.borrowed.discard(name)
 
-    def _load(self, order: _Order) -> None:
+    def _load(self, order: LoadOrder) -> None:
         failure: InferError | None = None
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
-                if self._is_current(order, plan.entry.name):
+                name = plan.entry.name
+                if self._is_current(order, name):
+                    order.give_back(name)
                     continue
                 try:
-                    self._load_one(order, plan)
+                    self._load_one(order, self._own_plan(order, name))
                 except InferError as error:
-                    if plan.entry.name == order.name:
+                    if name == order.name:
                         failure = error
         if failure is not None:
             raise failure
         self._records[order.name].is_explicit = True
 
-    def _is_current(self, order: _Order, name: str) -> bool:
+    def _rehearse(self, order: LoadOrder) -> None:
+        """Load what a load would, and let go of it again. Raises InferError as a load.
+
+        An ensemble is held against those of its members that are served.
+        """
+        for group in by_dependency(list(order.plans.values())):
+            for plan in group:
+                if not self._is_current(order, plan.entry.name):
+                    self._catalog.rehearse(plan)
+
+    def _hold_ensembles_against(self, replaced: Collection[str]) -> None:
+        """Load the ensembles anew that have a replaced member: whether they still fit shows in the index."""
+        ensembles = {ensemble for name in replaced for ensemble in self.ensembles_of(name)}
+        for ensemble in sorted(ensembles.difference(replaced)):
+            with self._claims.hold([ensemble]):
+                record = self._records.get(ensemble)
+                if record is None or self._is_stopping:
+                    continue
+                if record.retirement is not None:
+                    record.retirement.join()
+                try:
+                    retired = self._catalog.load(record.plan)
+                except InferError as error:
+                    _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
+                else:
+                    record.retirement = self._retire(ensemble, retired, None)
+
+    def _own_plan(self, order: LoadOrder, name: str) -> ModelPlan:
+        """Return a plan to load from: what seemed to be loaded may have gone before it was this command's turn."""
+        if name in order.borrowed:
+            self._plan(order, name, None)
+        return order.plans[name]
+
+    def _is_current(self, order: LoadOrder, name: str) -> bool:
         """Tell whether what is served of a model is what a load would bring."""
         record = self._records.get(name)
         if record is None or not self._catalog.is_served(name):
@@ -250,20 +291,24 @@ class ExplicitControl(NoControl[V]):
             return False
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
+        if not record.members.isdisjoint(order.replaced):
+            return False
         overrides = name == order.name and order.override is not None
         return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
 
-    def _load_one(self, order: _Order, plan: ModelPlan) -> None:
+    def _load_one(self, order: LoadOrder, plan: ModelPlan) -> None:
         name = plan.entry.name
+        order.borrowed.add(name)  # from here on it is the catalog's
         previous = self._records.get(name)
         if previous is not None and previous.retirement is not None:
             # At most one old set of versions of a model is about, however often it is loaded.
             previous.retirement.join()
         replaced = self._catalog.load(plan, self._unchanged_versions(order, plan))
+        order.replaced.add(name)
         is_requested = name == order.name
-        record = self._records[name] = _Record(
+        record = self._records[name] = LoadRecord(
             order.files_seen[name],
-            plan.config,
+            plan,
             frozenset(member_names(plan.config)),
             is_explicit=previous is not None and previous.is_explicit,
             is_overridden=is_requested and order.override is not None,
@@ -272,14 +317,16 @@ class ExplicitControl(NoControl[V]):
             record.files, order.files = order.files, None
         record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
 
-    def _unchanged_versions(self, order: _Order, plan: ModelPlan) -> set[int]:
+    def _unchanged_versions(self, order: LoadOrder, plan: ModelPlan) -> set[int]:
         """Return the versions whose files are as they were loaded, if the configuration still fits them."""
         name = plan.entry.name
         record = self._records.get(name)
         now = order.files_seen[name]
         if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
             return set()
-        return now.unchanged_versions(record.files_seen) if may_stay(record.config, plan.config) else set()
+        if record.plan.agents is not None:
+            return set()  # what is served may lie where its agents have put it, and they go
+        return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
 
     def _retire(
         self, name: str, replaced: Sequence[LoadedVersion], files: BroughtFiles | None

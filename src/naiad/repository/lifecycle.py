@@ -8,7 +8,7 @@ A reload leaves the old version READY and in place until the swap.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from naiad.core.model import IndexEntry, ModelState
@@ -61,8 +61,9 @@ class _Model(Generic[V]):
 class ReadyRule:
     """Which models must be ready for the server to be ready.
 
-    `all` is Triton's strict readiness: every version that the life cycle knows is READY, or was unloaded on purpose,
-    and no known model is without one. `any`: at least one model is ready. `none`: the server answers, no more.
+    `all`: no version that the life cycle knows has failed, and no known model is without one. What is on its way in
+    or out does not count: more models, or fewer, are no reason to turn traffic away. (Triton's strict readiness is
+    the same but for those.) `any`: at least one model is ready. `none`: the server answers, no more.
     Anything else names the models that count, comma-separated; each needs a ready version.
     """
 
@@ -70,20 +71,20 @@ class ReadyRule:
         self._rule = rule
         self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
 
-    def holds(self, rows: Sequence[IndexEntry]) -> bool:
-        """Tell whether the rule is met by the rows of the repository index."""
+    def holds(self, rows: Sequence[IndexEntry], ill: Collection[str] = ()) -> bool:
+        """Tell whether the rule is met by the rows of the repository index, while the `ill` models cannot execute."""
         if self._rule == "none":
             return True
-        ready = {row.name for row in rows if row.state is ModelState.READY}
+        ready = {row.name for row in rows if row.state is ModelState.READY}.difference(ill)
         if self._rule == "any":
             return bool(ready)
         if self._rule == "all":
-            return all(_is_available(row) for row in rows)
+            return not ill and all(_is_available(row) for row in rows)
         return self._names <= ready
 
 
 def _is_available(row: IndexEntry) -> bool:
-    if row.state is ModelState.READY:
+    if row.state in (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING):
         return True
     return row.state is ModelState.UNAVAILABLE and row.reason == UNLOADED
 
@@ -102,6 +103,11 @@ class Lifecycle(Generic[V]):
     def is_ready(self) -> bool:
         """Whether the readiness rule is met; answered without a lock."""
         return self._is_ready
+
+    def is_ready_without(self, ill: Collection[str]) -> bool:
+        """Tell whether the readiness rule is met while these models are loaded and cannot execute."""
+        with self._lock:
+            return self._ready_rule.holds(self._rows(), ill)
 
     def rows(self) -> list[IndexEntry]:
         """Return a row per version, ordered by name and version, and one per model without versions."""

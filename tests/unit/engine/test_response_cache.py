@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.cached_model import CachedModel
+from naiad.engine.call_circles import call_of
 from naiad.engine.redis_store import decode, encode
 from naiad.engine.response_cache import CachedResponse, LocalStore
 from naiad.telemetry.statistics import ModelStatistics
@@ -251,6 +253,22 @@ class TestCachedModel:
         ask(model, answers, "d")
         assert got(answers)[-2:] == [("c", b"xy"), ("d", b"xy")]
         assert model.in_flight_count == 0
+
+    def test_what_is_asked_stands_for_the_first_who_waits(self, model, served) -> None:
+        answers = Answers()
+        header = RequestHeader(model_name="m", inputs=[SPEC])
+        call = ModelCall(header, [b"ab"], answers, id="a", arrival_ns=1)
+        model.submit(call)
+        second = ask(model, answers, "b")
+        (asked,) = served.asked
+        assert model.blockers(call) == model.blockers(second) == (asked,)
+        assert call_of(asked) is call
+        model.cancel(call)
+        assert call_of(asked) is None
+        assert model.blockers(call) == ()
+        served.answer()
+        assert model.blockers(second) == ()
+        assert asked.source is None
 
     def test_a_cancelled_question_to_a_store_is_not_put_to_the_model(self, served) -> None:
         store = LaterStore()
