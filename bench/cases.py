@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, connections, payloads, sequences, transfer
+from bench import adaptive, analyzer, connections, payloads, sequences, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -164,6 +164,25 @@ def ensemble(session: Session) -> None:
             checked(session, server, workload, GRPC) for workload in (payloads.add_sub("add_sub"), payloads.chain())
         ]
         take_turns(session, "ensemble", entries, shapes(session, GRPC))
+
+
+def bls(session: Session) -> None:
+    """A Python model that calls a Python model, on naiad and real Triton; on naiad also one that calls ONNX."""
+    with serving(
+        session,
+        {
+            "naiad": session.repository("add_sub", "bls_onnx", "add_sub_py", "bls_py"),
+            "triton": session.repository("add_sub_py", "bls_py"),
+        },
+    ) as running:
+        models = {"naiad": ("bls_py", "bls_onnx"), "triton": ("bls_py",)}
+        for transport in (HTTP_BINARY, GRPC):
+            entries = [
+                checked(session, server, payloads.add_sub(model), transport)
+                for name, server in running.items()
+                for model in models[name]
+            ]
+            take_turns(session, "bls", entries, shapes(session, transport))
 
 
 def response_cache(session: Session) -> None:
@@ -405,6 +424,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "python": python,
     "processes": processes,
     "ensemble": ensemble,
+    "bls": bls,
     "response_cache": response_cache,
     "json": json_body,
     "image": image,
@@ -412,6 +432,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "shared_memory": shared_memory,
     "decoupled": decoupled,
     "sequences": live_sequences,
+    "adaptive": adaptive.run,
     "perf_analyzer": perf_analyzer,
     "idle_connections": connections.idle_connections,
     "tls": connections.tls,

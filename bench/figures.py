@@ -134,6 +134,15 @@ def _ensemble(rows: Sequence[Row]) -> Iterator[Figure]:
             yield _at_most(name, extra, 60, "CPU µs a step over the single model")
 
 
+def _bls(rows: Sequence[Row]) -> Iterator[Figure]:
+    for theirs in _rows(rows, case="bls", server="triton"):
+        same = {key: theirs[key] for key in ("case", "transport", "load")}
+        for ours in _rows(rows, server="naiad", model="bls_onnx", **same):
+            ratio = median(_ratios(ours, theirs, "throughput"))
+            name = f"Python model that calls a model, {ours['transport']}, {ours['load']}: throughput"
+            yield Figure(name, "at least 1.5 x Triton", f"{ratio:.2f} x", ratio >= 1.5)
+
+
 def _response_cache(rows: Sequence[Row]) -> Iterator[Figure]:
     for miss in _rows(rows, case="response_cache", model="busy"):
         for hit in _rows(rows, case="response_cache", model="busy_cached", transport=miss["transport"]):
@@ -149,6 +158,21 @@ def _sequences(rows: Sequence[Row]) -> Iterator[Figure]:
         for plain in _rows(rows, case="sequences", model="voice_plain"):
             ratio = median(_ratios(ours, plain, "cpu_us"))
             yield _at_most(f"{name}: cost", ratio, 1.5, "x the CPU of a request that carries its state")
+
+
+def _adaptive(rows: Sequence[Row]) -> Iterator[Figure]:
+    measured = _rows(rows, case="adaptive")
+    for ours in _rows(measured, delay_us="adaptive"):
+        if ours["share"] == 1.0:
+            continue
+        same = {"instances": ours["instances"], "load": ours["load"], "share": 1.0}
+        fixed = [row for row in _rows(measured, **same) if row["delay_us"] != "adaptive"]
+        best = min(fixed, key=lambda row: middle(row, "p99_us"))
+        p99_us, limit_us = middle(ours, "p99_us"), middle(best, "p99_us")
+        name = f"Adaptive batching, {ours['instances']} instance(s), {ours['load']} load: p99 at 95 % of it"
+        limit = f"at most {limit_us / 1000:.2f} ms, that of the best of {len(fixed)} fixed delays at 100 %"
+        text = f"{p99_us / 1000:.2f} ms (best fixed delay: {best['delay_us']} µs)"
+        yield Figure(name, limit, text, p99_us <= limit_us)
 
 
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
@@ -185,8 +209,10 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _shared_memory,
     _decoupled,
     _ensemble,
+    _bls,
     _response_cache,
     _sequences,
+    _adaptive,
     _start,
     _idle_connections,
     _tls,

@@ -66,6 +66,8 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
     flags = int(notes["flags"])
     sequence = notes["sequence"]
     version = int(notes["version"])
+    parameters = dict(notes["parameters"])
+    priority = parameters.get("priority")
     return RequestHeader(
         model_name=str(notes["model"]),
         model_version="" if version < 0 else str(version),
@@ -73,7 +75,9 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
             TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in notes["inputs"]
         ],
         outputs=[RequestedOutput(str(name)) for name in notes["outputs"]],
-        parameters=dict(notes["parameters"]),
+        parameters=parameters,
+        # Beyond Triton, which has no way to give a call a priority.
+        priority=priority if type(priority) is int and priority >= 0 else 0,
         timeout_us=int(notes["timeout_us"]),
         sequence_id=sequence if isinstance(sequence, str) else int(sequence),
         sequence_start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),

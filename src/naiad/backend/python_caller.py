@@ -35,6 +35,11 @@ class CallingWorker:
         conversation = self._life.conversation
         return () if conversation is None else conversation.parents(serial, slots)
 
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of the batch with that number, or in a slot."""
+        conversation = self._life.conversation
+        return None if conversation is None else conversation.request_at(serial, place)
+
     def take_room(self, taken_bytes: int) -> None:
         """Note how much shared memory the calls have."""
         conversation = self._life.conversation

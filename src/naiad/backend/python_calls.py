@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from naiad.backend.python_call_channel import CallChannel
@@ -10,7 +10,7 @@ from naiad.backend.python_call_wire import AnswerEncoder, CallDecoder
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import IDLE_S, TransportFullError
-from naiad.backend.worker.call_wire import DECOUPLED, EXECUTING, FINAL, HOLDS
+from naiad.backend.worker.call_wire import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED
 from naiad.backend.worker.calls import MOST_CALLS
 from naiad.backend.worker.frame import ChannelClosedError, ChannelError, Frame
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
@@ -55,6 +55,9 @@ class Caller(Protocol):
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests that the number of a batch, or slots, stand for."""
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of a batch, or in a slot."""
 
     def take_room(self, taken_bytes: int) -> None:
         """Note how much shared memory the calls have."""
@@ -139,8 +142,9 @@ class CallLine:
     def _take_call(self, frame: Frame) -> None:
         # hot: once a call
         words = iter(frame.words)
-        number, parents = self._read_whose(words)
+        number, parents, serial = self._read_whose(words)
         flags, timeout_us = next(words), next(words)
+        traced_with = self._worker.request_at(serial, next(words)) if flags & TRACED else None
         header, data = self._decoder.decode(frame, words)
         if number in self._open:
             raise ChannelError(f"a second call {number}")
@@ -148,6 +152,7 @@ class CallLine:
         call.number = number
         call.caller, call.caller_model = self._worker.instance, self._worker.model
         call.parents = parents
+        call.traced_with = traced_with
         call.holds_execution = flags & HOLDS != 0
         call.is_during_execution = flags & EXECUTING != 0
         call.refuse = self._give_up
@@ -166,13 +171,14 @@ class CallLine:
         if timeout_us and not call.is_answered:
             call.timer = self._loop.call_later(timeout_us / 1e6, self._on_timeout, call, timeout_us)
 
-    def _read_whose(self, words: Any) -> tuple[int, Sequence[InferRequest]]:
+    def _read_whose(self, words: Iterator[int]) -> tuple[int, Sequence[InferRequest], int]:
+        """Return the number of a call, the requests that it is made for, and the number of the caller's batch."""
         try:
             number, serial, count = next(words), next(words), next(words)
             slots = [next(words) for _ in range(count)]
         except StopIteration:
             raise ChannelError("a call whose table is too short") from None
-        return number, self._worker.parents(serial, slots)
+        return number, self._worker.parents(serial, slots), serial
 
     def _check(self, call: _OpenCall) -> None:
         """Raise InferError for a call that must not be made."""
@@ -197,7 +203,7 @@ class CallLine:
 
     def _take_command(self, frame: Frame) -> None:
         words = iter(frame.words)
-        number, parents = self._read_whose(words)
+        number, parents, _ = self._read_whose(words)
         notes = frame.extra
         name = str(notes["model"])
         if notes["command"] == "is_ready":

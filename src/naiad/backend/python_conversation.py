@@ -138,6 +138,11 @@ class Conversation:
         """Return the requests that the worker means by the number of a batch, or by slots."""
         return self._requests if serial == self._serial else ()
 
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of the batch with that number, or in a slot."""
+        requests = self.parents(serial, ())
+        return requests[place] if place < len(requests) else None
+
     @property
     def room_bytes(self) -> int:
         """Shared memory that batches leave to calls."""

@@ -198,6 +198,10 @@ class EmittingConversation(Conversation):
             return [request for slot in slots if (request := self._open.get(slot)) is not None]
         return list(self._open.values()) if len(self._open) <= _FEW_OPEN else ()
 
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request in a slot."""
+        return self._open.get(place)
+
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
         """Give each request a slot; the table begins with these. Raises InferError when there are not enough."""
         if batch.emit is None:

@@ -34,7 +34,7 @@ class Batch:
         self.size = size
         """Total rows over all requests."""
         self.release_reason = release_reason
-        """Why the scheduler closed it: full, preferred, delay, shape, priority, idle."""
+        """Why the scheduler closed it: full, preferred, delay, shape, strategy, priority, idle."""
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
         """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
         returned, until the one that is `final`."""

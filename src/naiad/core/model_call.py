@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 class ModelCall(InferRequest):
     """A request that one model makes to another. Its caller and whose requests it serves travel with it."""
 
-    __slots__ = ("caller", "caller_model", "depth", "holds_execution", "is_during_execution", "parents", "refuse")
+    __slots__ = (
+        "caller",
+        "caller_model",
+        "depth",
+        "holds_execution",
+        "is_during_execution",
+        "parents",
+        "refuse",
+        "traced_with",
+    )
 
     caller_model: str
     """Name of the model that calls."""
@@ -25,6 +34,8 @@ class ModelCall(InferRequest):
     """Whether the caller surely executes nothing else until the call is answered."""
     is_during_execution: bool
     """Whether the caller has been executing a batch, which perhaps waits for the answer, when it called."""
+    traced_with: InferRequest | None
+    """The request with which this one is traced, if that one is."""
     refuse: "Callable[[ModelCall, InferError], object]"
     """Answers the call with an error and cancels it."""
     depth: int

@@ -15,6 +15,13 @@ class TimerHandle(Protocol):
         """Call it off; harmless after it ran."""
 
 
+class Wakeable(Protocol):
+    """Something that sleeps until there is something to do."""
+
+    def wake_now(self) -> None:
+        """End its sleep at once; callable on any thread."""
+
+
 class Loop(Protocol):
     """The part of an event loop that the engine needs; every asyncio loop has it."""
 

@@ -19,10 +19,12 @@ from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.in_place import InstanceUpdate, kept_instances
 from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.labels import read_labels
+from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
@@ -31,6 +33,7 @@ from naiad.engine.warmup import WarmUp
 from naiad.repository.agent_chain import AgentChain, AgentRegistry
 from naiad.repository.catalog import ModelPlan, Update
 from naiad.repository.store import ModelEntry
+from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -40,7 +43,7 @@ _log = logging.getLogger(__name__)
 class ModelLoader:
     """Loads versions of models; its methods are called from several loading threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what versions are made of
         self,
         *,
         loop: Loop,
@@ -51,12 +54,13 @@ class ModelLoader:
         router: Router | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
+        resources: Resources | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
         `port` is how models reach others while they execute.
 
-        `response_store` is the cache of the models that ask for one.
+        `response_store` is the cache of the models that ask for one, `resources` what their instances share.
         """
         self._loop = loop
         self._backends = backends
@@ -67,6 +71,7 @@ class ModelLoader:
         self._response_store = response_store
         self._agents = AgentRegistry()
         self._port = port
+        self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
@@ -120,7 +125,9 @@ class ModelLoader:
         backend = self._backends.get(config.backend)
         context = self._context(plan, version, config, backend)
         config = finish_config(config, config, plan.source, backend.default_instance_count(context))
-        kept = kept_instances(model, config)
+        # What instances need of shared resources is settled when a version is loaded.
+        is_limited = self._resources is not None and needs_resources(config)
+        kept = None if is_limited else kept_instances(model, config)
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
@@ -141,14 +148,32 @@ class ModelLoader:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
-        model = backend.load(context)
+        strategy = read_strategy(context)
+        resources = self._register(context.config)
+        model: Model | None = None
         instances: list[Instance] = []
         try:
+            model = backend.load(context)
             instances = create_instances(model, instance_specs(context.config), _warm_up(context))
-            return self._serve(context, backend, model, instances, labels)
+            if strategy is not None:
+                strategy.start(context.config)
+            return self._serve(context, backend, model, instances, labels, resources, strategy)
         except BaseException:
-            _close(instances, model)
+            _close(instances, model, resources)
             raise
+
+    def _register(self, config: ModelConfig) -> ModelResources | None:
+        """Note what the instances of a model need. Raises InferError when one of them could never execute."""
+        if not needs_resources(config):
+            return None
+        if self._resources is not None:
+            return self._resources.register(config)
+        _log.warning(
+            "model '%s' has 'rate_limiter' in its configuration, but the rate limiter is off: start the server with "
+            "--rate-limit=execution_count",
+            config.name,
+        )
+        return None
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Hold an ensemble against its members, which are loaded. Raises InferError."""
@@ -202,6 +227,8 @@ class ModelLoader:
         model: Model,
         instances: Sequence[Instance],
         labels: dict[str, Sequence[str]],
+        resources: ModelResources | None,
+        strategy: BatchStrategy | None,
     ) -> ServedModel:
         config = context.config
         return ServedModel(
@@ -210,7 +237,9 @@ class ModelLoader:
             config=config,
             backend_model=model,
             instances=instances,
-            scheduler=create_scheduler(config, instance_count=len(instances), delay_count=self._delay_count),
+            scheduler=create_scheduler(
+                config, instance_count=len(instances), delay_count=self._delay_count, strategy=strategy
+            ),
             sequence_tensors=_sequence_tensors(context),
             statistics=ModelStatistics(
                 context.name,
@@ -220,6 +249,7 @@ class ModelLoader:
             ),
             loop=self._loop,
             labels=labels,
+            resources=resources,
         )
 
 
@@ -235,10 +265,13 @@ def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
     return SequenceTensors(context.config, context.model_dir)
 
 
-def _close(instances: Sequence[Instance], model: Model) -> None:
+def _close(instances: Sequence[Instance], model: Model | None, resources: ModelResources | None) -> None:
     for instance in instances:
         instance.close()
-    model.close()
+    if model is not None:
+        model.close()
+    if resources is not None:
+        resources.close()
 
 
 def _list_files(directory: Path) -> list[str]:

@@ -3,21 +3,19 @@
 A watch looks now and then, while calls are open, for calls that would wait for each other for ever.
 """
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.errors import InferError, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.engine.call_circles import call_of, describe, find_stuck, is_waiting
+from naiad.engine.model_commands import ModelCommands, Models
 
 MOST_NESTED = 64
 """Calls that may lie between a call and a client's request."""
-MOST_COMMANDS = 64
-"""Commands of models that may be under way."""
 _LOOK_S = 0.05
 """How often the watch looks."""
 _LOOK_AGAIN_S = 0.005
@@ -28,26 +26,20 @@ _PATIENCE_NS = 1_000_000_000
 """After this a call from another thread of the model, while its batch executes, is taken to hold the execution."""
 
 
-class Inference(Protocol):
+class Inference(Models, Protocol):
     """What is asked of the engine."""
 
     def submit(self, request: InferRequest) -> None:
         """Submit a request. Raises InferError."""
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Tell whether a model is decoupled. Raises InferError for one that is not ready."""
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model version is ready. Raises InferError for one that is not known."""
-
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model; blocks. Raises InferError."""
-
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model; blocks. Raises InferError."""
 
 
 class ModelCalls:
@@ -59,7 +51,7 @@ class ModelCalls:
         self._open: dict[ModelCall, None] = {}
         """In the order in which they were made."""
         self._timer: TimerHandle | None = None
-        self._commands: list[ModelCommand] = []
+        self._commands = ModelCommands(engine, loop)
 
     def submit(self, call: ModelCall) -> None:
         """Submit a call. Raises InferError when it is refused at the door; otherwise it must be closed."""
@@ -103,6 +95,10 @@ class ModelCalls:
         except InferError:
             return False
 
+    def command(self, command: ModelCommand, on_done: Callable[[InferError | None], object]) -> None:
+        """Load or unload a model in a thread; `on_done` is called on the loop, with the error if it failed."""
+        self._commands.command(command, on_done)
+
     # --- calls that wait for themselves -----------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -119,72 +115,6 @@ class ModelCalls:
             newest.refuse(newest, _circle_error(newest, describe(newest, stuck)))
         self._timer = self.loop.call_later(_LOOK_AGAIN_S if waiting else _LOOK_S, self._look)
 
-    # --- commands ---------------------------------------------------------------------------------------------------
-
-    def command(self, command: ModelCommand, on_done: Callable[[InferError | None], object]) -> None:
-        """Load or unload a model in a thread; `on_done` is called on the loop, with the error if it failed."""
-        error = self._refusal(command)
-        if error is not None:
-            on_done(error)
-            return
-        self._commands.append(command)
-        threading.Thread(
-            target=self._run, args=(command, on_done), name=f"command:{command.name}", daemon=True
-        ).start()
-
-    def _run(self, command: ModelCommand, on_done: Callable[[InferError | None], object]) -> None:
-        act = self._engine.load_model if command.is_load else self._engine.unload_model
-        failure: InferError | None = None
-        try:
-            act(command.name, command.parameters)
-        except InferError as error:
-            failure = error
-        except Exception as error:
-            failure = internal(f"{type(error).__name__}: {error}")
-        try:
-            self.loop.call_soon_threadsafe(self._end, command, on_done, failure)
-        except RuntimeError:
-            return  # the loop has ended, and the model with it
-
-    def _end(
-        self, command: ModelCommand, on_done: Callable[[InferError | None], object], failure: InferError | None
-    ) -> None:
-        self._commands.remove(command)
-        on_done(failure)
-
-    def _refusal(self, command: ModelCommand) -> InferError | None:
-        """Return why a command cannot be carried out, as far as it would wait for its own end."""
-        if len(self._commands) >= MOST_COMMANDS:
-            return unavailable(f"{MOST_COMMANDS} commands of models to load and unload others are under way")
-        verb = "load" if command.is_load else "unload"
-        callers = {command.caller_model}
-        for parent in command.parents:
-            source = call_of(parent)
-            while source is not None:
-                callers.add(source.caller_model)
-                source = next((found for each in source.parents if (found := call_of(each)) is not None), None)
-        if command.name in callers:
-            return unavailable(
-                f"model '{command.caller_model}' cannot {verb} model '{command.name}' while it executes a request of "
-                "it: the command would wait for that request to end"
-            )
-        if command.is_initializing and self._leads_back(command):
-            return unavailable(
-                f"model '{command.caller_model}' cannot {verb} model '{command.name}' while it is being loaded: "
-                "loading that one waits for this one"
-            )
-        return None
-
-    def _leads_back(self, command: ModelCommand) -> bool:
-        """Tell whether a model that is being loaded waits, through others, for the one that commands."""
-        reached = {command.name}
-        pending = [each for each in self._commands if each.is_initializing]
-        while True:
-            found = {each.name for each in pending if each.caller_model in reached} - reached
-            if not found:
-                return command.caller_model in reached
-            reached |= found
-
 
 def _holds(call: ModelCall, now_ns: int) -> bool:
     return call.holds_execution or (call.is_during_execution and now_ns - call.arrival_ns > _PATIENCE_NS)
@@ -195,6 +125,7 @@ def _circle_error(call: ModelCall, circle: list[str]) -> InferError:
     name = call.header.model_name
     return unavailable(
         f"the call of model '{name}' by model '{call.caller_model}' would wait for itself for ever ({path}): every "
-        f"instance of '{circle[0]}' is busy with a request that waits for such a call. More instances "
-        "(instance_group) can help, or a decoupled model whose execute returns before its calls are answered"
+        f"instance of '{circle[0]}' is busy with a request that waits for such a call, or needs resources "
+        "(rate_limiter) that such an instance holds. More instances (instance_group) or resources can help, or a "
+        "decoupled model whose execute returns before its calls are answered"
     )

@@ -63,7 +63,9 @@ class NoControl(Generic[V]):
         """Refuse. Raises InferError(UNAVAILABLE)."""
         raise _not_allowed()
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Refuse. Raises InferError(UNAVAILABLE)."""
         raise _not_allowed()
 
@@ -147,9 +149,12 @@ class ExplicitControl(NoControl[V]):
             order.release()
             self._hold_ensembles_against(order.replaced)
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Unload a model, return when its requests have finished and what it held is free.
 
+        `on_withdrawn` is called before that, when it takes no more requests, unless it took none anyway.
         With `unload_dependents` the members of an ensemble go as well, unless a command has loaded them or another
         ensemble needs them. Triton: a model that is not there is as good as unloaded.
         """
@@ -158,7 +163,7 @@ class ExplicitControl(NoControl[V]):
             names += self._members_to_unload(name)
         with self._claims.hold(names):
             for each in names:
-                self._unload(each)
+                self._unload(each, on_withdrawn if each == name else None)
 
     def abandon(self) -> None:
         """Take no more commands; what is being loaded finishes."""
@@ -346,8 +351,13 @@ class ExplicitControl(NoControl[V]):
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
-    def _unload(self, name: str) -> None:
-        self._catalog.unload(name, self._settle, FINISH_TIMEOUT_S)
+    def _unload(self, name: str, on_withdrawn: Callable[[], object] | None) -> None:
+        def settle() -> None:
+            if on_withdrawn is not None:
+                on_withdrawn()
+            self._settle()
+
+        self._catalog.unload(name, settle, FINISH_TIMEOUT_S)
         record = self._records.pop(name, None)
         if record is None:
             return

@@ -28,6 +28,7 @@ from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication, settle
+from naiad.server.rate_limit import open_resources
 from naiad.server.report import log_backends, log_models
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
@@ -109,6 +110,7 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
+            resources=open_resources(options.rate_limit, self._registry),
             port=ModelCalls(self._engine, loop),
         )
 

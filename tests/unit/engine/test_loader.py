@@ -5,9 +5,11 @@ import pytest
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError, internal
 from naiad.engine.instances import instance_specs
 from naiad.engine.loader import ModelLoader
+from naiad.engine.resources import Resources
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop
@@ -134,6 +136,37 @@ def test_failed_instance_closes_the_others_and_the_model(tmp_path: Path, backend
     assert backend.model.closed
 
 
+LIMITED = 'instance_group [ { count: 2 rate_limiter { resources [ { name: "R" global: true count: 4 } ] } } ]'
+
+
+def test_need_that_can_never_be_met_fails_the_load_before_the_model_is_loaded(
+    tmp_path: Path, backend: RecordingBackend
+) -> None:
+    loader = make_loader(backend, resources=Resources([ResourceAmount("R", 3)]))
+    plan = loader.plan(make_entry(tmp_path, TENSORS + LIMITED))
+    with pytest.raises(InferError, match='"R" is limited to 3'):
+        loader.load(plan, 1)
+    assert not backend.contexts
+
+
+def test_failed_load_leaves_no_claim(tmp_path: Path, backend: RecordingBackend) -> None:
+    backend.model.failing = [1]
+    resources = Resources()
+    loader = make_loader(backend, resources=resources)
+    with pytest.raises(InferError, match="has no luck"):
+        loader.load(loader.plan(make_entry(tmp_path, TENSORS + LIMITED)), 1)
+    assert resources.usage() == []
+
+
+def test_rate_limiter_that_is_off_is_mentioned(
+    tmp_path: Path, backend: RecordingBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = make_loader(backend)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + LIMITED)), 1)
+    assert "--rate-limit=execution_count" in caplog.text
+    assert served.stop(timeout_s=5.0)
+
+
 class TestUpdate:
     @staticmethod
     def plan(root: Path, loader: ModelLoader, groups: str) -> ModelPlan:
@@ -191,6 +224,16 @@ class TestUpdate:
         served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1)
         plan = self.plan(tmp_path, loader, "instance_group [ { count: 1 kind: KIND_MODEL } ]")
         assert loader.update(plan, 1, served) is None
+        assert served.stop(timeout_s=5.0)
+
+    def test_instances_that_share_resources_need_a_load(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        loader = make_loader(backend, resources=Resources())
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, LIMITED), 1)
+        assert loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 3 } ]"), 1, served) is None
+        assert served.stop(timeout_s=5.0)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 2 } ]"), 1)
+        assert loader.update(self.plan(tmp_path, loader, LIMITED), 1, served) is None
         assert served.stop(timeout_s=5.0)
 
 

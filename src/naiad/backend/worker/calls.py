@@ -21,7 +21,7 @@ from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.alertness import Alertness
 from naiad.backend.worker.block import TransportFullError
-from naiad.backend.worker.call_wire import DECOUPLED, EXECUTING, FINAL, HOLDS, AnswerDecoder, CallEncoder
+from naiad.backend.worker.call_wire import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED, AnswerDecoder, CallEncoder
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse
 from naiad.backend.worker.failure import ErrorCode, TritonError, TritonModelException
@@ -264,7 +264,11 @@ class Calls:
                 self._encoder.restart()
                 raise
             self._waiting[number] = waiter
-            table = [number, *whose, flags, max(0, int(timeout_us)), *words]
+            table = [number, *whose, flags, max(0, int(timeout_us))]
+            if request._trace is not None and request._trace._place >= 0:
+                table[-2] |= TRACED
+                table.append(request._trace._place)
+            table += words
             self._put(number, channel, frames.CALL, table, request._id, extra, parts, payload_bytes)
         self._cancel_abandoned()
 

@@ -35,8 +35,10 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace of a request; empty when it is not traced."""
 
-    def __init__(self, context: str | None = None) -> None:
+    def __init__(self, context: str | None = None, place: int = -1) -> None:
+        """`place` tells the server which of its requests is meant."""
         self._context = context
+        self._place = place
 
     def get_context(self) -> str | None:
         """Return the context for further spans as JSON, or None."""
@@ -252,6 +254,7 @@ class InferenceRequest:
         "_plan",
         "_position",
         "_sender",
+        "_trace",
         "model_name",
         "model_version",
         "preferred_memory",
@@ -288,6 +291,7 @@ class InferenceRequest:
         self.model_name = model_name
         self.model_version = model_version
         self.preferred_memory = preferred_memory
+        self._trace = trace
 
     def _adopt(
         self, plan: RequestPlan, request_id: str, inputs: list[Tensor], cancellation: Cancellation, position: int
@@ -331,7 +335,7 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request."""
-        return InferenceTrace()
+        return self._trace or InferenceTrace()
 
     def requested_output_names(self) -> set[str]:
         """Return the names of the outputs that are wanted."""
@@ -409,15 +413,25 @@ class ReceivedRequest(InferenceRequest):
     ) -> None:
         self._adopt(plan, request_id, inputs, cancellation, position)
 
+    def trace(self) -> InferenceTrace:
+        """Return the trace of the request; with it the requests to other models are traced as well."""
+        return InferenceTrace(place=self._position)
+
 
 class StreamedRequest(InferenceRequest):
     """A request that has come to be executed by a decoupled model."""
 
     __slots__ = ("_stream",)
 
-    def __init__(self, plan: RequestPlan, request_id: str, inputs: list[Tensor], stream: ResponseStream) -> None:
-        self._adopt(plan, request_id, inputs, _never_cancelled, 0)
+    def __init__(
+        self, plan: RequestPlan, request_id: str, inputs: list[Tensor], stream: ResponseStream, slot: int = 0
+    ) -> None:
+        self._adopt(plan, request_id, inputs, _never_cancelled, slot)
         self._stream = stream
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace of the request; with it the requests to other models are traced as well."""
+        return InferenceTrace(place=self._position)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of this request's responses."""

@@ -1,9 +1,10 @@
 """What the supervisor and the members of a server say to each other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.config.options import ServerOptions
+from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
 from naiad.frontend.exchange import Headers
 from naiad.server.processes.journal import ControlKey
@@ -21,6 +22,10 @@ class Welcome:
     process_count: int
     ports: Sequence[str]
     """Flag prefixes of the ports; connections are handed over with a position in it."""
+    directory: str
+    """Where members reach each other; nobody else can enter it."""
+    is_successor: bool
+    """Whether another had the slot before and has died."""
     quiet_below: int
     """Level below which the member logs nothing until it serves: what happens at start is told once, not N times."""
 
@@ -107,7 +112,21 @@ class GrpcCall:
     message: bytes
 
 
-ControlCall = HttpCall | GrpcCall
+@dataclass(frozen=True, slots=True)
+class ModelOrder:
+    """A model wants another one loaded or unloaded."""
+
+    name: str
+    is_load: bool
+    parameters: Mapping[str, object]
+
+    @property
+    def path(self) -> str:
+        """What the log calls it."""
+        return f"the {'load' if self.is_load else 'unload'} of model '{self.name}' by a model"
+
+
+ControlCall = HttpCall | GrpcCall | ModelOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +139,9 @@ class Outcome:
     headers: Headers = ()
     """HTTP fields or gRPC trailers."""
     text: str = ""
-    """gRPC: the message of the status."""
+    """gRPC: the message of the status; orders of models: that of the error."""
+    code: ErrorCode = ErrorCode.UNKNOWN
+    """Orders of models: that of the error."""
 
 
 @dataclass(frozen=True, slots=True)
