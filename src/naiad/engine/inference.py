@@ -73,6 +73,7 @@ class Engine:
         """The regions that clients have registered."""
         self._catalog: Catalog | None = None
         self._table: dict[str, dict[str, Served]] = {}
+        self._published: Mapping[str, Mapping[int, Served]] = {}
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], object] | None = None
         """None while nothing is traced, which then costs nothing."""
@@ -84,15 +85,22 @@ class Engine:
         self._catalog = catalog
 
     def publish(self, ready: Mapping[str, Mapping[int, Served]]) -> None:
-        """Replace the set of versions that take requests: model name to version to served model."""
+        """Replace the set of versions that take requests: model name to version to served model.
+
+        The row of a model whose mapping is the same object as before is taken over.
+        """
         table: dict[str, dict[str, Served]] = {}
+        before = self._published
         for name, versions in ready.items():
-            if versions:
+            if versions and before.get(name) is versions and name in self._table:
+                table[name] = self._table[name]
+            elif versions:
                 row = {str(version): served for version, served in versions.items()}
                 row[""] = versions[max(versions)]
                 row["-1"] = row[""]
                 table[name] = row
         self._table = table
+        self._published = ready
 
     def set_started(self) -> None:
         """Declare start-up over: from now on readiness is what the models say."""

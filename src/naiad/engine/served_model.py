@@ -435,6 +435,14 @@ class ServedModel:
             driver.wake_now()
         return found[0] if found else None
 
+    def join_idle(self, driver: Driver) -> bool:
+        """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""
+        with self._lock:
+            if self._stopping or self._scheduler.pending_count:
+                return True
+            self._idle.append(driver)
+        return False
+
     def withdraw(self, driver: Driver) -> bool:
         """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
         with self._lock:
