@@ -115,6 +115,8 @@ class Catalog(Generic[V]):
     def find(self, name: str) -> ModelEntry:
         """Return a model as the stores have it. Raises InferError when none or several have it."""
         check_model_name(name)
+        if len(self._stores) == 1:
+            return self._stores[0].open_model(name)
         found = [store for store in self._stores if name in store.list_models()]
         if not found:
             where = ", ".join(store.location for store in self._stores)
