@@ -39,7 +39,7 @@ class Publication:
         self._registry = registry
         self._ready: Ready = {}
         registry.add_rendered(_RESTARTS, self._render_restarts)
-        show_adaptive(registry, lambda: list(self._shown.values()))
+        show_adaptive(registry, self._served)
 
     def publish(self, ready: Ready) -> None:
         """Take over the set of versions that are ready now."""
@@ -58,9 +58,12 @@ class Publication:
         self._ready = ready
         self._engine.publish(ready)
 
+    def _served(self) -> list[Served]:
+        return [served for versions in self._ready.values() for served in versions.values()]
+
     def _render_restarts(self) -> str:
         lines = []
-        for served in (served for versions in self._ready.values() for served in versions.values()):
+        for served in self._served():
             for number, instance in enumerate(served.instances):
                 labels = {"model": served.name, "version": served.version, "instance": f"{served.name}_{number}"}
                 lines.append(f"{_RESTARTS}{format_labels(labels)} {instance.restart_count}")
