@@ -12,9 +12,11 @@ from naiad.core.errors import InferError, invalid_argument, not_found, unavailab
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.tensor import TensorSpec
+from naiad.engine.explain import explain
 from naiad.engine.served import Served
 from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
+from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import VersionStatistics
 from naiad.telemetry.trace_settings import Changes, unknown_model
@@ -247,6 +249,10 @@ class Engine:
         return [
             row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)
         ]
+
+    def explanation(self, name: str, version: str = "") -> Explanation:
+        """Return how requests of a ready model are scheduled. Raises InferError when it is not ready."""
+        return explain(self.served(name, version))
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the versions that were loaded or should have been; with `ready_only` the ready ones."""

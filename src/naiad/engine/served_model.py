@@ -1,5 +1,6 @@
 """One served model version: its scheduler, its instances, and what drives them."""
 
+import logging
 import threading
 import time
 import traceback
@@ -20,11 +21,13 @@ from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.solitude import solitude_hint, watch_for_solitude
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
 
+_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 Driver = InstanceThread | InstanceOnLoop
@@ -93,9 +96,9 @@ class ServedModel:
         """Drivers that take no batch any more."""
         self._driver_count = len(self._instances)
         self._executing = 0
-        self._stopping = False
-        self._refusing = False
-        """Whether only requests are taken that go on with a live sequence."""
+        self._solitude = watch_for_solitude(config)
+        self._stopping = self._refusing = False
+        """`_refusing`: whether only requests are taken that go on with a live sequence."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
@@ -540,10 +543,16 @@ class ServedModel:
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
     def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
+        is_hinted = False
         with self._lock:
+            if self._solitude is not None:
+                is_hinted = self._solitude.observe(self._executing + self._scheduler.pending_count)
             self._executing -= len(batch.requests)
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=failed)
+        if is_hinted:
+            self._solitude = None
+            _log.info(solitude_hint(self.name))
 
     def _wake_all(self) -> None:
         for driver in self._idle:

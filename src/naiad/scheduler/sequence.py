@@ -222,8 +222,11 @@ def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferReques
 
 def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
     """Return requests with the answer for those whose sequence was cancelled."""
+    # Triton says nothing; but these have clients that did not leave.
+    words = "a request before it in its sequence was cancelled, which ends the sequence"
     return [
-        Dropped(request, InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)) for request in requests
+        Dropped(request, InferError(ErrorCode.CANCELLED, f"{_prefix(request)}{words}", reason=FailureReason.CANCELED))
+        for request in requests
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.engine.served import Served
@@ -100,13 +101,13 @@ class SequenceModel:
                 ) from None
             raise
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a request wherever it is."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a request wherever it is; True when it was dropped at once, which is known of one here only."""
+        if request.model is not self:
+            return self._served.cancel(request)
         request.cancelled = True
-        if request.model is self:
-            self._forwarding.cancel(request)
-        else:
-            self._served.cancel(request)
+        self._forwarding.cancel(request)
+        return False
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         """None that is known here."""
@@ -165,6 +166,11 @@ class SequenceModel:
     def in_flight_count(self) -> int:
         """Requests that wait or execute in this process."""
         return self._served.in_flight_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What the batcher of this process has learned."""
+        return self._served.adaptive_state
 
     @property
     def instances(self) -> Sequence[Instance]:
