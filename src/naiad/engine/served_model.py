@@ -273,6 +273,7 @@ class ServedModel:
                     started.append(driver_of[id(instance)])
             self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
+            self._scheduler.change_instance_count(len(instances))
             self._drivers = [driver_of[id(instance)] for instance in instances]
             self._leaving.update(going)
             for driver in [driver for driver in self._idle if driver in going]:
