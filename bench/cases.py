@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, connections, payloads, transfer
+from bench import analyzer, connections, payloads, sequences, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -345,6 +345,26 @@ def decoupled(session: Session) -> None:
                     session.add("decoupled", {"server": name, "model": model}, found.as_dict())
 
 
+def live_sequences(session: Session) -> None:
+    """A voice detector over 1,000 sequences of real speech at a time, and the same network without sequences."""
+    chunk_count = 100 if session.options.seconds > 1 else 10
+    spoken = sequences.speech(_SEQUENCES, chunk_count)
+    repository = sequences.write_repository(session.work / "repositories" / "voice", _SEQUENCES)
+    plan = (
+        (sequences.PLAIN, _SEQUENCES),
+        (sequences.OLDEST, _SEQUENCES),
+        (sequences.DIRECT, sequences.MAX_BATCH_SIZE),
+    )
+    with session.serve(Naiad(), repository) as server:
+        for _ in range(session.options.rounds):
+            for model, live in plan:
+                found = sequences.run(server.http_port, model, spoken, live=live, pid=server.process.pid)
+                session.add("sequences", {"server": "naiad", "model": model, "live": live}, found.as_dict())
+
+
+_SEQUENCES = 1000
+
+
 def perf_analyzer(session: Session) -> None:
     """The real perf_analyzer over both protocols: the ONNX model on naiad, the Python model on naiad and Triton."""
     reason = analyzer.unavailable()
@@ -391,6 +411,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "large": large,
     "shared_memory": shared_memory,
     "decoupled": decoupled,
+    "sequences": live_sequences,
     "perf_analyzer": perf_analyzer,
     "idle_connections": connections.idle_connections,
     "tls": connections.tls,

@@ -141,6 +141,16 @@ def _response_cache(rows: Sequence[Row]) -> Iterator[Figure]:
             yield _at_most(f"Response cache hit, 1 KB, {miss['transport']}", ratio, 0.5, "x the CPU of a miss")
 
 
+def _sequences(rows: Sequence[Row]) -> Iterator[Figure]:
+    name = "Voice detector, 1,000 live sequences of speech, oldest strategy"
+    for ours in _rows(rows, case="sequences", model="voice_oldest"):
+        chunks, wrong = (sum(each[metric] for each in ours["rounds"]) for metric in ("chunks", "wrong"))
+        yield Figure(f"{name}: wrong answers", "none", f"{wrong:.0f} of {chunks:,.0f}", wrong == 0)
+        for plain in _rows(rows, case="sequences", model="voice_plain"):
+            ratio = median(_ratios(ours, plain, "cpu_us"))
+            yield _at_most(f"{name}: cost", ratio, 1.5, "x the CPU of a request that carries its state")
+
+
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="start", server="naiad", model="add_sub"):
         name = "One small ONNX model"
@@ -176,6 +186,7 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _decoupled,
     _ensemble,
     _response_cache,
+    _sequences,
     _start,
     _idle_connections,
     _tls,

@@ -138,6 +138,20 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("CPU µs / response", _number("cpu_us", digits=1)),
         ),
     ),
+    "sequences": (
+        "Sequences",
+        "Silero's voice detector over real speech, HTTP binary, 32 connections, batches of up to 32. Every answer "
+        "is compared with what onnxruntime says by itself. With `voice_plain` the client sends the state with every "
+        "chunk and gets it back.",
+        (
+            ("model", _text("model")),
+            ("live sequences", _text("live")),
+            ("chunks", _number("chunks")),
+            ("wrong", _number("wrong")),
+            ("chunks/s", _number("throughput")),
+            ("CPU µs / chunk", _number("cpu_us", digits=1)),
+        ),
+    ),
     "start": (
         "Start, memory, idle",
         "One model, ready, no request yet.",

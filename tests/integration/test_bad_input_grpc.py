@@ -136,12 +136,6 @@ class TestMetadata:
         assert answer.grpc_status == UNIMPLEMENTED
         assert answer.grpc_message
 
-    @pytest.mark.parametrize("method", ["TraceSetting", "LogSettings"])
-    def test_method_that_is_not_served_says_so(self, channel: grpc.Channel, method: str) -> None:
-        code, text = refusal(channel, b"", f"/inference.GRPCInferenceService/{method}")
-        assert code == UNIMPLEMENTED
-        assert f"{method} is not supported by this server" in text
-
 
 class TestFraming:
     @pytest.mark.parametrize(

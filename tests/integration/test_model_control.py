@@ -129,8 +129,8 @@ def test_load_infer_reload_unload(protocol, root):
     _, client = protocol
     name = f"scale_{protocol[0].__name__.rpartition('.')[2]}"
     model = write_scale(root, name, 2)
-    assert not client.is_model_ready(name)
     client.load_model(name)
+    assert client.is_model_ready(name)
     np.testing.assert_array_equal(infer(protocol, name), DATA * 2)
     (model / "1" / "model.py").write_text(SCALE % 30)
     client.load_model(name)

@@ -212,7 +212,7 @@ class TestControl:
         assert client.is_server_ready()
         assert client.is_model_ready("add_sub")
         assert client.is_model_ready("add_sub", "1")
-        assert not client.is_model_ready("nothing")
+        assert failure(client.is_model_ready, "nothing")[0] == "StatusCode.NOT_FOUND"
 
     def test_standard_health_check(self, channel):
         assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=30) == b"\x08\x01"

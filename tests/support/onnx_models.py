@@ -166,6 +166,59 @@ def external_data(directory: Path) -> Path:
     return path
 
 
+def ragged() -> bytes:
+    """For requests whose elements follow each other in DATA, FP32 of [-1]; ENDS is BATCH_ACCUMULATED_..._WITH_ZERO.
+
+    SUM, FP32 of [N, 1], is the sum of each request's elements, DOUBLED, of [-1], twice every element.
+    """
+
+    def bounds(name: str, start: int, end: int) -> list[onnx.TensorProto]:
+        values = {"starts": [start], "ends": [end], "axes": [0]}
+        return [helper.make_tensor(f"{name}_{k}", TensorProto.INT64, [1], v) for k, v in values.items()]
+
+    last = 2**31
+    nodes = [
+        helper.make_node("CumSum", ["DATA", "axis"], ["running"]),
+        helper.make_node("Concat", ["zero", "running"], ["before"], axis=0),
+        helper.make_node("Gather", ["before", "ENDS"], ["at_ends"]),
+        helper.make_node("Slice", ["at_ends", "to_starts", "to_ends", "to_axes"], ["left"]),
+        helper.make_node("Slice", ["at_ends", "from_starts", "from_ends", "from_axes"], ["right"]),
+        helper.make_node("Sub", ["right", "left"], ["sums"]),
+        helper.make_node("Unsqueeze", ["sums", "column"], ["SUM"]),
+        helper.make_node("Add", ["DATA", "DATA"], ["DOUBLED"]),
+    ]
+    constants = [
+        helper.make_tensor("axis", TensorProto.INT64, [], [0]),
+        helper.make_tensor("zero", TensorProto.FLOAT, [1], [0.0]),
+        helper.make_tensor("column", TensorProto.INT64, [1], [1]),
+        *bounds("to", 0, -1),
+        *bounds("from", 1, last),
+    ]
+    return model(
+        nodes,
+        [value("DATA", ["elements"]), value("ENDS", ["ends"], DataType.INT32)],
+        [value("SUM", ["N", 1]), value("DOUBLED", ["elements"])],
+        constants,
+    )
+
+
+RAGGED_CONFIG = """
+max_batch_size: 8
+input [ { name: "DATA" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]
+output [ { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] }, { name: "DOUBLED" data_type: TYPE_FP32 dims: [ -1 ] } ]
+batch_input [
+  {
+    kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+    target_name: "ENDS"
+    data_type: TYPE_INT32
+    source_input: "DATA"
+  }
+]
+batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "DOUBLED" source_input: "DATA" } ]
+"""
+"""The configuration of `ragged`, without name and backend."""
+
+
 def running_sum() -> bytes:
     """OUTPUT = STATE_OUT = INPUT + STATE_IN, all FP32 of [N, 1].
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from naiad.backend.onnx_signature import OnnxSignature, OnnxTensor
-from naiad.config.execution import server_inputs, server_outputs
+from naiad.config.execution import batch_inputs, server_inputs, server_outputs
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 from naiad.core.errors import invalid_argument, unsupported
 
@@ -27,7 +27,7 @@ def complete(config: ModelConfig, signature: OnnxSignature, default_max_batch_si
     completed.CopyFrom(config)
     _complete_batching(completed, signature, default_max_batch_size)
     batching = completed.max_batch_size > 0
-    added, kept = server_inputs(config), server_outputs(config)
+    added, kept = server_inputs(config) | batch_inputs(config), server_outputs(config)
     inputs = [tensor for tensor in signature.inputs.values() if tensor.name not in added]
     _complete_tensors(completed.input, inputs, "input", batching=batching)
     if not completed.output:
@@ -72,7 +72,8 @@ def _complete_tensors(field: Any, tensors: Iterable[OnnxTensor], kind: str, *, b
         if not tensor.data_type:
             tensor.data_type = datatype.config_number
         if not tensor.dims:
-            dims = onnx.shape[1:] if batching else onnx.shape
+            is_ragged = isinstance(tensor, ModelInput) and tensor.allow_ragged_batch
+            dims = onnx.shape[1:] if batching and not is_ragged else onnx.shape
             tensor.dims.extend(dims or (1,))
             if not dims:
                 # Triton: 'dims' must not be empty.

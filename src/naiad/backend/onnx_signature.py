@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from naiad.config.execution import batch_inputs
+from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.tensor import Shape
@@ -89,17 +90,25 @@ class SignatureCheck:
 
     def check(self) -> None:
         """Raise InferError(INVALID_ARG or UNSUPPORTED) for the first thing that does not fit."""
+        self._check_batch_inputs()
         self._check_inputs()
         allowed_outputs = self._signature.outputs
+        scattered = {name for batch_output in self._config.batch_output for name in batch_output.target_name}
         for output in self._config.output:
             if output.name not in allowed_outputs:
                 raise self._unexpected("output", output.name, allowed_outputs)
-            self._check_tensor("output", output, allowed_outputs[output.name])
+            onnx = allowed_outputs[output.name]
+            if output.name in scattered:
+                # Triton: what is cut by an input's shape need not have the shape that clients see.
+                self._check_datatype("output", output, onnx)
+            else:
+                self._check_tensor("output", output, onnx)
 
     def _check_inputs(self) -> None:
         required = self._signature.inputs
         allowed = {**required, **self._signature.optional_inputs}
         configured = {tensor.name for tensor in self._config.input}
+        configured |= batch_inputs(self._config)
         for tensor in self._config.input:
             if tensor.name not in allowed:
                 raise self._unexpected("input", tensor.name, allowed)
@@ -124,7 +133,40 @@ class SignatureCheck:
             f"allowed {kind}s are: {', '.join(allowed)}"
         )
 
+    def _check_batch_inputs(self) -> None:
+        allowed = {**self._signature.inputs, **self._signature.optional_inputs}
+        for batch_input in self._config.batch_input:
+            is_table = batch_input.kind == BatchInput.BATCH_ITEM_SHAPE
+            for name in batch_input.target_name:
+                if name not in allowed:
+                    raise self._unexpected("input", name, allowed)
+                onnx = allowed[name]
+                self._check_datatype("input", ModelInput(name=name, data_type=batch_input.data_type), onnx)
+                fits = onnx.shape[:1] == (-1,) and len(onnx.shape) == (2 if is_table else 1)
+                if not fits:
+                    raise invalid_argument(
+                        f"unable to load {self._model}, batch input '{name}' of kind "
+                        f"{BatchInput.Kind.Name(batch_input.kind)} needs an input of the model with shape "
+                        f"{'[-1,-1]' if is_table else '[-1]'}, but the model provides {_text(onnx.shape)}"
+                    )
+
+    def _check_ragged(self, name: str, onnx: OnnxTensor) -> None:
+        if onnx.shape != (-1,):
+            raise invalid_argument(
+                f"unable to load {self._model}, configuration expects model provides input with shape [-1] for "
+                f"ragged input '{name}', model provides {_text(onnx.shape)}; a ragged batch arrives as the elements "
+                "of all its requests in one dimension: export the model so, or remove 'allow_ragged_batch'"
+            )
+
     def _check_tensor(self, kind: str, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
+        self._check_datatype(kind, tensor, onnx)
+        if isinstance(tensor, ModelInput) and tensor.allow_ragged_batch and self._config.max_batch_size > 0:
+            self._check_ragged(tensor.name, onnx)
+        # An empty shape is a scalar, or a rank that the model does not tell.
+        elif onnx.dims or (kind == "input" and not onnx.dims):
+            self._check_shape(tensor, onnx)
+
+    def _check_datatype(self, kind: str, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
         datatype = onnx.datatype
         if datatype is None:
             raise unsupported(
@@ -137,9 +179,6 @@ class SignatureCheck:
                 f"unable to load {self._model}, unexpected datatype {given} for {kind} '{tensor.name}', "
                 f"expecting {datatype.config_name}; write data_type: {datatype.config_name}"
             )
-        # An empty shape is a scalar, or a rank that the model does not tell.
-        if onnx.dims or (kind == "input" and not onnx.dims):
-            self._check_shape(tensor, onnx)
 
     def _check_shape(self, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
         explicit = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)

@@ -157,7 +157,8 @@ class OnnxInstance(TensorInstance):
         self._string_inputs = [
             tensor.name for tensor in session.signature.inputs.values() if tensor.datatype is DataType.BYTES
         ]
-        self._may_preallocate = session.run_options is None
+        # The rows of a ragged batch are not those of its first input.
+        self._may_preallocate = session.run_options is None and not self._table.is_ragged
         self._staged: dict[object, OnnxStagedRun] = {}
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:

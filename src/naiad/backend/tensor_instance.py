@@ -12,20 +12,22 @@ from typing import Protocol
 import numpy as np
 
 from naiad.backend.api import Instance, ModelContext
+from naiad.backend.mixed_batch import cut_output, gather_inputs
 from naiad.backend.tensor_layout import (
     MAX_RESPONSE_HEADERS,
     Dtype,
     HeaderLayout,
     TensorConfig,
     TensorTable,
+    as_input,
 )
 from naiad.config.execution import execution_config
 from naiad.core.batch import Batch
-from naiad.core.datatype import DataType, from_numpy
+from naiad.core.datatype import from_numpy
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, to_array, to_buffer
+from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, to_buffer
 
 MAX_PLANS = 512
 """Combinations of request header and batch size that an instance remembers."""
@@ -157,7 +159,7 @@ class TensorInstance(Instance):
         inputs: dict[str, Array] = {}
         for name, position, dtype, shape in plan.inputs:
             data = requests[0].data[position] if count == 1 else _join([r.data[position] for r in requests])
-            inputs[name] = _as_input(name, dtype, shape, data)
+            inputs[name] = as_input(name, dtype, shape, data)
         if plan.is_large and count == 1 and _are_own(inputs):
             # All of it was copied: the received message need not stay in memory while the model runs.
             data = b""
@@ -192,7 +194,7 @@ class TensorInstance(Instance):
 
     def _execute_one_by_one(self, batch: Batch) -> Sequence[InferResponse]:
         """Execute each request alone, so that only those fail whose inputs are refused."""
-        start_ns = batch.compute_start_ns
+        start_ns = batch.compute_start_ns or _now_ns()
         responses: list[InferResponse] = []
         for request in batch.requests:
             single = Batch([request], request.batch_size, batch.release_reason)
@@ -256,7 +258,9 @@ class TensorInstance(Instance):
         return layout
 
     def _find_plan(self, requests: Sequence[InferRequest]) -> _Plan | None:
-        """Return the plan for requests with one header, made if need be; None when they have several."""
+        """Return the plan for requests with one header, made if need be; None for several or ragged ones."""
+        if self._table.is_ragged:
+            return None
         header = requests[0].header.layout or requests[0].header
         count = len(requests)
         if any((request.header.layout or request.header) is not header for request in requests):
@@ -325,42 +329,37 @@ class TensorInstance(Instance):
     # --- batches of several headers ---------------------------------------------------------------------------------
 
     def _execute_mixed(self, batch: Batch) -> Sequence[InferResponse]:
-        """Execute requests that fit together but differ in rows, order of inputs or outputs wanted."""
+        """Execute requests that fit together but differ in rows, ragged shapes, order of inputs or outputs wanted."""
         requests = batch.requests
-        if not self._is_batching:
+        if not self._is_batching and len(requests) > 1:
             raise internal(
                 f"model '{self._model_name}' does not batch but was given {len(requests)} requests at once"
             )
         layouts = [self._layout(request.header.layout or request.header) for request in requests]
-        tails = [[(slot.name, slot.tail) for slot in layout.inputs] for layout in layouts]
-        if any(tail != tails[0] for tail in tails):
+        inputs = gather_inputs(self._table, requests, layouts)
+        if inputs is None:
             # States of sequences may differ in shape where the requests do not.
             return self._execute_one_by_one(batch)
-        total = sum(layout.rows for layout in layouts)
-        inputs: dict[str, Array] = {}
-        for index, slot in enumerate(layouts[0].inputs):
-            data = _join([r.data[layout.inputs[index].position] for r, layout in zip(requests, layouts, strict=True)])
-            inputs[slot.name] = _as_input(slot.name, slot.dtype, (total, *slot.tail), data)
         wanted = {output.name for layout in layouts for output in layout.outputs}
         outputs = [output for output in self._table.outputs if output.name in wanted]
-        names = [output.name for output in outputs]
         batch.compute_start_ns = _now_ns()
         try:
-            arrays = self.run(inputs, names)
+            arrays = self.run(inputs, [output.name for output in outputs])
         except InferError as error:
-            if error.code is ErrorCode.INVALID_ARG:
+            if error.code is ErrorCode.INVALID_ARG and len(requests) > 1:
                 return self._execute_one_by_one(batch)
             raise
         batch.compute_end_ns = _now_ns()
-        self._check_outputs(outputs, arrays, total)
-        by_name = dict(zip(names, arrays, strict=True))
+        self._check_outputs(outputs, arrays, sum(layout.rows for layout in layouts))
+        parts = {
+            output.name: cut_output(self._model_name, output, array, layouts, is_batching=self._is_batching)
+            for output, array in zip(outputs, arrays, strict=True)
+        }
         responses: list[InferResponse] = []
-        start = 0
-        for layout in layouts:
-            parts = [by_name[output.name][start : start + layout.rows] for output in layout.outputs]
-            header = self._response_header(layout, [part.shape for part in parts])
-            responses.append(InferResponse(header, [to_buffer(part) for part in parts]))
-            start += layout.rows
+        for index, layout in enumerate(layouts):
+            own = [parts[output.name][index] for output in layout.outputs]
+            header = self._response_header(layout, [part.shape for part in own])
+            responses.append(InferResponse(header, [to_buffer(part) for part in own]))
         return responses
 
     # --- refusals ---------------------------------------------------------------------------------------------------
@@ -376,7 +375,8 @@ class TensorInstance(Instance):
                     f"model '{self._model_name}' returned output '{output.name}' with datatype {found}, but the "
                     f"model configuration says {output.datatype.config_name}"
                 )
-            if self._is_batching and (not array.shape or array.shape[0] != rows):
+            is_by_rows = self._is_batching and not output.scatter_source
+            if is_by_rows and (not array.shape or array.shape[0] != rows):
                 raise self._wrong_rows(output.name, array.shape, rows)
 
     def _not_arrays(self, arrays: Sequence[object]) -> InferError:
@@ -387,21 +387,17 @@ class TensorInstance(Instance):
 
     def _wrong_rows(self, name: str, shape: Shape, rows: int) -> InferError:
         dims = ",".join(map(str, shape))
+        reason = (
+            "An output with as many elements as a ragged input needs a 'batch_output' that names this input"
+            if self._table.is_ragged
+            else "The model has its batch size built in: set 'max_batch_size: 0', or export it with a free first "
+            "dimension"
+        )
         return internal(
             f"model '{self._model_name}' returned output '{name}' with shape [{dims}] for a batch of {rows}: its "
-            f"first dimension should be {rows}. The model has its batch size built in: set 'max_batch_size: 0', or "
-            "export it with a free first dimension"
+            f"first dimension should be {rows}. {reason}"
         )
 
 
 def _are_own(inputs: Mapping[str, Array]) -> bool:
     return all(array.flags.owndata for array in inputs.values())
-
-
-def _as_input(name: str, dtype: Dtype | None, shape: Shape, data: Buffer) -> Array:
-    """Return input data as an array that compiled code can use: a view where it is aligned, else a copy."""
-    if dtype is None:
-        return to_array(TensorSpec(name, DataType.BYTES, shape), data)
-    array: Array = _ndarray(shape, dtype, data)
-    # Received bodies put tensors at any offset; compiled kernels may rely on alignment.
-    return array if array.flags.aligned else array.copy()

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import unsupported
 from naiad.core.request import RequestHeader
-from naiad.core.tensor import Shape
+from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, to_array
 
 if TYPE_CHECKING:
     from naiad.core.response import ResponseHeader
@@ -32,7 +31,7 @@ class TensorConfig:
     `dims` are what clients see, `model_dims` what the model sees; they differ when the tensor has a `reshape`.
     """
 
-    __slots__ = ("datatype", "dims", "model_dims", "name", "optional")
+    __slots__ = ("datatype", "dims", "is_ragged", "model_dims", "name", "optional", "scatter_source")
 
     def __init__(self, tensor: ModelInput | ModelOutput) -> None:
         self.name = tensor.name
@@ -40,6 +39,10 @@ class TensorConfig:
         self.dims: Shape = tuple(tensor.dims)
         self.model_dims: Shape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else self.dims
         self.optional = isinstance(tensor, ModelInput) and tensor.optional
+        self.is_ragged = False
+        """The model sees the elements of the whole batch in one dimension."""
+        self.scatter_source = ""
+        """The input whose shape says how an output is cut into responses; empty for one that is cut by rows."""
 
     def to_model(self, tail: Shape) -> Shape:
         """Return the model's shape for a client's, both without batch dimension."""
@@ -58,23 +61,25 @@ class TensorConfig:
 
 
 class TensorTable:
-    """The inputs and outputs of a model in the order of its configuration.
+    """The inputs and outputs of a model in the order of its configuration."""
 
-    Raises InferError(UNSUPPORTED) for a configuration that arrays of equal shapes cannot serve.
-    """
-
-    __slots__ = ("inputs", "is_batching", "outputs")
+    __slots__ = ("batch_inputs", "inputs", "is_batching", "is_ragged", "outputs")
 
     def __init__(self, config: ModelConfig) -> None:
-        for tensor in config.input:
-            if tensor.allow_ragged_batch:
-                raise unsupported(
-                    f"model '{config.name}': 'allow_ragged_batch' of input '{tensor.name}' is not supported yet; "
-                    "remove it, then requests whose shapes differ are executed one after the other"
-                )
         self.is_batching = config.max_batch_size > 0
         self.inputs = [TensorConfig(tensor) for tensor in config.input]
         self.outputs = [TensorConfig(tensor) for tensor in config.output]
+        self.batch_inputs: Sequence[BatchInput] = list(config.batch_input)
+        for tensor, source in zip(self.inputs, config.input, strict=True):
+            # A single request is as regular as a tensor can be.
+            tensor.is_ragged = source.allow_ragged_batch and self.is_batching
+        scatter_sources = {
+            name: output.source_input[0] for output in config.batch_output for name in output.target_name
+        }
+        for tensor in self.outputs:
+            tensor.scatter_source = scatter_sources.get(tensor.name, "")
+        self.is_ragged = bool(self.batch_inputs or scatter_sources or any(tensor.is_ragged for tensor in self.inputs))
+        """A batch is more than its requests' rows: something is flattened, added, or cut by an input's shape."""
 
 
 class InputSlot:
@@ -96,10 +101,12 @@ class InputSlot:
 class HeaderLayout:
     """A request header read with a configuration: made once per header, used for every request that has it."""
 
-    __slots__ = ("has_destinations", "inputs", "outputs", "response_headers", "rows")
+    __slots__ = ("has_destinations", "input_shapes", "inputs", "outputs", "response_headers", "rows", "tails")
 
     def __init__(self, table: TensorTable, header: RequestHeader) -> None:
         positions = {spec.name: position for position, spec in enumerate(header.inputs)}
+        self.input_shapes = {spec.name: spec.shape for spec in header.inputs}
+        """As the client wrote them, batch dimension included."""
         self.inputs: list[InputSlot] = []
         for config in table.inputs:
             position = positions.get(config.name)
@@ -107,6 +114,8 @@ class HeaderLayout:
                 shape = header.inputs[position].shape
                 tail = shape[1:] if table.is_batching else shape
                 self.inputs.append(InputSlot(config, position, config.to_model(tail)))
+        self.tails = [(slot.name, None if slot.config.is_ragged else slot.tail) for slot in self.inputs]
+        """What is equal in all requests of a batch."""
         wanted = {output.name for output in header.outputs}
         self.outputs: Sequence[TensorConfig] = [o for o in table.outputs if not wanted or o.name in wanted]
         self.has_destinations = any(output.shared_memory is not None for output in header.outputs)
@@ -114,3 +123,15 @@ class HeaderLayout:
         self.rows = header.inputs[0].shape[0] if table.is_batching and header.inputs else 1
         self.response_headers: dict[tuple[Shape, ...], ResponseHeader] = {}
         """By the shapes of the outputs, in the order of `outputs`."""
+
+
+def as_input(name: str, dtype: Dtype | None, shape: Shape, data: Buffer) -> Array:
+    """Return input data as an array that compiled code can use: a view where it is aligned, else a copy.
+
+    `dtype` is None for BYTES. Raises InferError(INVALID_ARG) when BYTES do not hold the elements of `shape`.
+    """
+    if dtype is None:
+        return to_array(TensorSpec(name, DataType.BYTES, shape), data)
+    array: Array = np.ndarray(shape, dtype, data)
+    # Received bodies put tensors at any offset; compiled kernels may rely on alignment.
+    return array if array.flags.aligned else array.copy()

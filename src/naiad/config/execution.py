@@ -42,9 +42,14 @@ def execution_config(config: ModelConfig) -> ModelConfig:
 
 
 def server_inputs(config: ModelConfig) -> set[str]:
-    """Return the names of the inputs that the server adds."""
+    """Return the names of the inputs that the server adds to a request."""
     batching = config.sequence_batching
     return {tensor.name for tensor in batching.control_input} | {state.input_name for state in batching.state}
+
+
+def batch_inputs(config: ModelConfig) -> set[str]:
+    """Return the names of the inputs that are made from the shapes of a batch when it is executed."""
+    return {name for batch_input in config.batch_input for name in batch_input.target_name}
 
 
 def server_outputs(config: ModelConfig) -> set[str]:

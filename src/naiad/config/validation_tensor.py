@@ -9,6 +9,7 @@ from naiad.config.model_config_pb2 import BatchInput, BatchOutput, DataType, Mod
 from naiad.config.suggestion import nearest
 
 _IMAGE_DIMS = 3
+_ITEM_KINDS = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)
 _VARIABLE = "-1 to indicate a variable-size dimension"
 
 
@@ -140,8 +141,20 @@ def _check_input(findings: Findings, tensor: ModelInput, path: str) -> None:
 def check_batch_tensors(findings: Findings) -> None:
     """Check batch inputs and batch outputs against the model's own inputs and outputs."""
     config = findings.config
+    if config.backend == "python" and (config.batch_input or config.batch_output):
+        # Triton: its Python backend gives a model its requests one by one, too.
+        findings.warning(
+            "'batch_input' and 'batch_output' have no effect on Python models, which get the requests of a batch one "
+            "by one",
+            "batch_input" if config.batch_input else "batch_output",
+        )
     inputs = [tensor.name for tensor in config.input]
-    outputs = [tensor.name for tensor in config.output]
+    _check_batch_inputs(findings, inputs)
+    _check_batch_outputs(findings, inputs)
+
+
+def _check_batch_inputs(findings: Findings, inputs: Sequence[str]) -> None:
+    config = findings.config
     for index, batch_input in enumerate(config.batch_input):
         path = f"batch_input[{index}]"
         if batch_input.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
@@ -155,21 +168,64 @@ def check_batch_tensors(findings: Findings) -> None:
             findings.error("batch input must specify 'target_name'", path, expected="the name of a model input")
         kind = BatchInput.Kind.Name(batch_input.kind)
         _check_sources(findings, batch_input.source_input, f"batch input kind '{kind}'", path, inputs)
-    for index, batch_output in enumerate(config.batch_output):
-        path = f"batch_output[{index}]"
-        _check_names(findings, batch_output.target_name, "target output", f"{path}.target_name", outputs)
-        kind = BatchOutput.Kind.Name(batch_output.kind)
-        _check_sources(findings, batch_output.source_input, f"batch output kind '{kind}'", path, inputs)
+        if batch_input.kind in _ITEM_KINDS and config.max_batch_size == 0:
+            findings.error(
+                f"batch input kind '{kind}' tells the shapes of a batch's rows, but the model does not batch",
+                f"{path}.kind",
+                expected="'max_batch_size' above 0",
+            )
     targets = Counter(name for batch_input in config.batch_input for name in batch_input.target_name)
     for name, count in targets.items():
         if count > 1 or name in inputs:
             findings.error(f"batch input target '{name}' can only be specified once", "batch_input", text=name)
 
 
+def _check_batch_outputs(findings: Findings, inputs: Sequence[str]) -> None:
+    config = findings.config
+    outputs = [tensor.name for tensor in config.output]
+    for index, batch_output in enumerate(config.batch_output):
+        path = f"batch_output[{index}]"
+        _check_names(findings, batch_output.target_name, "target output", f"{path}.target_name", outputs)
+        kind = BatchOutput.Kind.Name(batch_output.kind)
+        _check_sources(findings, batch_output.source_input, f"batch output kind '{kind}'", path, inputs)
+        if not batch_output.target_name:
+            findings.error("batch output must specify 'target_name'", path, expected="the name of a model output")
+        _check_scatter(findings, batch_output, path)
+    scattered = Counter(name for batch_output in config.batch_output for name in batch_output.target_name)
+    for name, count in scattered.items():
+        if count > 1:
+            findings.error_as_is(f"target output name '{name}' can only be specified once", "batch_output", text=name)
+
+
 def _check_sources(findings: Findings, sources: Sequence[str], title: str, path: str, inputs: Sequence[str]) -> None:
     if len(sources) != 1:
         findings.error(f"{title} expects 1 source input, got {len(sources)}", path, expected="one 'source_input'")
     _check_names(findings, sources, "source input", f"{path}.source_input", inputs)
+    optional = {tensor.name for tensor in findings.config.input if tensor.optional}
+    for name in optional.intersection(sources):
+        findings.error(
+            f"{title} has the source input '{name}', which requests may leave out",
+            f"{path}.source_input",
+            text=name,
+            expected=f"an input that is always there, or no 'optional' at '{name}'",
+        )
+
+
+def _check_scatter(findings: Findings, batch_output: BatchOutput, path: str) -> None:
+    """Check that the source input has a dimension for every -1 of the outputs that are cut by its shape."""
+    config = findings.config
+    sources = {tensor.name: len(tensor.dims) for tensor in config.input}
+    rank = sources.get(batch_output.source_input[0], 0) if batch_output.source_input else 0
+    for output in config.output:
+        dims = output.reshape.shape if output.HasField("reshape") else output.dims
+        if rank and output.name in batch_output.target_name and -1 in list(dims)[rank:]:
+            findings.error(
+                f"batch output '{output.name}' has a variable dimension for which source input "
+                f"'{batch_output.source_input[0]}' has none",
+                path,
+                text=list(dims),
+                expected=f"-1 only among the first {rank} dims",
+            )
 
 
 def _check_names(findings: Findings, names: Sequence[str], title: str, path: str, known: Sequence[str]) -> None:

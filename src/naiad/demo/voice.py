@@ -74,7 +74,7 @@ def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[H
             for index in asked:
                 _send(client, api, cut[index], index, number)
             for _ in asked:
-                result, error = answers.get(timeout=ANSWER_WITHIN_S)
+                result, error = _next(answers)
                 if error is not None:
                     raise RuntimeError(f"the server refused a chunk: {error}")
                 index = int(result.get_response().id)
@@ -82,6 +82,13 @@ def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[H
         client.stop_stream()
     chunk_ms = (time.perf_counter() - began) * 1e3 / max(1, sum(map(len, cut)))
     return [Heard(name, found, chunk_ms) for (name, _), found in zip(sounds, probabilities, strict=True)]
+
+
+def _next(answers: "queue.Queue[tuple[Any, Any]]") -> tuple[Any, Any]:
+    try:
+        return answers.get(timeout=ANSWER_WITHIN_S)
+    except queue.Empty:
+        raise RuntimeError(f"the server did not answer a chunk within {ANSWER_WITHIN_S:g} s") from None
 
 
 def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int) -> None:

@@ -168,10 +168,15 @@ class Engine:
         return not any(row[""].health for row in self._table.values())
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready; Triton: an unknown one is not."""
+        """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
-        return served is not None and not served.health
+        if served is not None:
+            return not served.health
+        known = [entry for entry in self.repository_index() if entry.name == name]
+        if not known or (version not in ("", "-1") and all(entry.version != version for entry in known)):
+            raise self._missing(name, version)
+        return False
 
     @property
     def in_flight_count(self) -> int:

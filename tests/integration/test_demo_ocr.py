@@ -1,0 +1,58 @@
+"""`naiad demo ocr` reads what is written, slanted or upside down, through one ensemble."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from naiad.demo import invoice
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PACKAGES_MAY_TAKE_S = 300
+pytestmark = pytest.mark.timeout(PACKAGES_MAY_TAKE_S + 60)
+
+
+def demo(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    flags = ("--repository", str(tmp_path / "models"), "--output", str(tmp_path / "read.png"))
+    return subprocess.run(
+        [sys.executable, "-m", "naiad", "demo", "ocr", *arguments, *flags],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=PACKAGES_MAY_TAKE_S,
+        check=False,
+    )
+
+
+def test_every_line_of_the_invoice_is_read(tmp_path: Path) -> None:
+    done = demo(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = [invoice.HEADING, *(part for line in invoice.LINES for part in line)]
+    for text in (*expected, invoice.SLANTED, invoice.UPSIDE_DOWN):
+        assert f" {text} " in done.stdout
+    assert f"{len(expected) + 2} lines of text" in done.stdout
+    with Image.open(tmp_path / "read.png") as marked:
+        assert marked.size == (2 * invoice.SIZE[0], invoice.SIZE[1])
+
+
+def test_a_picture_without_text_skips_the_rest_of_the_pipeline(tmp_path: Path) -> None:
+    Image.new("RGB", (200, 100), "white").save(tmp_path / "blank.png")
+    done = demo(tmp_path, str(tmp_path / "blank.png"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 lines of text" in done.stdout
+
+
+def test_a_file_that_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "words.png").write_text("no pixels")
+    done = demo(tmp_path, str(tmp_path / "words.png"))
+    assert done.returncode == 1
+    assert "words.png is not a picture that Pillow can read" in done.stdout
+
+
+def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    done = demo(tmp_path, str(tmp_path / "missing.png"))
+    assert done.returncode == 2
+    assert "missing.png is not a file" in done.stderr
