@@ -47,11 +47,11 @@ class NoControl(Generic[V]):
         return self._catalog.is_ready()
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index with the models that the stores have and that were never loaded. Raises InferError."""
+        """Return the index with the models that the stores have and that were never loaded."""
         rows = list(self._catalog.index(ready_only))
         if not ready_only:
             known = {row.name for row in rows}
-            rows += [IndexEntry(name) for name in self._catalog.list_names() if name not in known]
+            rows += [IndexEntry(name) for name in self._catalog.known_names() if name not in known]
             rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
         return rows
 
@@ -82,8 +82,17 @@ class _Record(Generic[V]):
     """A command named it; otherwise an ensemble needs it."""
     is_overridden: bool = False
     files: BroughtFiles | None = None
+    release: Callable[[], None] | None = None
+    """Gives the store's files back."""
     retirement: threading.Thread | None = None
     """Stops what the last load replaced."""
+
+    def let_go(self) -> None:
+        """Give up the files, which nobody uses any more."""
+        if self.files is not None:
+            self.files.remove()
+        if self.release is not None:
+            self.release()
 
 
 @dataclass(slots=True)
@@ -95,6 +104,8 @@ class _Order:
     is_forced: bool = False
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
+    releases: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Of the files that were opened and are not in use."""
     fingerprints: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -145,6 +156,8 @@ class ExplicitControl(NoControl[V]):
         finally:
             if order.files is not None:
                 order.files.remove()
+            for release in order.releases.values():
+                release()
 
     def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Unload a model, return when its requests have finished and what it held is free.
@@ -174,8 +187,7 @@ class ExplicitControl(NoControl[V]):
             if record.retirement is not None:
                 record.retirement.join(max(0.0, deadline_s - time.monotonic()))
                 in_time = in_time and not record.retirement.is_alive()
-            if record.files is not None:
-                record.files.remove()
+            record.let_go()
         return in_time
 
     def ensembles_of(self, name: str) -> list[str]:
@@ -212,6 +224,7 @@ class ExplicitControl(NoControl[V]):
             entry = order.files.entry(override.config)
         else:
             entry = self._catalog.find(name)
+            order.releases[name] = entry.release
             order.fingerprints[name] = fingerprint(entry)
             if override is not None:
                 entry = with_config(entry, override)
@@ -260,21 +273,22 @@ class ExplicitControl(NoControl[V]):
         )
         if is_requested:
             record.files, order.files = order.files, None
-        record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
+        record.release = order.releases.pop(name, None)
+        record.retirement = self._retire(name, replaced, previous)
 
-    def _retire(self, name: str, replaced: Sequence[V], files: BroughtFiles | None) -> threading.Thread | None:
+    def _retire(self, name: str, replaced: Sequence[V], previous: _Record[V] | None) -> threading.Thread | None:
         """Have versions finish their requests and go, while those that replace them serve."""
         if not replaced:
-            if files is not None:
-                files.remove()
+            if previous is not None:
+                previous.let_go()
             return None
 
         def stop() -> None:
             self._settle()
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
-            if files is not None:
-                files.remove()
+            if previous is not None:
+                previous.let_go()
             _log.info("released the versions of '%s' that were replaced", name)
 
         thread = threading.Thread(target=stop, name=f"retire-{name}", daemon=True)
@@ -290,8 +304,7 @@ class ExplicitControl(NoControl[V]):
             return
         if record.retirement is not None:
             record.retirement.join()
-        if record.files is not None:
-            record.files.remove()
+        record.let_go()
 
     def _members_to_unload(self, name: str) -> list[str]:
         """Return the members of an ensemble that nothing but it has loaded, those of its members included."""

@@ -15,6 +15,8 @@ def fingerprint(entry: ModelEntry) -> bytes:
 
     Looks at names, sizes and times, not into files. Symbolic links are followed: deployments switch them.
     """
+    if entry.fingerprint:
+        return entry.fingerprint
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(_files(entry)):
         try:
@@ -29,8 +31,10 @@ def fingerprint(entry: ModelEntry) -> bytes:
 def content_digest(entry: ModelEntry) -> bytes:
     """Return what is the same as long as the model's files have the same names and hold the same bytes.
 
-    Reads every file. Raises OSError when one cannot be read.
+    Reads every file, unless the store knows. Raises OSError when one cannot be read.
     """
+    if entry.fingerprint:
+        return entry.fingerprint
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(_files(entry)):
         if not os.path.isfile(path):

@@ -21,6 +21,11 @@ def parse_version(name: str) -> int | None:
     return int(name)
 
 
+def is_known_directory(name: str) -> bool:
+    """Tell whether the name can only be that of a directory of a model: a version, or one of those for other things."""
+    return name in _RESERVED or parse_version(name) is not None
+
+
 def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     """Return the version directories of a model by number, lowest first.
 

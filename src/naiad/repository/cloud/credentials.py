@@ -12,7 +12,7 @@ import orjson
 
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, invalid_argument
-from naiad.repository.cloud_url import SCHEMES, CloudUrl
+from naiad.repository.cloud.url import SCHEMES, CloudUrl
 
 CREDENTIAL_PATH = "TRITON_CLOUD_CREDENTIAL_PATH"
 
@@ -38,6 +38,8 @@ class Credential:
     auth_type: str = ""
     """How to authenticate with Azure without a key: managed_identity or default."""
     client_id: str = ""
+    is_complete: bool = True
+    """Whether the library finds the rest by itself; otherwise the user's default profile may have it."""
 
 
 def find_credential(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
@@ -59,10 +61,14 @@ def _s3_of_environment(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
         token = " with AWS_SESSION_TOKEN" if environ.get("AWS_SESSION_TOKEN") else ""
         return Credential(f"AWS_ACCESS_KEY_ID {_masked(key_id)} of the environment{token}")
     if profile := environ.get("AWS_PROFILE", ""):
-        return Credential(f"AWS_PROFILE '{profile}' of the environment")
+        return Credential(f"AWS_PROFILE '{profile}' of the environment", profile=profile)
     if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return Credential(f"the web identity for {environ.get('AWS_ROLE_ARN', 'AWS_ROLE_ARN, which is not set')}")
-    return Credential("none of AWS_ACCESS_KEY_ID, AWS_PROFILE and AWS_WEB_IDENTITY_TOKEN_FILE is set, so the default")
+    return Credential(
+        "none of AWS_ACCESS_KEY_ID, AWS_PROFILE and AWS_WEB_IDENTITY_TOKEN_FILE is set, so the default profile or "
+        "the machine's identity",
+        is_complete=False,
+    )
 
 
 def _gs_of_environment(url: CloudUrl, environ: Mapping[str, str]) -> Credential:

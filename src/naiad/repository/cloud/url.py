@@ -10,7 +10,9 @@ SCHEMES = ("s3", "gs", "as")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 # Triton: a host is told from a bucket by its port; with a protocol before it the port may be left out.
-_S3_ENDPOINT = re.compile(r"(?:(https?)://([^/]+)|([0-9A-Za-z.-]+:[0-9]+|\[[0-9A-Fa-f:]+\]:[0-9]+))(?:/(.*))?", re.DOTALL)
+_S3_ENDPOINT = re.compile(
+    r"(?:(https?)://([^/]+)|([0-9A-Za-z.-]+:[0-9]+|\[[0-9A-Fa-f:]+\]:[0-9]+))(?:/(.*))?", re.DOTALL
+)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FORMS = {
     "s3": "s3://bucket/path, s3://host:port/bucket/path or s3://https://host:port/bucket/path",
@@ -36,9 +38,9 @@ class CloudUrl:
     """The storage account in Azure."""
 
     @property
-    def root(self) -> str:
-        """Bucket and path, as file systems of the fsspec family name them."""
-        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+    def key(self) -> str:
+        """What is the same for two URLs of the same place."""
+        return "\0".join((self.scheme, self.endpoint, self.account, self.bucket, self.prefix))
 
     def of(self, key: str) -> str:
         """Return the URL of an object of the repository."""
