@@ -53,7 +53,7 @@ def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> Obje
 
 
 def cache_directory(url: CloudUrl, settings: CacheSettings, environ: Mapping[str, str]) -> Path:
-    """Return where copies go: as the flag says, then Triton's variables, then `$NAIAD_CACHE`, then the user's cache."""
+    """Return where copies go: as the flag, Triton's variable or `$NAIAD_CACHE` says, or to the user's cache."""
     chosen = settings.directory or environ.get(_MOUNTS[url.scheme], "")
     if chosen:
         return Path(chosen).absolute()

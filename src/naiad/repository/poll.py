@@ -134,7 +134,7 @@ class PollControl(ExplicitControl[V]):
                 _log.error("the model repositories cannot be read, what is loaded stays: %s", reason)
         for location in self._unreadable:
             if location not in unreadable:
-                _log.info("the model repository %s can be read again", location)
+                _log.info("the model repositories can be read again: %s", location)
         self._unreadable = dict(unreadable)
 
     def _begin(self, name: str, work: Callable[[str], object]) -> None:

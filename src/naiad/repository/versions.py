@@ -22,7 +22,7 @@ def parse_version(name: str) -> int | None:
 
 
 def is_known_directory(name: str) -> bool:
-    """Tell whether the name can only be that of a directory of a model: a version, or one of those for other things."""
+    """Tell whether the name is that of a version, or of a directory of a model with a meaning of its own."""
     return name in _RESERVED or parse_version(name) is not None
 
 

@@ -5,8 +5,8 @@
     models/<fingerprint>/manifest.json    the digests of its files; written last
     incoming/<random>/                    what is being downloaded
 
-A state never changes once it is there, so what serves from it is not disturbed when the repository changes. Everything
-comes into place by a rename after it is complete; whatever a crash leaves is found out by its digest.
+A state never changes once it is there, so what serves from it is not disturbed when the repository changes.
+Everything comes into place by a rename after it is complete; what a crash leaves is found out by its digest.
 """
 
 import hashlib

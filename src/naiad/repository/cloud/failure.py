@@ -17,6 +17,8 @@ class Kind(enum.Enum):
     NO_CREDENTIAL = enum.auto()
     PASSING = enum.auto()
     """Worth another attempt: the network, a busy server, an incomplete answer."""
+    BAD_KEY = enum.auto()
+    """An object whose name is no path."""
     OTHER = enum.auto()
 
 
@@ -52,6 +54,7 @@ _CLASSES = {
     "FileNotFoundError": Kind.MISSING,
     "PermissionDeniedError": Kind.DENIED,
     "UnauthenticatedError": Kind.DENIED,
+    "InvalidPathError": Kind.BAD_KEY,
 }
 """By the name of the class, so that the library is not needed here."""
 

@@ -97,7 +97,7 @@ class ObjectStore:
             found += [_stored(meta) for meta in chunk if meta["path"]]
             if len(found) > _MAX_OBJECTS:
                 raise invalid_argument(
-                    f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the path of the repository in the bucket"
+                    f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the repository's path in the bucket"
                 )
         return found
 
@@ -211,6 +211,8 @@ class ObjectStore:
                 f"{action} failed {attempts} times in {elapsed_s:.1f} s: {failure.text}; check that "
                 f"{self.url.endpoint or 'the network and the endpoint'} can be reached from here"
             )
+        if failure.kind is Kind.BAD_KEY:
+            return invalid_argument(f"{action} failed: {failure.text}; remove or rename that object")
         return internal(f"{action} failed: {failure.text}; credential used: {source}")
 
     def _connected(self) -> Any:

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import invalid_argument, unsupported
 from naiad.repository.cloud.aws_profile import find_profile
 from naiad.repository.cloud.credentials import Credential
 from naiad.repository.cloud.url import CloudUrl
@@ -149,7 +149,7 @@ def _as(url: CloudUrl, credential: Credential, environ: Mapping[str, str]) -> tu
 
 def _azure_default(url: CloudUrl) -> Any:
     if importlib.util.find_spec("azure.identity") is None:
-        raise unsupported(f"{url.text}: auth_type 'default' needs azure-identity: pip install 'naiad[azure]'")
+        raise unsupported(f"{url.text}: auth_type 'default' needs azure-identity: pip install azure-identity aiohttp")
     return importlib.import_module("obstore.auth.azure").AzureCredentialProvider()
 
 

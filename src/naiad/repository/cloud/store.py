@@ -107,8 +107,8 @@ class CloudStore:
             if not items:
                 raise not_found(f"model '{name}' has been removed from {self.location} while it was downloaded")
         raise unavailable(
-            f"model '{name}' in {self.location} has changed {_ROUNDS} times while it was downloaded; wait until it is "
-            "complete"
+            f"model '{name}' in {self.location} has changed {_ROUNDS} times while it was downloaded; "
+            "wait until it is complete"
         )
 
     def _entry(self, name: str, items: Sequence[StoredObject], local: LocalModel) -> ModelEntry:
