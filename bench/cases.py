@@ -166,6 +166,25 @@ def ensemble(session: Session) -> None:
         take_turns(session, "ensemble", entries, shapes(session, GRPC))
 
 
+def bls(session: Session) -> None:
+    """A Python model that calls a Python model, on naiad and real Triton; on naiad also one that calls ONNX."""
+    with serving(
+        session,
+        {
+            "naiad": session.repository("add_sub", "bls_onnx", "add_sub_py", "bls_py"),
+            "triton": session.repository("add_sub_py", "bls_py"),
+        },
+    ) as running:
+        models = {"naiad": ("bls_py", "bls_onnx"), "triton": ("bls_py",)}
+        for transport in (HTTP_BINARY, GRPC):
+            entries = [
+                checked(session, server, payloads.add_sub(model), transport)
+                for name, server in running.items()
+                for model in models[name]
+            ]
+            take_turns(session, "bls", entries, shapes(session, transport))
+
+
 def response_cache(session: Session) -> None:
     """A model of a millisecond, executed and answered from the cache."""
     values = np.arange(256, dtype=np.float32)
@@ -405,6 +424,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "python": python,
     "processes": processes,
     "ensemble": ensemble,
+    "bls": bls,
     "response_cache": response_cache,
     "json": json_body,
     "image": image,

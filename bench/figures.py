@@ -134,6 +134,15 @@ def _ensemble(rows: Sequence[Row]) -> Iterator[Figure]:
             yield _at_most(name, extra, 60, "CPU µs a step over the single model")
 
 
+def _bls(rows: Sequence[Row]) -> Iterator[Figure]:
+    for theirs in _rows(rows, case="bls", server="triton"):
+        same = {key: theirs[key] for key in ("case", "transport", "load")}
+        for ours in _rows(rows, server="naiad", model="bls_onnx", **same):
+            ratio = median(_ratios(ours, theirs, "throughput"))
+            name = f"Python model that calls a model, {ours['transport']}, {ours['load']}: throughput"
+            yield Figure(name, "at least 1.5 x Triton", f"{ratio:.2f} x", ratio >= 1.5)
+
+
 def _response_cache(rows: Sequence[Row]) -> Iterator[Figure]:
     for miss in _rows(rows, case="response_cache", model="busy"):
         for hit in _rows(rows, case="response_cache", model="busy_cached", transport=miss["transport"]):
@@ -185,6 +194,7 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _shared_memory,
     _decoupled,
     _ensemble,
+    _bls,
     _response_cache,
     _sequences,
     _start,

@@ -11,6 +11,7 @@
 | count_py | decoupled `model.py`: COUNT responses with the numbers from 0 |
 | repeat | the repeat backend |
 | chain | an ensemble of three add_sub steps |
+| bls_onnx, bls_py | a `model.py` that passes its inputs to add_sub, or to add_sub_py, and answers what comes back |
 | busy, busy_cached | ONNX, 60 products with a 256x256 matrix, about a millisecond; the second with a response cache |
 
 The peers' own formats are made from the same functions, so that every server computes the same thing.
@@ -49,6 +50,24 @@ class TritonPythonModel:
                 )
             )
         return responses
+"""
+
+BLS_PY = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._pass_on(request) for request in requests]
+
+    def _pass_on(self, request):
+        call = pb_utils.InferenceRequest(
+            model_name="{called}", inputs=request.inputs(), requested_output_names=["OUTPUT0", "OUTPUT1"]
+        )
+        response = call.exec()
+        if response.has_error():
+            return pb_utils.InferenceResponse(output_tensors=[], error=response.error())
+        return pb_utils.InferenceResponse(output_tensors=response.output_tensors())
 """
 
 COUNT_PY = """
@@ -289,6 +308,12 @@ def write_add_sub_py(repository: Path) -> None:
     _write(repository, "add_sub_py", config, "model.py", ADD_SUB_PY.lstrip().encode())
 
 
+def write_bls(repository: Path, name: str, called: str) -> None:
+    """Write a Python model that calls another model."""
+    config = ADD_SUB_CONFIG.format(name=name, backend="python")
+    _write(repository, name, config, "model.py", BLS_PY.format(called=called).lstrip().encode())
+
+
 def write_resnet50(repository: Path, threads: int = 0) -> None:
     """Write the ResNet-50, to be run with so many threads; 0 lets the server decide."""
     _write(repository, "resnet50", RESNET50_CONFIG.format(threads=threads), "model.onnx", _resnet50_bytes())
@@ -337,6 +362,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "repeat": write_repeat,
     "chain": write_chain,
     "busy": write_busy,
+    "bls_onnx": lambda repository: write_bls(repository, "bls_onnx", "add_sub"),
+    "bls_py": lambda repository: write_bls(repository, "bls_py", "add_sub_py"),
 }
 
 

@@ -65,6 +65,12 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             *_LOADED,
         ),
     ),
+    "bls": (
+        "Business logic scripting",
+        "`bls_py` is a Python model that calls the Python add/sub with `exec`, `bls_onnx` one that calls the ONNX "
+        "add/sub; one instance of each model.",
+        (("model", _text("model")), *_SMALL),
+    ),
     "response_cache": (
         "Response cache",
         "A model of about a millisecond and a response of 1 KB. `busy_cached` is answered from the cache.",

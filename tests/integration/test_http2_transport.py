@@ -35,7 +35,7 @@ class EchoService:
             call.finish(9, trailers=[field for field in call.metadata if field[0].startswith(b"x-")])
         elif method == "Never":
             self.held.append(call)
-            call.on_cancel = self.cancelled.set
+            call.on_cancel = lambda why: self.cancelled.set()
         else:
             call.finish(12, f"unknown méthod {method}, 100 %")
 

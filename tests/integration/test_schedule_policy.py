@@ -1,4 +1,4 @@
-"""The schedule policy extension with stock tritonclient, over HTTP and gRPC: priority and timeout of a request."""
+"""Priorities and queue policies with stock tritonclient, over HTTP and gRPC: the schedule policy extension."""
 
 import threading
 from collections.abc import Iterator
@@ -19,6 +19,23 @@ DATA = np.ones((1, 2), np.float32)
 _SLOW = {"execute_delay_ms": "300"}
 _ONE = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
 
+POLICIES = {
+    "small": """
+        priority_levels: 2 default_priority_level: 2
+        default_queue_policy { max_queue_size: 2 }
+        priority_queue_policy { key: 1 value { max_queue_size: 1 } }
+    """,
+    "rejecting": "default_queue_policy { default_timeout_microseconds: 100000 }",
+    "stubborn": "default_queue_policy { default_timeout_microseconds: 30000000 }",
+    "delaying": """
+        priority_levels: 2 default_priority_level: 2
+        priority_queue_policy {
+          key: 1
+          value { timeout_action: DELAY default_timeout_microseconds: 30000000 allow_timeout_override: true }
+        }
+    """,
+}
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -29,6 +46,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     policy = "default_queue_policy { allow_timeout_override: true default_timeout_microseconds: 30000000 }"
     policy = f"dynamic_batching {{ {policy} }}\n"
     write_identity(root, "limited", max_batch_size=1, parameters=_SLOW, extra=_ONE + policy)
+    for name, policy in POLICIES.items():
+        batching = f"dynamic_batching {{ {policy} }}\n"
+        write_identity(root, name, max_batch_size=1, parameters=_SLOW, extra=_ONE + batching)
     running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={Path(root)}")
     try:
         running.wait_ready()
@@ -75,7 +95,7 @@ class Asker:
             try:
                 client.infer(self._model, [tensor], request_id=name, **more)
             except InferenceServerException as caught:
-                error = str(caught)
+                error = f"{caught.status()} {caught.message()}"
         self.answers.append((name, error))
 
     def wait(self) -> None:
@@ -113,3 +133,56 @@ def test_request_that_waits_beyond_its_timeout_is_refused(server, protocol):
     assert errors["first"] == errors["patient"] == ""
     assert "Request timeout expired" in errors["hasty"]
     assert asker.answers[0][0] == "hasty"
+
+
+def is_unavailable(error: str) -> bool:
+    """Whether an answer is that of UNAVAILABLE, as either protocol says it."""
+    return "UNAVAILABLE" in error or error.startswith("503")
+
+
+def test_full_queue_refuses_and_each_level_has_its_own(server, protocol):
+    asker = Asker(protocol, server, "small")
+    asker.send("first", waits=0)
+    asker.send("second", waits=1)
+    asker.send("third", waits=2)
+    asker.send("too many", waits=2)
+    asker.send("urgent", waits=3, priority=1)
+    asker.send("too urgent", waits=3, priority=1)
+    asker.wait()
+    errors = dict(asker.answers)
+    for refused in ("too many", "too urgent"):
+        assert "Exceeds maximum queue size" in errors[refused]
+        assert is_unavailable(errors[refused])
+    # Refused at once, before anything is executed.
+    assert {name for name, _ in asker.answers[:2]} == {"too many", "too urgent"}
+    assert asker.answers[2:] == [(name, "") for name in ("first", "urgent", "second", "third")]
+
+
+def test_timeout_of_the_model_rejects(server, protocol):
+    asker = Asker(protocol, server, "rejecting")
+    asker.send("first", waits=0)
+    asker.send("second", waits=0)
+    asker.wait()
+    (refused, error), served = asker.answers
+    assert refused == "second"
+    assert "Request timeout expired" in error
+    assert is_unavailable(error)
+    assert served == ("first", "")
+
+
+def test_timeout_of_a_request_has_no_effect_unless_the_model_allows_it(server, protocol):
+    asker = Asker(protocol, server, "stubborn")
+    asker.send("first", waits=0)
+    asker.send("hasty", waits=1, timeout=1000)
+    asker.wait()
+    assert asker.answers == [("first", ""), ("hasty", "")]
+
+
+def test_timed_out_request_that_is_delayed_goes_before_the_next_level(server, protocol):
+    asker = Asker(protocol, server, "delaying")
+    asker.send("first", waits=0)
+    asker.send("low", waits=1)
+    asker.send("late", waits=2, priority=1, timeout=1000)
+    asker.send("in time", waits=3, priority=1)
+    asker.wait()
+    assert asker.answers == [(name, "") for name in ("first", "in time", "late", "low")]

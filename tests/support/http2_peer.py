@@ -65,6 +65,9 @@ class RecordingSink:
         assert stream.is_remote_closed
         self.calls.append(("end", stream.id, bytes(self.bodies[stream.id]), trailers))
 
+    def stream_broken(self, stream, code):
+        self.calls.append(("broken", stream.id, int(code), bytes(self.bodies.get(stream.id, b""))))
+
     def stream_reset(self, stream, code):
         self.calls.append(("reset", stream.id, int(code), bytes(self.bodies.get(stream.id, b""))))
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
+from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 
@@ -36,6 +37,8 @@ class ModelContext:
     """Cores that the whole process may use (affinity and cgroup quota)."""
     backend_config: Mapping[str, str] = field(default_factory=dict)
     """`--backend-config` settings: the global ones overlaid with this backend's."""
+    port: InferencePort | None = None
+    """How the model reaches other models of the server; None without a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,9 @@ class Model(abc.ABC):
     @abc.abstractmethod
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create one instance; called concurrently for several. Raises InferError with a reason that helps."""
+
+    def update_config(self, config: ModelConfig) -> None:  # noqa: B027 - most instances need nothing of it
+        """Take note of a configuration with other instance groups, for instances that are created from now on."""
 
     def close(self) -> None:  # noqa: B027
         """Release what the version holds, after its instances are closed."""

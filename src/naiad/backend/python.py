@@ -3,10 +3,15 @@
 import ast
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
+from naiad.backend.python_call_channel import CallChannel
+from naiad.backend.python_caller import CallingWorker, listen
+from naiad.backend.python_calls import CallLine
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_life import WorkerLife, begin, end
@@ -19,6 +24,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable
+from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 
@@ -62,6 +68,10 @@ class PythonModel(Model):
         self._model_file = model_file
         self._settings = settings
 
+    def update_config(self, config: ModelConfig) -> None:
+        """Tell new workers this configuration; those that run keep what they were told, as in Triton."""
+        self._context = replace(self._context, config=config)
+
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""
         kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
@@ -85,11 +95,18 @@ class PythonInstance(RemoteInstance):
             "model_dir": str(context.model_dir),
             "completes": False,
             "decoupled": context.config.model_transaction_policy.decoupled,
+            "transport_bytes": settings.transport_bytes,
             "args": args,
             "outputs": [output.name for output in execution_config(context.config).output],
         }
         environment = settings.interpreter.environ(worker_environment(context))
         rules = OutputRules(execution_config(context.config))
+        port = context.port
+        self._calls: CallLine | None = None
+
+        def listen_to(process: WorkerProcess, channel: CallChannel, port: InferencePort) -> CallLine:
+            self._calls = listen(CallingWorker(context.name, self, self._life, process), channel, port)
+            return self._calls
 
         def launch() -> WorkerProcess:
             return WorkerProcess(
@@ -97,6 +114,7 @@ class PythonInstance(RemoteInstance):
                 environment,
                 model=context.name,
                 transport_bytes=settings.transport_bytes,
+                on_line=None if port is None else partial(listen_to, port=port),
             )
 
         def converse(process: WorkerProcess) -> Conversation:
@@ -187,6 +205,8 @@ class PythonInstance(RemoteInstance):
         conversation = self._running
         if conversation is not None:
             conversation.mark(request)
+        if self._calls is not None:
+            self._calls.parent_cancelled(request)
 
     @property
     def incarnation(self) -> int:

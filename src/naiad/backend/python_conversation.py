@@ -38,7 +38,7 @@ class Conversation:
         self._process = process
         self._channel = process.channel
         self._instance = instance
-        self._transport_bytes = transport_bytes
+        self._cap_bytes = self._transport_bytes = transport_bytes
         self._encoder = BatchEncoder()
         self._decoder = ReplyDecoder(model, version, rules)
         self._has_marks = False
@@ -46,6 +46,8 @@ class Conversation:
         self._closed_at_s = 0.0
         self._batch: Batch | None = None
         self._requests: Sequence[InferRequest] = ()
+        self._serial = 0
+        """Number of the last batch; the worker counts too."""
         self.executing_since_ns = 0
         """Monotonic time at which the running batch was sent, 0 when none runs."""
 
@@ -69,6 +71,7 @@ class Conversation:
             block = self._lend(parts, payload_bytes)
             parts = []
         words = self._enroll(batch, words)
+        self._serial += 1
         self._batch = batch
         self._requests = requests
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
@@ -131,6 +134,24 @@ class Conversation:
                 self._process.board.slots[position] = CANCELLED if request.cancelled else 0
                 self._has_marks = True
 
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests that the worker means by the number of a batch, or by slots."""
+        return self._requests if serial == self._serial else ()
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of the batch with that number, or in a slot."""
+        requests = self.parents(serial, ())
+        return requests[place] if place < len(requests) else None
+
+    @property
+    def room_bytes(self) -> int:
+        """Shared memory that batches leave to calls."""
+        return self._cap_bytes - self._channel.block_bytes
+
+    def take_room(self, taken_bytes: int) -> None:
+        """Note how much shared memory calls have."""
+        self._transport_bytes = self._cap_bytes - taken_bytes
+
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
         """Return the table of a batch that is about to be sent."""
         if self._has_marks:
@@ -183,7 +204,7 @@ class Conversation:
         return InferError(
             ErrorCode.UNAVAILABLE,
             f"instance '{self._instance}': {needed_bytes} bytes of tensors do not fit into the shared memory between "
-            f"server and worker, which is capped at {self._transport_bytes} bytes "
+            f"server and worker, which is capped at {self._cap_bytes} bytes "
             "(--backend-config=python,transport-max-byte-size)",
             reason=FailureReason.BACKEND,
         )

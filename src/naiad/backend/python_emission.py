@@ -22,6 +22,8 @@ from naiad.core.tensor import Buffer
 
 _now_ns = time.monotonic_ns
 Emit = Callable[[InferRequest, InferResponse], None]
+_FEW_OPEN = 64
+"""Up to so many open requests are taken for the parents of a call from a thread that belongs to none of them."""
 _UNTOLD = internal("the model sent an error")
 """Stands where the error of a failed response goes, which follows in the notes of the same frame."""
 
@@ -189,6 +191,16 @@ class EmittingConversation(Conversation):
             if request.is_congested and slot not in self._congested and not request.cancelled:
                 self._congested.add(slot)
                 self._process.board.slots[slot] = CONGESTED
+
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests in these slots; all that are open when the worker does not know whose it works on."""
+        if slots:
+            return [request for slot in slots if (request := self._open.get(slot)) is not None]
+        return list(self._open.values()) if len(self._open) <= _FEW_OPEN else ()
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request in a slot."""
+        return self._open.get(place)
 
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
         """Give each request a slot; the table begins with these. Raises InferError when there are not enough."""

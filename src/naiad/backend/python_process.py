@@ -9,20 +9,33 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import naiad.backend.worker
+from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_exit import count_oom_kills, describe_exit
 from naiad.backend.python_log import LineSplitter, log_line
 from naiad.backend.worker.board import create_board
+from naiad.backend.worker.calls import LINE
 from naiad.backend.worker.channel import Channel
 
 _PACKAGE_DIR = Path(naiad.backend.worker.__file__).parent
 _POLL_S = 0.05
 """How often to look for the end of a process where the system cannot tell of it."""
+_LINE_DESCRIPTORS = 3
 _LONGEST_SIDE_LINE = 16 << 20
+
+
+class Closeable(Protocol):
+    """What ends with the process."""
+
+    def close(self) -> None:
+        """Let go of everything; callable on any thread."""
 
 
 class Event(Enum):
@@ -45,13 +58,15 @@ class WorkerProcess:
         *,
         model: str,
         transport_bytes: int,
+        on_line: Callable[["WorkerProcess", CallChannel], Closeable] | None = None,
     ) -> None:
-        """Start the process.
+        """Start the process. `on_line` is called when the model makes its first call of another, in `wait`.
 
         Raises OSError. The thread that calls this must outlive the process: Linux sends PR_SET_PDEATHSIG when the
         *thread* ends that made it.
         """
         self._model = model
+        self._calls = _CallsDoor(partial(on_line, self) if on_line is not None else None)
         self._lines = LineSplitter()
         self._exit_fd = -1
         self._side_begun = b""
@@ -127,6 +142,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Release the lines of a process that has ended; nobody may be using its channel."""
+        self._calls.close()
         self.channel.close()
         self.board.close()
         self._release()
@@ -185,11 +201,12 @@ class WorkerProcess:
 
     def _read_side(self) -> bool:
         try:
-            data = self._side.recv(65536)
+            data, descriptors, _, _ = socket.recv_fds(self._side, 65536, _LINE_DESCRIPTORS)
         except (BlockingIOError, ConnectionResetError):
             return False
         if not data:
             self._forget(self._side.fileno())
+        self._calls.passed.extend(descriptors)
         *lines, self._side_begun = (self._side_begun + data).split(b"\n")
         if len(self._side_begun) > _LONGEST_SIDE_LINE:
             self._side_begun = b""
@@ -209,5 +226,35 @@ class WorkerProcess:
             if kind == "log":
                 level, file, number, text, request_ids = values
                 log_line(self._model, int(level), str(file), int(number), str(text), str(request_ids))
+            elif kind == LINE:
+                self._calls.open()
         except (ValueError, TypeError, OSError) as error:
             logging.getLogger(__name__).warning("worker %d of model '%s': %r", self.pid, self._model, error)
+
+
+class _CallsDoor:
+    """Where the line for a worker's calls of other models comes in, if it ever makes one."""
+
+    def __init__(self, on_line: Callable[[CallChannel], Closeable] | None) -> None:
+        self._on_line = on_line
+        self._line: Closeable | None = None
+        self.passed: deque[int] = deque()
+        """Descriptors that came over the side line."""
+
+    def open(self) -> None:
+        """Take the line; where nobody listens it is closed, which the worker sees."""
+        if len(self.passed) < _LINE_DESCRIPTORS:
+            raise OSError(f"{len(self.passed)} descriptors for a line of calls")
+        read_fd, write_fd, blocks_fd = (self.passed.popleft() for _ in range(_LINE_DESCRIPTORS))
+        channel = CallChannel(read_fd, write_fd, socket.socket(fileno=blocks_fd))
+        if self._on_line is None or self._line is not None:
+            channel.close()
+        else:
+            self._line = self._on_line(channel)
+
+    def close(self) -> None:
+        """Close the line."""
+        if self._line is not None:
+            self._line.close()
+        while self.passed:
+            os.close(self.passed.popleft())

@@ -8,6 +8,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from naiad.config.rate_limit import EXECUTION_COUNT
 from naiad.config.security import CATEGORIES, GRPC_HEADER_PREFIX
 
 
@@ -546,8 +547,22 @@ _BACKEND = (
     Flag("repoagent-directory", _STRING, "Directory of repository agents.", no_effect=True),
     Flag("cache-directory", _STRING, "Directory of response cache libraries.", no_effect=True),
     Flag("cache-config", Kind.SETTING, "Response cache.", "cache_config", repeat=True),
-    Flag("rate-limit", _STRING, "Rate limiter: off.", only=("off",)),
-    Flag("rate-limit-resource", _STRING, "Resources of the rate limiter.", no_effect=True, repeat=True),
+    Flag(
+        "rate-limit",
+        _STRING,
+        "Rate limiter: execution_count lets instances execute when the resources that their 'rate_limiter' names are "
+        "free, by turn; off ignores what configurations say.",
+        target="rate_limit.mode",
+        choices=("off", EXECUTION_COUNT),
+    ),
+    Flag(
+        "rate-limit-resource",
+        _STRING,
+        "How much of a resource there is, <name>:<count> or <name>:<count>:<device>; repeatable. naiad: cpu:auto and "
+        "memory_mb:auto are what the machine has. Without any: as much of each as its most demanding instance needs.",
+        target="rate_limit.resources",
+        repeat=True,
+    ),
 )
 
 _TRACING = (

@@ -10,6 +10,7 @@ from typing import Any
 from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
 from naiad.config.places import Place, is_one_port, problem_of_places
+from naiad.config.rate_limit import RateLimitOptions, ResourceAmount, parse_amounts
 from naiad.config.security import (
     GRPC_HEADER_PREFIX,
     AccessOptions,
@@ -164,6 +165,7 @@ class ServerOptions:
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
     shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
+    rate_limit: RateLimitOptions = field(default_factory=RateLimitOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -211,6 +213,7 @@ _SECTIONS: Mapping[str, type] = {
     "grpc_tls": TlsOptions,
     "access": AccessOptions,
     "shared_memory": SharedMemoryOptions,
+    "rate_limit": RateLimitOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -268,6 +271,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     values["repository"]["paths"] = tuple(collected["repository.paths"])
     values["repository"]["load_models"] = tuple(collected.get("repository.load_models", ()))
     values["metrics"]["settings"] = _metrics_settings(collected.get("metrics.settings", ()))
+    values["rate_limit"]["resources"] = _amounts(collected.get("rate_limit.resources", ()))
     values["access"] |= _restrictions(collected)
     values["access"]["http_cors_origins"] = tuple(collected.get("access.http_cors_origins", ()))
     sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in _SECTIONS.items()}
@@ -410,6 +414,13 @@ def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
         raise OptionError(f"--trace-config: {error}") from None
 
 
+def _amounts(texts: Sequence[str]) -> Sequence[ResourceAmount]:
+    try:
+        return parse_amounts(texts)
+    except ValueError as error:
+        raise OptionError(f"--rate-limit-resource: {error}") from None
+
+
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in texts:
@@ -451,6 +462,11 @@ def _check(options: ServerOptions) -> None:
     _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
     _check_models_at_start(options.repository)
+    if options.rate_limit.is_on and options.process_count > 1:
+        raise OptionError(
+            "--rate-limit=execution_count and --processes do not go together: each process would have resources of "
+            "its own, and all of them together more than there is"
+        )
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")

@@ -5,6 +5,7 @@ All problems come at once, each at its place when the configuration was read fro
 
 from collections.abc import Collection
 
+from naiad.config.adaptive_batching import check_adaptive_batching
 from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance_group_problems
 from naiad.config.execution import server_inputs
 from naiad.config.findings import Findings
@@ -47,6 +48,7 @@ def validate(
     _check_files(findings)
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(findings)
+    check_adaptive_batching(findings)
     if config.HasField("sequence_batching"):
         check_sequence_batching(findings)
     if config.HasField("ensemble_scheduling"):

@@ -4,7 +4,7 @@ import enum
 
 
 class ErrorCode(enum.Enum):
-    """Triton's error codes; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
+    """Triton's codes and one more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -14,6 +14,8 @@ class ErrorCode(enum.Enum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+    DEADLINE_EXCEEDED = 8
+    """naiad: Triton has no code of its own for it."""
 
 
 class FailureReason(enum.Enum):

@@ -1,7 +1,11 @@
 """What rooms ask of their surroundings: ports that the composition root fills with the real thing."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from naiad.core.errors import InferError
+    from naiad.core.model_call import ModelCall, ModelCommand
 
 
 class TimerHandle(Protocol):
@@ -9,6 +13,13 @@ class TimerHandle(Protocol):
 
     def cancel(self) -> None:
         """Call it off; harmless after it ran."""
+
+
+class Wakeable(Protocol):
+    """Something that sleeps until there is something to do."""
+
+    def wake_now(self) -> None:
+        """End its sleep at once; callable on any thread."""
 
 
 class Loop(Protocol):
@@ -23,8 +34,41 @@ class Loop(Protocol):
     def remove_reader(self, fd: int) -> object:
         """Stop watching `fd`; callable on the loop only."""
 
+    def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> object:
+        """Run `callback` whenever `fd` takes something; callable on the loop only."""
+
+    def remove_writer(self, fd: int) -> object:
+        """Stop watching whether `fd` takes something; callable on the loop only."""
+
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object:
         """Run `callback` on the loop soon; callable from any thread."""
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Run `callback` on the loop after `delay` seconds; callable on the loop only."""
+
+
+class InferencePort(Protocol):
+    """How a model that executes in this server reaches other models: through the engine."""
+
+    loop: Loop
+
+    def submit(self, call: "ModelCall") -> None:
+        """Submit a call; its responses come through `call.on_response` on the loop.
+
+        Raises InferError when it is refused at the door. Otherwise the caller must `close` it. On the loop only.
+        """
+
+    def cancel(self, call: "ModelCall") -> None:
+        """Cancel a submitted call; it is answered nevertheless. On the loop only."""
+
+    def close(self, call: "ModelCall") -> None:
+        """Note that a call has had its final response. On the loop only."""
+
+    def is_decoupled(self, name: str, version: str) -> bool:
+        """Tell whether a model is decoupled. Raises NOT_FOUND or UNAVAILABLE for one that is not ready."""
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Tell whether a model is ready; an unknown one is not."""
+
+    def command(self, command: "ModelCommand", on_done: "Callable[[InferError | None], object]") -> None:
+        """Load or unload a model without blocking; `on_done` is called on the loop, with the error if it failed."""

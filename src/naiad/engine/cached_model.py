@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -21,15 +22,30 @@ _DIGEST_BYTES = 24
 
 
 class _Pending:
-    """A request that the store or the model works on, and those that wait for the same answer."""
+    """What the store or the model is asked, and for whom."""
 
-    __slots__ = ("leader", "lookup_ns", "waiting")
+    __slots__ = ("asked", "key", "lookup_ns", "waiting")
 
-    def __init__(self, leader: InferRequest, lookup_ns: int) -> None:
-        self.leader = leader
-        self.lookup_ns = lookup_ns
-        self.waiting: list[InferRequest] = []
-        """Bounded by the requests in flight."""
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.asked: SharedRequest | None = None
+        """What the model works on. It is nobody's own: who gives up does not take it from the others."""
+        self.lookup_ns = 0
+        self.waiting: dict[InferRequest, None] = {}
+        """In order of arrival; the model is asked for the first. Bounded by the requests in flight."""
+
+
+class SharedRequest(InferRequest):
+    """What the model is asked for all who wait for the same answer."""
+
+    __slots__ = ("pending",)
+
+    pending: _Pending
+
+    @property
+    def source(self) -> InferRequest | None:
+        """The first of those who wait; None when nobody does any more."""
+        return next(iter(self.pending.waiting), None)
 
 
 class CachedModel:
@@ -39,6 +55,9 @@ class CachedModel:
         self._served = served
         self._store = store
         self._pending: dict[bytes, _Pending] = {}
+        self._places: dict[InferRequest, _Pending] = {}
+        """Where each request waits."""
+        self._asked_count = 0
         self._error_header = ResponseHeader(served.name, served.version, ())
         self._headers: dict[object, ResponseHeader] = {}
         self._seed = f"{served.name}\0{served.version}".encode()
@@ -64,20 +83,36 @@ class CachedModel:
         if found is not None:
             self._hit(request, found, start_ns)
             return
+        request.model = self
         pending = self._pending.get(key)
         if pending is not None:
-            request.model = self
-            pending.waiting.append(request)
+            self._place(request, pending)
             return
-        pending = self._pending[key] = _Pending(request, _now_ns() - start_ns)
-        request.model = self
-        if self._store.fetch(key, partial(self._fetched, key, pending, start_ns)):
+        pending = self._pending[key] = _Pending(key)
+        pending.lookup_ns = _now_ns() - start_ns
+        self._place(request, pending)
+        if self._store.fetch(key, partial(self._fetched, pending, start_ns)):
             return
         try:
-            self._ask(key, pending, request)
+            self._ask(pending)
         except InferError:
-            del self._pending[key]
+            self._pop_first(pending)
+            self._forget(pending)
             raise
+
+    def _place(self, request: InferRequest, pending: _Pending) -> None:
+        pending.waiting[request] = None
+        self._places[request] = pending
+
+    def _pop_first(self, pending: _Pending) -> InferRequest:
+        first = next(iter(pending.waiting))
+        del pending.waiting[first], self._places[first]
+        return first
+
+    def _forget(self, pending: _Pending) -> None:
+        """Have the next request for the same ask anew."""
+        if self._pending.get(pending.key) is pending:
+            del self._pending[pending.key]
 
     def _key(self, request: InferRequest) -> bytes:
         """Return what the answer depends on, condensed.
@@ -100,72 +135,63 @@ class CachedModel:
         parameters = sorted((name, type(value).__name__, value) for name, value in header.parameters.items())
         return self._seed + repr((inputs, outputs, parameters)).encode("utf-8", "surrogateescape")
 
-    def _fetched(self, key: bytes, pending: _Pending, start_ns: int, found: CachedResponse | None) -> None:
+    def _fetched(self, pending: _Pending, start_ns: int, found: CachedResponse | None) -> None:
         pending.lookup_ns = _now_ns() - start_ns
-        request = pending.leader
-        if found is not None:
-            self._store_answered(key, pending, found, start_ns)
-        elif request.cancelled:
-            self._pass_on(key, pending)
-        else:
-            self._ask_or_fail(key, pending, request)
+        if found is None:
+            self._ask_or_fail(pending)
+            return
+        self._forget(pending)
+        while pending.waiting:
+            request = self._pop_first(pending)
+            self._hit(request, found, max(start_ns, request.arrival_ns))
 
-    def _store_answered(self, key: bytes, pending: _Pending, found: CachedResponse, start_ns: int) -> None:
-        del self._pending[key]
-        for request in (pending.leader, *pending.waiting):
-            if not request.cancelled:
-                self._hit(request, found, max(start_ns, request.arrival_ns))
-
-    def _ask_or_fail(self, key: bytes, pending: _Pending, request: InferRequest) -> None:
+    def _ask(self, pending: _Pending) -> None:
+        """Ask the model for the first of those who wait. Raises InferError as it does."""
+        first = next(iter(pending.waiting))
+        asked = SharedRequest(first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns)
+        asked.pending = pending
+        asked.times = first.times
+        pending.asked = asked
+        self._asked_count += 1
         try:
-            self._ask(key, pending, request)
-        except InferError as error:
-            request.on_response(request, InferResponse(self._error_header, error=error))
-            self._pass_on(key, pending)
-
-    def _ask(self, key: bytes, pending: _Pending, request: InferRequest) -> None:
-        pending.leader = request
-        answer = request.on_response
-        request.on_response = partial(self._answered, key, pending, answer)
-        try:
-            self._served.submit(request)
+            self._served.submit(asked)
         except InferError:
-            request.on_response = answer
+            self._asked_count -= 1
+            pending.asked = None
             raise
 
-    def _answered(
-        self,
-        key: bytes,
-        pending: _Pending,
-        answer: "object",
-        request: InferRequest,
-        response: InferResponse,
-    ) -> None:
+    def _ask_or_fail(self, pending: _Pending) -> None:
+        """Ask for the next of those who wait whose request is not refused, and answer the others."""
+        while pending.waiting:
+            try:
+                self._ask(pending)
+            except InferError as error:
+                request = self._pop_first(pending)
+                request.on_response(request, InferResponse(self._error_header, error=error))
+            else:
+                return
+        self._forget(pending)
+
+    def _answered(self, asked: InferRequest, response: InferResponse) -> None:
         """Keep the model's answer, pass it on to all who wait for it."""
-        request.on_response = answer  # type: ignore[assignment]  # what `_ask` has taken away
-        if response.error is not None or request.cancelled:
-            request.on_response(request, response)
+        pending: _Pending = asked.pending  # type: ignore[attr-defined]  # made in _ask
+        pending.asked = None
+        self._asked_count -= 1
+        first = self._pop_first(pending)
+        if response.error is not None or asked.cancelled:
+            first.on_response(first, response)
             # The failure of one request says nothing about the others.
-            self._pass_on(key, pending)
+            self._ask_or_fail(pending)
             return
         start_ns = _now_ns()
         kept = CachedResponse(response.header.outputs, [bytes(data) for data in response.data])
-        self._store.put(key, kept)
-        self._pending.pop(key, None)
+        self._store.put(pending.key, kept)
+        self._forget(pending)
         self.statistics.record_cache_miss(pending.lookup_ns + _now_ns() - start_ns)
-        request.on_response(request, response)
-        for waiting in pending.waiting:
-            if not waiting.cancelled:
-                self._hit(waiting, kept, waiting.arrival_ns)
-
-    def _pass_on(self, key: bytes, pending: _Pending) -> None:
-        """Let the next of those who wait ask."""
-        waiting = [request for request in pending.waiting if not request.cancelled]
-        pending.waiting = waiting[1:]
-        if waiting:
-            self._ask_or_fail(key, pending, waiting[0])
-        else:
-            self._pending.pop(key, None)
+        first.on_response(first, response)
+        while pending.waiting:
+            request = self._pop_first(pending)
+            self._hit(request, kept, request.arrival_ns)
 
     def _hit(self, request: InferRequest, found: CachedResponse, start_ns: int) -> None:
         outputs = found.outputs
@@ -178,15 +204,26 @@ class CachedModel:
         self.statistics.record_cache_hit(request, end_ns - start_ns, end_ns)
         request.on_response(request, InferResponse(header, found.data))
 
-    def cancel(self, request: InferRequest) -> None:
-        """Answer a request that waits for another's answer or for the store; the others are the model's to cancel."""
-        if request.model is not self:
-            request.model.cancel(request)
-            return
+    def cancel(self, request: InferRequest) -> bool:
+        """Answer a request that waits with others for the same, and say so; what nobody waits for is cancelled."""
+        pending = self._places.get(request)
+        if request.cancelled or pending is None:
+            return False
         request.cancelled = True
-        error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
+        if len(pending.waiting) == 1 and pending.asked is not None:
+            self._forget(pending)
+            return self._served.cancel(pending.asked)
+        del pending.waiting[request], self._places[request]
+        self.statistics.record_cancelled(in_queue=True)
         self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
+        error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
         request.on_response(request, InferResponse(self._error_header, error=error))
+        return True
+
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what the model is asked for this request, if it is."""
+        pending = self._places.get(request)
+        return () if pending is None or pending.asked is None else (pending.asked,)
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
@@ -195,18 +232,33 @@ class CachedModel:
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait for an instance."""
-        return self._served.pending_count
+        """Requests that wait: for an instance, for the store, or for the answer to the same."""
+        return self._served.pending_count + self._waiting_count
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait or execute; those that wait for the answer to the same are not counted."""
-        return self._served.in_flight_count
+        """Requests that wait or execute."""
+        return self._served.in_flight_count + self._waiting_count
+
+    @property
+    def _waiting_count(self) -> int:
+        """Requests beside those that the model was asked for."""
+        return len(self._places) - self._asked_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What the adaptive batcher of the version has learned."""
+        return self._served.adaptive_state
 
     @property
     def live_sequence_count(self) -> int:
         """Sequences are not cached."""
         return 0
+
+    @property
+    def served(self) -> Served:
+        """The version whose answers are kept."""
+        return self._served
 
     @property
     def instances(self) -> Sequence[Instance]:

@@ -78,7 +78,6 @@ def _refuse_unsupported(config: ModelConfig) -> None:
     """Refuse what would change answers if it were left out; warn of what only costs time."""
     refused = {
         "iterative_sequence": config.sequence_batching.iterative_sequence,
-        "model_repository_agents": bool(config.model_repository_agents.agents),
     }
     for field, is_set in refused.items():
         if is_set:

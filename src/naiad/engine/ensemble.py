@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.ports import Loop
@@ -31,8 +32,9 @@ class _Room:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.started_count = 0
-        self.waiting: deque[tuple[EnsembleRun, Flow]] = deque()
-        """Bounded: a decoupled member is asked to wait when many of its responses do, others answer once."""
+        self.waiting: OrderedDict[tuple[EnsembleRun, Flow], None] = OrderedDict()
+        """In order of arrival. Bounded: a decoupled member is asked to wait when many of its responses do, and others
+        answer once."""
 
 
 class EnsembleModel:
@@ -95,12 +97,20 @@ class EnsembleModel:
         self._all_ended.clear()
         run.begin()
 
-    def cancel(self, request: InferRequest) -> None:
-        """Start no further step of a request, and cancel what executes."""
-        request.cancelled = True
+    def cancel(self, request: InferRequest) -> bool:
+        """Start no further step of a request, and cancel those that were started; True when none of them executes."""
         run = self._runs.get(id(request))
-        if run is not None and run.request is request:
-            run.cancel()
+        if request.cancelled or run is None or run.request is not request:
+            return False
+        request.cancelled = True
+        run.cancel()
+        self.statistics.record_cancelled(in_queue=run.has_ended)
+        return run.has_ended
+
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the open steps of a request."""
+        run = self._runs.get(id(request))
+        return run.open_steps if run is not None and run.request is request else ()
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: the members know the sequences."""
@@ -111,8 +121,8 @@ class EnsembleModel:
         """Start a step, or let it wait for room."""
         room = self._rooms[step.index]
         if room.limit and room.started_count >= room.limit:
-            run.waiting_count += 1
-            room.waiting.append((run, flow))
+            run.waiting.add((step.index, flow))
+            room.waiting[(run, flow)] = None
             return
         room.started_count += 1
         if not run.start(flow, step):
@@ -123,11 +133,17 @@ class EnsembleModel:
         room = self._rooms[step.index]
         room.started_count -= 1
         while room.waiting and room.started_count < room.limit:
-            run, flow = room.waiting.popleft()
-            run.waiting_count -= 1
+            (run, flow), _ = room.waiting.popitem(last=False)
+            run.waiting.discard((step.index, flow))
             room.started_count += 1
             if not run.start(flow, step):
                 room.started_count -= 1
+
+    def withdraw(self, run: EnsembleRun) -> None:
+        """Let the steps of a run wait for room no more."""
+        for index, flow in run.waiting:
+            del self._rooms[index].waiting[(run, flow)]
+        run.waiting.clear()
 
     def send(self, request: InferRequest) -> None:
         """Submit a request to a member. Raises InferError."""
@@ -248,6 +264,11 @@ class EnsembleModel:
     def in_flight_count(self) -> int:
         """Requests that have not had their final response."""
         return len(self._runs)
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """None: the members batch."""
+        return None
 
     @property
     def live_sequence_count(self) -> int:

@@ -101,10 +101,13 @@ class Members(Protocol):
     def step_ended(self, step: Step) -> None:
         """Note that a request of a step that was started has ended."""
 
+    def withdraw(self, run: "EnsembleRun") -> None:
+        """Empty `run.waiting`: its steps need no room any more."""
+
     def send(self, request: InferRequest) -> None:
         """Submit a request to a member. Raises InferError."""
 
-    def cancel_step(self, request: InferRequest) -> None:
+    def cancel_step(self, request: InferRequest) -> object:
         """Cancel what `send` has submitted."""
 
     def step_header(self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...]) -> RequestHeader:
@@ -124,16 +127,16 @@ class EnsembleRun:
         "_busy",
         "_ensemble",
         "_failure",
-        "_has_ended",
         "_steps",
         "first_exec_ns",
+        "has_ended",
         "infer_ns",
         "input_ns",
         "open_count",
         "output_ns",
         "request",
         "root",
-        "waiting_count",
+        "waiting",
     )
 
     def __init__(self, ensemble: Members, request: InferRequest) -> None:
@@ -141,14 +144,15 @@ class EnsembleRun:
         self.request = request
         self.root = Flow()
         self._failure: InferError | None = None
-        self._has_ended = False
+        self.has_ended = False
+        """Whether its request is answered."""
         self._steps: set[StepRequest] = set()
         self._busy = 0
         """How many calls are at work on the run: it does not end below them."""
         self.open_count = 0
         """Steps that wait for room or execute."""
-        self.waiting_count = 0
-        """Steps that wait for room."""
+        self.waiting: set[tuple[int, Flow]] = set()
+        """Indices of steps that wait for room; the ensemble's to change."""
         self.first_exec_ns = 0
         self.input_ns = self.infer_ns = self.output_ns = 0
         """Sums over the executions of all steps."""
@@ -156,7 +160,12 @@ class EnsembleRun:
     @property
     def is_congested(self) -> bool:
         """Whether responses come faster than the steps after them, or the client, take them."""
-        return self.waiting_count > self._ensemble.graph.congestion_count or self.request.is_congested
+        return len(self.waiting) > self._ensemble.graph.congestion_count or self.request.is_congested
+
+    @property
+    def open_steps(self) -> list[StepRequest]:
+        """The requests of steps that were submitted and have not ended."""
+        return list(self._steps)
 
     def begin(self) -> None:
         """Start the steps that need nothing but the request's inputs."""
@@ -261,7 +270,7 @@ class EnsembleRun:
     def _answer_if_complete(self, flow: Flow) -> None:
         graph = self._ensemble.graph
         if graph.is_decoupled and flow.level == graph.output_level and self._is_complete(flow):
-            if self._failure is None and not self._has_ended:
+            if self._failure is None and not self.has_ended:
                 self._ensemble.answer(self, flow)
             flow.leave()
 
@@ -280,9 +289,9 @@ class EnsembleRun:
     def _leave(self) -> None:
         """End the run when nothing is open and nobody is at work on it."""
         self._busy -= 1
-        if self._busy or self.open_count or self._has_ended:
+        if self._busy or self.open_count or self.has_ended:
             return
-        self._has_ended = True
+        self.has_ended = True
         failure = self._failure
         if failure is None and not self._ensemble.graph.is_decoupled:
             if self._is_complete(self.root):
@@ -293,12 +302,14 @@ class EnsembleRun:
         self._ensemble.end(self, failure)
 
     def fail(self, error: InferError) -> None:
-        """Start nothing more, cancel what executes, and answer with `error` when all of it has ended."""
+        """Start nothing more, cancel what was started, and answer with `error` when all of it has ended."""
         if self._failure is not None:
             return
         self._failure = error
         # What executes is of no use any more.
         self._busy += 1
+        self.open_count -= len(self.waiting)
+        self._ensemble.withdraw(self)
         for sub in list(self._steps):
             self._ensemble.cancel_step(sub)
         self._leave()

@@ -52,8 +52,10 @@ class Catalog(Protocol):
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model; blocks. Raises InferError when it fails or control is not allowed."""
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model; blocks. Raises InferError when control is not allowed."""
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model; blocks. `on_withdrawn` is called when it takes no more requests. Raises InferError."""
 
 
 class Engine:
@@ -123,11 +125,13 @@ class Engine:
             exchange.release()
             raise
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request: drop it when it waits, mark it when it executes."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request: drop it when it waits, mark it when it executes.
+
+        Called on the loop. A request that is dropped is answered, CANCELLED, before this returns True.
+        """
         served: Served | None = request.model
-        if served is not None:
-            served.cancel(request)
+        return served is not None and served.cancel(request)
 
     def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError with Triton's texts when there is none."""
@@ -296,8 +300,23 @@ class Engine:
             raise unavailable("Server not ready")
         self._catalog.load_model(name, parameters)
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError.
+
+        `on_withdrawn` is called, on the same thread, when it takes no more requests.
+        """
         if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
-        self._catalog.unload_model(name, parameters)
+        self._catalog.unload_model(name, parameters, on_withdrawn)
+
+    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model in all processes of the server; blocks. Raises InferError."""
+        self.load_model(name, parameters)
+
+    def unload_everywhere(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
+    ) -> None:
+        """Unload a model in all processes of the server; blocks. Raises InferError."""
+        self.unload_model(name, parameters, on_withdrawn)

@@ -4,42 +4,44 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.registry import BackendRegistry
-from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.in_place import renewed
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
-from naiad.core.ports import Loop
+from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.engine.ensemble import EnsembleModel
+from naiad.engine.in_place import InstanceUpdate, kept_instances
+from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.labels import read_labels
+from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
 from naiad.engine.warmup import WarmUp
-from naiad.repository.catalog import ModelPlan
+from naiad.repository.agent_chain import AgentChain, AgentRegistry
+from naiad.repository.catalog import ModelPlan, Update
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
 
-_CREATING_THREADS = 16
-"""Most instances of one version that are created at the same time."""
-
 
 class ModelLoader:
     """Loads versions of models; its methods are called from several loading threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what versions are made of
         self,
         *,
         loop: Loop,
@@ -49,10 +51,14 @@ class ModelLoader:
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         router: Router | None = None,
         response_store: ResponseStore | None = None,
+        port: InferencePort | None = None,
+        resources: Resources | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
-        `response_store` is the cache of the models that ask for one.
+        `port` is how models reach others while they execute.
+
+        `response_store` is the cache of the models that ask for one, `resources` what their instances share.
         """
         self._loop = loop
         self._backends = backends
@@ -61,12 +67,27 @@ class ModelLoader:
         self._backend_config = backend_config or {}
         self._router = router
         self._response_store = response_store
+        self._agents = AgentRegistry()
+        self._port = port
+        self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
         parsed = read_config(entry, required=not self._auto_complete)
+        if not parsed.config.model_repository_agents.agents:
+            return self._plan(entry, parsed)
+        agents = AgentChain(self._agents, entry, parsed.config)
+        try:
+            if agents.entry is not entry:
+                parsed = read_config(agents.entry, required=not self._auto_complete)
+            return replace(self._plan(agents.entry, parsed), agents=agents)
+        except BaseException:
+            agents.load_failed()
+            raise
+
+    def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
         versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
         if not versions:
             raise invalid_argument(
@@ -90,6 +111,27 @@ class ModelLoader:
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
 
+    def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
+        """Prepare to serve `plan` with what is loaded of a version; None when it must be loaded anew.
+
+        Raises InferError; nothing is left behind then.
+        """
+        model = loaded.served if isinstance(loaded, CachedModel) else loaded
+        if not isinstance(model, ServedModel) or model.lost_reason:
+            return None
+        config = renewed(model.config, plan.config)
+        backend = self._backends.get(config.backend)
+        context = self._context(plan, version, config, backend)
+        config = finish_config(config, config, plan.source, backend.default_instance_count(context))
+        # What instances need of shared resources is settled when a version is loaded.
+        is_limited = self._resources is not None and needs_resources(config)
+        kept = None if is_limited else kept_instances(model, config)
+        if kept is None:
+            return None
+        update = InstanceUpdate(loaded, model, config, kept)
+        update.create(_warm_up(replace(context, config=config)))
+        return update
+
     def _cached(self, served: Served) -> Served:
         if self._response_store is not None:
             return CachedModel(served, self._response_store)
@@ -104,15 +146,29 @@ class ModelLoader:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
-        model = backend.load(context)
+        resources = self._register(context.config)
+        model: Model | None = None
         instances: list[Instance] = []
         try:
-            warm_up = WarmUp(context).run if context.config.model_warmup else None
-            instances = _create_instances(model, instance_specs(context.config), warm_up)
-            return self._serve(context, backend, model, instances, labels)
+            model = backend.load(context)
+            instances = create_instances(model, instance_specs(context.config), _warm_up(context))
+            return self._serve(context, backend, model, instances, labels, resources)
         except BaseException:
-            _close(instances, model)
+            _close(instances, model, resources)
             raise
+
+    def _register(self, config: ModelConfig) -> ModelResources | None:
+        """Note what the instances of a model need. Raises InferError when one of them could never execute."""
+        if not needs_resources(config):
+            return None
+        if self._resources is not None:
+            return self._resources.register(config)
+        _log.warning(
+            "model '%s' has 'rate_limiter' in its configuration, but the rate limiter is off: start the server with "
+            "--rate-limit=execution_count",
+            config.name,
+        )
+        return None
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Hold an ensemble against its members, which are loaded. Raises InferError."""
@@ -142,18 +198,22 @@ class ModelLoader:
         )
 
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
-        context = ModelContext(
+        context = self._context(plan, version, plan.config, backend)
+        completed = backend.auto_complete(context) if self._auto_complete else plan.config
+        count = backend.default_instance_count(replace(context, config=completed))
+        return replace(context, config=finish_config(plan.config, completed, plan.source, count))
+
+    def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
+        return ModelContext(
             name=plan.entry.name,
             version=version,
-            config=plan.config,
+            config=config,
             model_dir=plan.entry.model_dir,
             version_dir=plan.entry.version_dirs[version],
             usable_cores=self._usable_cores,
             backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
+            port=self._port,
         )
-        completed = backend.auto_complete(context) if self._auto_complete else plan.config
-        count = backend.default_instance_count(replace(context, config=completed))
-        return replace(context, config=finish_config(plan.config, completed, plan.source, count))
 
     def _serve(
         self,
@@ -162,6 +222,7 @@ class ModelLoader:
         model: Model,
         instances: Sequence[Instance],
         labels: dict[str, Sequence[str]],
+        resources: ModelResources | None,
     ) -> ServedModel:
         config = context.config
         return ServedModel(
@@ -180,51 +241,12 @@ class ModelLoader:
             ),
             loop=self._loop,
             labels=labels,
+            resources=resources,
         )
 
 
-def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
-    """Return the instances that normalised instance groups ask for. Raises InferError(UNSUPPORTED)."""
-    specs: list[InstanceSpec] = []
-    for group in config.instance_group:
-        if group.passive:
-            raise unsupported(
-                f"instance group '{group.name}' of model '{config.name}': 'passive' is not supported yet"
-            )
-        kind = ModelInstanceGroup.Kind.Name(group.kind)
-        for number in range(group.count):
-            for device_id in group.gpus or (0,):
-                name = f"{group.name}_{number}" + (f"_gpu{device_id}" if group.gpus else "")
-                specs.append(InstanceSpec(name, len(specs), kind, device_id))
-    return specs
-
-
-def _create_instances(
-    model: Model, specs: Sequence[InstanceSpec], warm_up: Callable[[Instance, InstanceSpec], None] | None
-) -> list[Instance]:
-    """Create all instances, several at a time, and warm each one up; when one fails, none is left."""
-
-    def create(spec: InstanceSpec) -> Instance:
-        instance = model.create_instance(spec)
-        if warm_up is not None:
-            try:
-                warm_up(instance, spec)
-            except BaseException:
-                instance.close()
-                raise
-        return instance
-
-    if len(specs) == 1:
-        return [create(specs[0])]
-    with ThreadPoolExecutor(min(len(specs), _CREATING_THREADS), thread_name_prefix="instance") as pool:
-        futures = [pool.submit(create, spec) for spec in specs]
-    failures = [error for future in futures if (error := future.exception()) is not None]
-    if failures:
-        for future in futures:
-            if future.exception() is None:
-                future.result().close()
-        raise failures[0]
-    return [future.result() for future in futures]
+def _warm_up(context: ModelContext) -> Callable[[Instance, InstanceSpec], None] | None:
+    return WarmUp(context).run if context.config.model_warmup else None
 
 
 def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
@@ -235,10 +257,13 @@ def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
     return SequenceTensors(context.config, context.model_dir)
 
 
-def _close(instances: Sequence[Instance], model: Model) -> None:
+def _close(instances: Sequence[Instance], model: Model | None, resources: ModelResources | None) -> None:
     for instance in instances:
         instance.close()
-    model.close()
+    if model is not None:
+        model.close()
+    if resources is not None:
+        resources.close()
 
 
 def _list_files(directory: Path) -> list[str]:

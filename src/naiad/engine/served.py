@@ -5,6 +5,7 @@ from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.request import InferRequest
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -24,8 +25,11 @@ class Served(Protocol):
     def submit(self, request: InferRequest) -> None:
         """Admit and enqueue a request. Raises InferError when it is refused at the door."""
 
-    def cancel(self, request: InferRequest) -> None:
-        """Drop a request that still waits; a request that executes is only marked."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Drop a request that still waits, and say so; a request that executes is only marked."""
+
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the requests whose answers a submitted one waits for: the open steps of an ensemble."""
 
     @property
     def pending_count(self) -> int:
@@ -34,6 +38,10 @@ class Served(Protocol):
     @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute."""
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What its adaptive batcher has learned; None without one."""
 
     @property
     def live_sequence_count(self) -> int:
@@ -64,8 +72,8 @@ class Router(Protocol):
     def submit(self, request: InferRequest) -> None:
         """Submit a request; its answers come through `request.on_response` on the loop. Raises InferError."""
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
 
     def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError when there is none."""

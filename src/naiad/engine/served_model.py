@@ -3,10 +3,11 @@
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
 from naiad.core.ports import Loop, TimerHandle
@@ -17,7 +18,9 @@ from naiad.engine.delivery import Delivery
 from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
+from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
@@ -36,7 +39,7 @@ class ServedModel:
     driver that finds nothing to do waits in the list of the idle until a request wakes it.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts that the loader has made
+    def __init__(  # noqa: PLR0913, PLR0915 - the parts that the loader has made
         self,
         *,
         name: str,
@@ -49,6 +52,7 @@ class ServedModel:
         loop: Loop,
         labels: Mapping[str, Sequence[str]] | None = None,
         sequence_tensors: SequenceTensors | None = None,
+        resources: ModelResources | None = None,
     ) -> None:
         self.name = name
         self.version = str(version)
@@ -59,18 +63,25 @@ class ServedModel:
         self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
         """Set by the loader."""
-        self._backend_model = backend_model
+        self.backend_model = backend_model
+        """Makes the instances, and holds what they share."""
         self._instances = list(instances)
         self._scheduler = scheduler
         self._loop = loop
         self._rules = AdmissionRules(config)
         self._sequence_tensors = sequence_tensors
+        self._resources = resources
+        """With a rate limiter: what the instances need to execute."""
         self._is_by_instance = scheduler.is_by_instance
         self._delivery = Delivery(loop)
         self._error_header = ResponseHeader(name, self.version, ())
         asks_for_order = (
             config.dynamic_batching.preserve_ordering or config.sequence_batching.oldest.preserve_ordering
         )
+        self.can_change_instances = not (
+            scheduler.is_by_instance or self.is_decoupled or asks_for_order or resources is not None
+        )
+        """Whether `change_instances` may be called: nothing that outlasts a batch belongs to an instance."""
         keeps_order = asks_for_order and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
         self._emission = Emission(self._deliver, statistics.responses, self._on_final) if self.is_decoupled else None
@@ -78,6 +89,9 @@ class ServedModel:
             loop.call_soon_threadsafe(self._emission.bind_loop_thread)
         self._lock = threading.Lock()
         self._idle: list[Driver] = []
+        self._leaving: set[Driver] = set()
+        """Drivers that take no batch any more."""
+        self._driver_count = len(self._instances)
         self._executing = 0
         self._stopping = False
         self._refusing = False
@@ -85,6 +99,8 @@ class ServedModel:
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
+        if resources is not None:
+            resources.bind(self._drivers)
         for driver in self._drivers:
             driver.start()
 
@@ -123,8 +139,10 @@ class ServedModel:
         if expire_ns:
             self._arm_timer(expire_ns)
 
-    def cancel(self, request: InferRequest) -> None:
-        """Drop a request that still waits; a request that executes is only marked."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Drop a request that still waits, and say so; a request that executes is only marked."""
+        if request.cancelled:
+            return False
         request.cancelled = True
         idle = None
         with self._lock:
@@ -132,15 +150,21 @@ class ServedModel:
             others = self._scheduler.expire(_now_ns()) if queued and self._is_by_instance else ()
             if self._is_by_instance:
                 idle = self._pop_woken()
+        self.statistics.record_cancelled(in_queue=queued)
         if queued:
             error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
-            self._drop([(request, error), *others])
+            self._drop([(request, error), *others], on_loop=True)
         else:
             for instance in self._instances:
                 if isinstance(instance, RemoteInstance):
                     instance.mark(request)
         if idle is not None:
             idle.wake()
+        return queued
+
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """None: requests wait for an instance only."""
+        return ()
 
     def _stopped(self, request: InferRequest) -> InferError:
         return unavailable(
@@ -167,7 +191,7 @@ class ServedModel:
                 idle = self._pop_woken()
                 if self._stopping and not self._scheduler.live_sequence_count:
                     self._wake_all()
-        self._drop(dropped)
+        self._drop(dropped, on_loop=True)
         if idle is not None:
             idle.wake()
         if expire_ns:
@@ -185,6 +209,14 @@ class ServedModel:
         """Requests that wait or execute."""
         open_count = self._emission.open_count if self._emission is not None else 0
         return self._scheduler.pending_count + self._executing + open_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What an adaptive batcher has learned; None with any other scheduler."""
+        if not isinstance(self._scheduler, AdaptiveScheduler):
+            return None
+        with self._lock:
+            return self._scheduler.state()
 
     @property
     def live_sequence_count(self) -> int:
@@ -216,6 +248,38 @@ class ServedModel:
         """Empty unless no instance will ever execute again; then the reason why."""
         return self.health if all(instance.is_lost for instance in self._instances) else ""
 
+    def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
+        """Go on with these instances, of which some may execute already; return what leaves, for the caller to stop.
+
+        Accepted requests wait on for the instances that there are. Only while `can_change_instances`.
+        """
+        going = {d: i for d, i in zip(self._drivers, self._instances, strict=True) if i not in instances}
+        driver_of = {id(i): d for d, i in zip(self._drivers, self._instances, strict=True) if d not in going}
+        started: list[Driver] = []
+        with self._lock:
+            self.config = config
+            for instance in instances:
+                if id(instance) not in driver_of:
+                    # A number of its own, for the log; only schedulers with instances of their own look at it.
+                    driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
+                    self._driver_count += 1
+                    started.append(driver_of[id(instance)])
+            self._scheduler.change_instance_count(len(instances))
+            self._instances = list(instances)
+            self._drivers = [driver_of[id(instance)] for instance in instances]
+            self._leaving.update(going)
+            for driver in [driver for driver in self._idle if driver in going]:
+                self._idle.remove(driver)
+                driver.wake_now()
+        for driver in started:
+            driver.start()
+        return RetiredInstances(self, going) if going else None
+
+    def forget_drivers(self, drivers: Collection[Driver]) -> None:
+        """Called when drivers that were leaving have left."""
+        with self._lock:
+            self._leaving.difference_update(drivers)
+
     def stop(self, timeout_s: float) -> bool:
         """Refuse new requests, let the accepted ones finish, close the instances.
 
@@ -225,6 +289,10 @@ class ServedModel:
         with self._lock:
             self._stopping = self._refusing = True
             self._wake_all()
+        if self._resources is not None:
+            for driver in self._drivers:
+                if self._resources.withdraw(driver.index):
+                    driver.wake_now()
         deadline = time.monotonic() + timeout_s
         ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
         with self._lock:
@@ -235,18 +303,22 @@ class ServedModel:
             unfinished = unavailable(f"model '{self.name}' was stopped before it had sent its final response")
             self._emission.abandon(InferResponse(self._error_header, error=unfinished))
             finished = False
+        if self._resources is not None:
+            self._resources.close()
         for instance in self._instances:
             instance.close()
-        self._backend_model.close()
+        self.backend_model.close()
         return finished
 
-    def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]]) -> None:
+    def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]], *, on_loop: bool = False) -> None:
         if not dropped:
             return
         now_ns = _now_ns()
         for request, error in dropped:
             self.statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
-            self._deliver([request], [InferResponse(self._error_header, error=error)])
+            # A queue may keep its entry for a while; the inputs need not stay in memory for that.
+            request.data = ()
+            self._deliver([request], [InferResponse(self._error_header, error=error)], on_loop=on_loop)
 
     def _deliver(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
@@ -269,28 +341,27 @@ class ServedModel:
         Without one the driver has joined the idle, and the second value is the monotonic time at which it should ask
         again if nobody wakes it before (0 for never, negative when the model has stopped and nothing is left to do).
         """
-        other: Driver | None = None
-        dropped: Sequence[tuple[InferRequest, InferError]] = ()
         wake_ns = 0
         with self._lock:
+            if self._leaving and driver in self._leaving:
+                self._hand_on()
+                return None, _STOPPED
             now_ns = _now_ns()
-            if self._scheduler.has_timeouts:
-                dropped = self._scheduler.expire(now_ns)
-            batch = self._scheduler.take(now_ns, driver.index)
-            if self._is_by_instance:
-                other = self._pop_woken()
-            if batch is not None:
+            dropped = self._scheduler.expire(now_ns) if self._scheduler.has_timeouts else ()
+            if self._resources is None:
+                batch = self._scheduler.take(now_ns, driver.index)
+            else:
+                batch = self._take_limited(self._resources, now_ns, driver.index)
+            other = self._pop_woken() if self._is_by_instance else None
+            if batch is None:
+                wake_ns, other = self._rest(driver, other)
+            else:
                 if self._emission is not None:
                     self._emission.begin(batch)
                 else:
                     self._executing += len(batch.requests)
                 if self._idle and self._scheduler.pending_count and not self._is_by_instance:
                     other = self._idle.pop()
-            elif self._stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
-                wake_ns = _STOPPED
-            else:
-                wake_ns = self._scheduler.wake_ns(driver.index)
-                self._idle.append(driver)
         if dropped:
             self._drop(dropped)
         if other is not None:
@@ -298,6 +369,41 @@ class ServedModel:
         if batch is not None and self._sequence_tensors is not None:
             self._sequence_tensors.prepare(batch)
         return batch, wake_ns
+
+    def _rest(self, driver: Driver, woken: Driver | None) -> tuple[int, Driver | None]:
+        """Let a driver that has nothing to do join the idle, unless all is over or it waits for resources.
+
+        Returns what `take` says then, and who else is to be woken: `woken` or another. The lock is held.
+        """
+        if self._resources is not None and self._resources.is_waiting(driver.index):
+            # Another instance, which needs other things or none, may do what this one cannot do now.
+            may_pass = self._idle and not self._is_by_instance
+            return 0, self._idle.pop() if may_pass else woken
+        if self._stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
+            return _STOPPED, woken
+        self._idle.append(driver)
+        return self._scheduler.wake_ns(driver.index), woken
+
+    def _take_limited(self, resources: ModelResources, now_ns: int, index: int) -> Batch | None:
+        """Return the next batch of an instance once it has what it needs; give back what its last execution held.
+
+        Without a batch it waits for resources, and will be woken when it has them, or it holds none. Called with the
+        lock held.
+        """
+        if self._scheduler.pending_count and not resources.acquire(index):
+            return None
+        batch = self._scheduler.take(now_ns, index)
+        if batch is not None:
+            resources.start(index)
+        else:
+            # Nothing was left, or it is held back to grow.
+            resources.release(index)
+        return batch
+
+    def _hand_on(self) -> None:
+        """Have another instance look at the queue: this one was woken for it, and leaves. The lock is held."""
+        if self._idle and self._scheduler.pending_count:
+            self._idle.pop().wake_now()
 
     def _on_final(self, request: InferRequest) -> None:
         """Let the sequence of a decoupled request go on; called on any thread."""
@@ -335,6 +441,8 @@ class ServedModel:
         While no instance can execute nobody else will answer what is queued, so it is answered here. The same goes
         for what only this instance may execute.
         """
+        if self._resources is not None:
+            self._resources.release(driver.index)
         reason = self._instances[driver.index].health if self._is_by_instance else self.health
         if reason:
             with self._lock:
@@ -342,7 +450,7 @@ class ServedModel:
                     self._scheduler.drain_instance(driver.index) if self._is_by_instance else self._scheduler.drain()
                 )
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
-        return not self._stopping
+        return not (self._stopping or driver in self._leaving)
 
     def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
         """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop."""
@@ -387,6 +495,9 @@ class ServedModel:
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         self.statistics.record_batch(batch, (), end_ns)
         _tell_times(batch)
+        if self._scheduler.learns:
+            with self._lock:
+                self._scheduler.record_execution(batch)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
@@ -406,19 +517,41 @@ class ServedModel:
         _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         if self._emission is not None:
+            if self._scheduler.learns:
+                with self._lock:
+                    self._scheduler.record_execution(batch, failed=True)
             self._emission.fail(batch.requests, response)
             return
-        self._executing_ended(batch)
+        self._executing_ended(batch, failed=True)
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
-    def _executing_ended(self, batch: Batch) -> None:
+    def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
         with self._lock:
             self._executing -= len(batch.requests)
+            if self._scheduler.learns:
+                self._scheduler.record_execution(batch, failed=failed)
 
     def _wake_all(self) -> None:
         for driver in self._idle:
             driver.wake_now()
         self._idle.clear()
+
+
+class RetiredInstances:
+    """Instances that an update in place has left over: they finish the batch they have, then they are closed."""
+
+    def __init__(self, model: ServedModel, drivers: Mapping[Driver, Instance]) -> None:
+        self._model = model
+        self._drivers = dict(drivers)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Wait for their batches, close them; whether all finished in time."""
+        deadline = time.monotonic() + timeout_s
+        ended = [driver.join(max(0.0, deadline - time.monotonic())) for driver in self._drivers]
+        self._model.forget_drivers(self._drivers)
+        for instance in self._drivers.values():
+            instance.close()
+        return all(ended)
 
 
 def _tell_times(batch: Batch) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Buffer
 from naiad.frontend import rest_failure
+from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import HeaderFields, Headers, HttpExchange, written_fields
 from naiad.frontend.exchange_layer import ExchangeLayer
 from naiad.frontend.router import Action
@@ -155,7 +156,7 @@ class _Waiting:
         self._is_gone = False
         exchange.on_disconnect = self._leave
 
-    def _leave(self) -> None:
+    def _leave(self, why: Departure) -> None:
         self._is_gone = True
 
     def decompress(self, body: Buffer, bits: int, max_bytes: int) -> bytes | None:

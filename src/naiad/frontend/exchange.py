@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from naiad.core.tensor import Buffer
+from naiad.frontend.departure import Departure
 
 Headers = Sequence[tuple[bytes, bytes]]
+OnDeparture = Callable[[Departure], object]
 
 
 class HeaderFields(dict[bytes, bytes]):
@@ -41,8 +43,8 @@ class HttpExchange(Protocol):
     """The whole body; empty when there is none."""
     arrival_ns: int
     """Monotonic time at which the request was complete."""
-    on_disconnect: Callable[[], object] | None
-    """Set by the route: called without arguments when the peer goes away before the answer."""
+    on_disconnect: OnDeparture | None
+    """Set by the route: called when the peer goes away, or its deadline passes, before the answer."""
     on_congestion: Callable[[bool], object] | None
     """Set by the route of a streamed answer: called with true when the peer does not take what was sent, and with
     false when it has. A peer that leaves too much is dropped, which `on_disconnect` tells."""
@@ -70,8 +72,9 @@ class GrpcCall(Protocol):
     deadline_ns: int
     """Monotonic time of `grpc-timeout`; 0 for none."""
     arrival_ns: int
-    on_cancel: "object | None"
-    """Set by the service: called without arguments on RST_STREAM, on a passed deadline, on a lost connection."""
+    on_cancel: OnDeparture | None
+    """Set by the service: called on RST_STREAM, on a passed deadline, on a lost connection. It may finish the call,
+    which only in the case of the deadline has anybody to listen."""
     context: "object | None"
     """Belongs to the service: what it keeps for a streaming call."""
     queued_bytes: int

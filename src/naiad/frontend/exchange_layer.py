@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange import Headers, HttpExchange, OnDeparture
 
 
 class ExchangeLayer:
@@ -20,12 +20,12 @@ class ExchangeLayer:
         self.arrival_ns = exchange.arrival_ns
 
     @property
-    def on_disconnect(self) -> Callable[[], object] | None:
+    def on_disconnect(self) -> OnDeparture | None:
         """What is called when the peer goes away."""
         return self._exchange.on_disconnect
 
     @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
+    def on_disconnect(self, callback: OnDeparture | None) -> None:
         self._exchange.on_disconnect = callback
 
     @property

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from naiad.core.errors import ErrorCode, InferError, internal, unavailable, unsupported
+from naiad.core.errors import InferError, internal, unavailable, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
+from naiad.frontend.departure import Departure, version_of
 from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
@@ -83,7 +84,7 @@ class InferenceGrpcService:
             stream.take(message)
         except Exception:
             # What was open has nobody to answer to: the transport ends the call.
-            stream.cancel()
+            stream.fail()
             raise
 
     def stream_half_closed(self, call: GrpcCall) -> None:
@@ -123,7 +124,7 @@ class InferenceGrpcService:
         )
         try:
             self._check_unary(header.model_name, header.model_version)
-            call.on_cancel = partial(self._engine.cancel, request)
+            call.on_cancel = partial(self._abandon, request)
             self._engine.submit(request)
         except InferError as error:
             call.on_cancel = None
@@ -146,13 +147,22 @@ class InferenceGrpcService:
             error = earlier
         grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
+    def _abandon(self, request: InferRequest, why: Departure) -> None:
+        """Cancel a request whose client has left or whose deadline has passed; log it, and answer who listens."""
+        call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
+        waited = self._engine.cancel(request)
+        error = why.error(waited=waited)
+        grpc_failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
+
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
         # The handler refers to the request and the request to the call: without this the garbage collector would
         # have to find each of these circles.
         call.on_cancel = None
+        if request.cancelled:
+            return  # it was answered, if anyone listened, when it was cancelled
         error = response.error
-        if error is None and not request.cancelled:
+        if error is None:
             try:
                 parts = encode_response(request.id, response)
                 if self._compression is None:
@@ -162,8 +172,6 @@ class InferenceGrpcService:
                 return
             except InferError as too_large:
                 error = too_large
-        if error is None:
-            error = InferError(ErrorCode.CANCELLED, "", detail="the client went away while the request was executed")
         grpc_failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
 
     # --- control ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
+from naiad.frontend.departure import Departure, version_of
 from naiad.frontend.exchange import GrpcCall, Headers
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.protocol.infer_grpc import identify
@@ -140,11 +141,21 @@ class InferStream:
             self._is_held = False
             self._call.release()
 
-    def cancel(self) -> None:
-        """Nobody waits for the answers: cancel what is open and write nothing more."""
-        self._close()
-        for request in list(self._open):
+    def cancel(self, why: Departure) -> None:
+        """Nobody waits for the answers: cancel what is open, log it, and write nothing more."""
+        for request in self._cancel_open():
+            waited = self._engine.cancel(request)
+            error = why.error(waited=waited)
+            grpc_failure.log(request.id, request.header.model_name, version_of(request), error)
+
+    def fail(self) -> None:
+        """Cancel what is open because of a failure that is logged elsewhere, and write nothing more."""
+        for request in self._cancel_open():
             self._engine.cancel(request)
+
+    def _cancel_open(self) -> list[InferRequest]:
+        self._close()
+        return list(self._open)
 
     # --- responses ----------------------------------------------------------------------------------------------
 
@@ -183,7 +194,7 @@ class InferStream:
         header = request.header
         if self._is_strict:
             # Triton: with `triton_grpc_error` the first error of inference ends the call.
-            self.cancel()
+            self.fail()
             grpc_failure.finish_infer(self._call, request.id, header.model_name, header.model_version, error)
             return
         grpc_failure.log(request.id, header.model_name, header.model_version, error)

@@ -106,14 +106,15 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Close when the peer closes; true keeps the connection open for the answer to a cut-off request."""
-        if self._head_parser is None and self._head is None:
+        if self._exchanges or (self._head_parser is None and self._head is None):
+            # A peer that waits for answers and sends no more of what it has begun is gone.
             return False
         received = len(self._head_text) if self._head is None else self._received_bytes()
         part = "head" if self._head is None else "body"
         error = HttpError(400, f"the request's {part} ended after {received} bytes, before it was complete")
         self._refuse(error, lingers=False)
         # TLS has no half-closed connections: close_notify ends both directions.
-        return bool(self._exchanges) and self._transport.can_write_eof()
+        return self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more from it."""

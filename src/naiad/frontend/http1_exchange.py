@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers
+from naiad.frontend.departure import Departure
+from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http1_answer import LAST_CHUNK, AnswerHeads, chunk, gather
 from naiad.frontend.http1_head import RequestHead
 
@@ -56,7 +57,7 @@ class Http1Exchange:
         self.keep_alive = head.keep_alive
         self.body = body
         self.arrival_ns = arrival_ns
-        self.on_disconnect: Callable[[], object] | None = None
+        self.on_disconnect: OnDeparture | None = None
         self.on_congestion: Callable[[bool], object] | None = None
         self.held: list[Buffer] = []
         """Pieces of the answer that wait for the answers before it."""
@@ -126,4 +127,4 @@ class Http1Exchange:
         callback, self.on_disconnect = self.on_disconnect, None
         self.on_congestion = None
         if callback is not None:
-            callback()
+            callback(Departure.DISCONNECTED)

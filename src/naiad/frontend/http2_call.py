@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers
+from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http2_plan import CallPlan
 from naiad.wire.grpc import (
     COMPRESSED_HEADER_BLOCKS,
@@ -116,7 +116,7 @@ class Http2Call(Stream):
         self.metadata: Headers = head.fields
         self.arrival_ns = arrival_ns
         self.deadline_ns = 0
-        self.on_cancel: object | None = None
+        self.on_cancel: OnDeparture | None = None
         self.has_sent_headers = False
         self.held_bytes = 0
         """Size of its message, counted by the connection while it waits for its answer; 0 for small ones."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers
+from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http1_body import allocate_body
 from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_call import Http2Call
@@ -110,13 +110,13 @@ class Http2Exchange:
     # --- answering ----------------------------------------------------------------------------------------------
 
     @property
-    def on_disconnect(self) -> Callable[[], object] | None:
+    def on_disconnect(self) -> OnDeparture | None:
         """What is called when the peer goes away."""
         call = self._call
-        return None if call is None else call.on_cancel  # type: ignore[return-value]  # set below
+        return None if call is None else call.on_cancel
 
     @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
+    def on_disconnect(self, callback: OnDeparture | None) -> None:
         if self._call is not None:
             self._call.on_cancel = callback
 

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
+from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_call import Http2Call, RestExchange
@@ -134,7 +135,7 @@ class Http2Protocol(asyncio.Protocol):
         self._held_calls.clear()
         for call in self._calls():
             self.output.forget(call)
-            self.stream_reset(call, Http2Code.CANCEL)
+            self._leave(call, Departure.DISCONNECTED)
 
     def pause_writing(self) -> None:
         """The peer does not take our answers: make no more of them and take no more requests."""
@@ -167,7 +168,7 @@ class Http2Protocol(asyncio.Protocol):
         """End a call whose peer does not take its answers."""
         # gRPC clients report this code as RESOURCE_EXHAUSTED.
         self.output.reset(call, Http2Code.ENHANCE_YOUR_CALM)
-        self.stream_reset(call, Http2Code.ENHANCE_YOUR_CALM)
+        self._leave(call, Departure.DROPPED)
         if not self.is_dirty:
             self.mark_dirty()
 
@@ -282,9 +283,11 @@ class Http2Protocol(asyncio.Protocol):
 
     def stream_reset(self, call: Http2Call, code: int) -> None:
         """Tell the service that nobody waits for the call's answer."""
-        self._count_collected(call, 0)
-        self.release(call)
-        self._cancel(call)
+        self._leave(call, Departure.CANCELLED)
+
+    def stream_broken(self, call: Http2Call, code: int) -> None:
+        """Tell the service that nobody can be given the call's answer."""
+        self._leave(call, Departure.REFUSED)
 
     def goaway_received(self, code: int) -> None:
         """Close once the open calls are answered."""
@@ -326,7 +329,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def _refuse_rest(self, call: Http2Call, exchange: RestExchange, status: int, message: str) -> None:
         exchange.refuse(status, message)
-        self._drop(call)
+        self._drop(call, Departure.REFUSED)
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -381,24 +384,31 @@ class Http2Protocol(asyncio.Protocol):
             self._refuse_rest(call, call.exchange, _HTTP_STATUS.get(error.status, 500), error.message)
             return
         call.finish(error.status, error.message)
-        self._drop(call)
+        self._drop(call, Departure.REFUSED)
 
     def _expire(self, call: Http2Call) -> None:
+        # The service first: it knows the request's id, which belongs into the trailers.
+        self._drop(call, Departure.DEADLINE)
         call.finish(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
-        self._drop(call)
 
-    def _drop(self, call: Http2Call) -> None:
-        """Forget what is held for a call that was finished here, and tell the service."""
+    def _drop(self, call: Http2Call, why: Departure) -> None:
+        """Forget what is held for a call that is finished here, and tell the service."""
         call.assembler = None
         self._count_collected(call, 0)
-        self._cancel(call)
+        self._cancel(call, why)
 
-    def _cancel(self, call: Http2Call) -> None:
+    def _leave(self, call: Http2Call, why: Departure) -> None:
+        """Forget what is held for a call without a peer, and tell the service."""
+        self._count_collected(call, 0)
+        self.release(call)
+        self._cancel(call, why)
+
+    def _cancel(self, call: Http2Call, why: Departure) -> None:
         on_cancel, call.on_cancel = call.on_cancel, None
-        if not callable(on_cancel):
+        if on_cancel is None:
             return
         try:
-            on_cancel()
+            on_cancel(why)
         except Exception:
             _log.exception("cancelling gRPC call %s failed", call.path)
 

@@ -1,10 +1,13 @@
 """Failed requests of inference over HTTP: one log line and one answer, both under the same id."""
 
+from http import HTTPStatus
 from urllib.parse import quote
 
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import InferError
+from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.departure import CancellingEngine, Departure, version_of
+from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.json_tree import parse_infer_document
@@ -13,13 +16,23 @@ from naiad.telemetry.log import log_request_failure, new_request_id
 
 _ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
+_RETRY_AFTER = (b"Retry-After", b"1")
 
 
 def respond(exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
     """Log a failure and answer with it; a request without an id gets one."""
     request_id = log(request_id, model, version, error)
-    headers = (*JSON_HEADERS, id_header(request_id))
-    exchange.respond(status_of(error.code).http, headers, (encode_error(error.message),))
+    status = status_of(error.code).http
+    headers: Headers = (*JSON_HEADERS, id_header(request_id))
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = (*headers, _RETRY_AFTER)
+    exchange.respond(status, headers, (encode_error(error.message),))
+
+
+def abandon(engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+    """Cancel a request whose client has left, and log it: nobody is there to be answered."""
+    waited = engine.cancel(request)
+    log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))
 
 
 def log(request_id: str, model: str, version: str, error: InferError) -> str:
@@ -39,11 +52,6 @@ def log(request_id: str, model: str, version: str, error: InferError) -> str:
 def id_header(request_id: str) -> tuple[bytes, bytes]:
     """Return the header field that carries the id of a request."""
     return b"triton-request-id", quote(request_id, _ID_SAFE, errors="replace").encode()
-
-
-def client_gone() -> InferError:
-    """Return what the log says about a request whose client went away while it was executed."""
-    return InferError(ErrorCode.CANCELLED, "", detail="the client went away while the request was executed")
 
 
 def find_id(text: Buffer) -> str:

@@ -39,7 +39,7 @@ class GenerateRoutes:
         """Answer with the only response of a request."""
         request = self._read(exchange, arguments, _OnlyAnswer(exchange, self._engine).take)
         if request is not None:
-            exchange.on_disconnect = functools.partial(self._engine.cancel, request)
+            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
             self._submit(exchange, request)
 
     def generate_stream(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ class GenerateRoutes:
         answer = StreamedAnswer(exchange, GENERATE_EVENTS, _encode)
         request = self._read(exchange, arguments, answer.take)
         if request is not None:
-            answer.watch(request, self._engine.cancel)
+            answer.watch(request, self._engine)
             self._submit(exchange, request)
 
     def _read(
@@ -111,11 +111,7 @@ class _OnlyAnswer:
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Keep a response, and answer with it when it is the final one."""
-        if self._is_over:
-            return
-        if request.cancelled:
-            if response.final:
-                self._fail(request, response, response.error or rest_failure.client_gone())
+        if self._is_over or request.cancelled:
             return
         if not response.empty_final or response.error is not None:
             if self._answer is not None:

@@ -33,8 +33,8 @@ class InferEngine(Protocol):
     def submit(self, request: InferRequest) -> None:
         """Submit a request. Raises InferError when it is refused at the door."""
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a submitted request."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         """Tell whether a model is decoupled. Raises InferError for an unknown model."""
@@ -83,7 +83,7 @@ class InferRoute:
             request = InferRequest(
                 header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
             )
-            exchange.on_disconnect = functools.partial(self._engine.cancel, request)
+            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
             self._engine.submit(request)
         except InferError as error:
             rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
@@ -96,7 +96,7 @@ class InferRoute:
         request = InferRequest(
             without_binary_outputs(header), data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns
         )
-        answer.watch(request, self._engine.cancel)
+        answer.watch(request, self._engine)
         self._engine.submit(request)
 
     def _decode(self, exchange: HttpExchange, model: str, version: str) -> tuple[RequestHeader, str, list[Buffer]]:
@@ -137,11 +137,11 @@ class InferRoute:
         return decode_raw(model, version, body, metadata, batching=batching)
 
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        if request.cancelled:
+            return  # it was answered, if anyone listened, when it was cancelled
         exchange: HttpExchange = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         error = response.error
-        if error is None and request.cancelled:
-            error = rest_failure.client_gone()
         if error is not None:
             rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, error)
             return

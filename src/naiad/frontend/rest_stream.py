@@ -8,6 +8,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.frontend import rest_failure
+from naiad.frontend.departure import CancellingEngine
 from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.status import status_of
@@ -61,17 +62,15 @@ class StreamedAnswer:
         self._encode = encode
         self._has_begun = False
 
-    def watch(self, request: InferRequest, cancel: Callable[[InferRequest], object]) -> None:
+    def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
         """Cancel the request when its client goes away, and have it wait when its client is slow."""
-        self._exchange.on_disconnect = functools.partial(cancel, request)
+        self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
         self._exchange.on_congestion = functools.partial(_set_congested, request)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Send one response."""
         # hot: once a response
         if request.cancelled:
-            if response.final:
-                _log(request, response, response.error or rest_failure.client_gone())
             return
         error = response.error
         if error is None and not response.empty_final:
@@ -94,11 +93,11 @@ class StreamedAnswer:
         self._exchange.start_stream(status, (*headers, rest_failure.id_header(request_id)) if request_id else headers)
 
     def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
+        model, version = request.header.model_name, response.header.model_version
         if response.final and not self._has_begun and not self._framing.frames_first_error:
-            model = request.header.model_name
-            rest_failure.respond(self._exchange, request.id, model, response.header.model_version, error)
+            rest_failure.respond(self._exchange, request.id, model, version, error)
             return
-        request_id = _log(request, response, error)
+        request_id = rest_failure.log(request.id, model, version, error)
         if not self._has_begun:
             self._begin(status_of(error.code).http, request_id)
         self._exchange.send((self._framing.frame(encode_error(error.message)),))
@@ -109,10 +108,6 @@ class StreamedAnswer:
         if not self._has_begun:
             self._begin(200)
         self._exchange.end()
-
-
-def _log(request: InferRequest, response: InferResponse, error: InferError) -> str:
-    return rest_failure.log(request.id, request.header.model_name, response.header.model_version, error)
 
 
 def _set_congested(request: InferRequest, is_congested: bool) -> None:

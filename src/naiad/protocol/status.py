@@ -25,7 +25,9 @@ _TABLE: dict[ErrorCode, Status] = {
     ErrorCode.UNAVAILABLE: Status(503, 14, logging.WARNING),
     ErrorCode.UNSUPPORTED: Status(501, 12, logging.WARNING),
     ErrorCode.ALREADY_EXISTS: Status(400, 6, logging.WARNING),
-    ErrorCode.CANCELLED: Status(400, 1, logging.WARNING),
+    # Triton: 400, as if the request had been wrong.
+    ErrorCode.CANCELLED: Status(499, 1, logging.WARNING),
+    ErrorCode.DEADLINE_EXCEEDED: Status(504, 4, logging.WARNING),
 }
 
 

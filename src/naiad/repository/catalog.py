@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, Protocol
@@ -11,8 +11,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
+from naiad.repository.agent_chain import AgentChain
 from naiad.repository.fingerprint import content_digest
-from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V, V_co
+from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.store import ModelEntry, Sighting, Store, check_model_name
 
 _log = logging.getLogger(__name__)
@@ -31,16 +32,44 @@ class ModelPlan:
     versions: Sequence[int]
     source: ParsedConfig | None = None
     """The file that the configuration was read from, for the places of mistakes that only loading finds."""
+    agents: AgentChain | None = None
+    """The repository agents that have looked at the files."""
 
 
-class VersionLoader(Protocol[V_co]):
+class Update(Protocol):
+    """A change of a loaded version in place: it is prepared, and not made yet."""
+
+    def commit(self) -> LoadedVersion | None:
+        """Make the change; return what it leaves over, for the caller to stop."""
+
+    def discard(self) -> None:
+        """Give the change up and release what was prepared for it."""
+
+
+class VersionLoader(Protocol[V]):
     """Turns what a store has into something that serves. Its methods are called from several threads."""
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Read the configuration and select the versions. Raises InferError."""
 
-    def load(self, plan: ModelPlan, version: int) -> V_co:
+    def load(self, plan: ModelPlan, version: int) -> V:
         """Load one version. Raises InferError."""
+
+    def update(self, plan: ModelPlan, version: int, loaded: V) -> Update | None:
+        """Prepare to serve `plan` with what is loaded of a version; None when it must be loaded anew.
+
+        Files and configuration are those that it was loaded from, but for instance groups and version policy.
+        Raises InferError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded(Generic[V]):
+    """A version that can be put in place."""
+
+    version: V
+    update: Update | None = None
+    """Set when it is in place already: the change that makes it what was asked for."""
 
 
 @dataclass(slots=True)
@@ -74,6 +103,8 @@ class Catalog(Generic[V]):
         self._abandoned = False
         self._last_names: dict[str, list[str]] = {}
         """By location, as `known_names` found them."""
+        self._agents: dict[str, AgentChain] = {}
+        """The agents of what is in place, by model; changed only by who loads or unloads it."""
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -173,13 +204,15 @@ class Catalog(Generic[V]):
                         all_loaded = False
         return all_loaded
 
-    def load(self, plan: ModelPlan) -> list[V]:
+    def load(self, plan: ModelPlan, unchanged: Collection[int] = ()) -> list[LoadedVersion]:
         """Load the versions of one model and put them in place, all or none of them.
 
-        Returns what they replace, for the caller to stop. Raises InferError that says what failed.
+        Of the `unchanged` versions, what is in place stays if it can serve the plan. Returns what is replaced, for
+        the caller to stop. Raises InferError that says what failed.
         """
+        kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.name).items() if n in unchanged}
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
-            return self._finish_load(plan, self._start_load(pool, plan))
+            return self._finish_load(plan, self._start_load(pool, plan, kept))
 
     def abandon(self) -> None:
         """Give up loading: what is being loaded finishes, what waits is not begun."""
@@ -231,9 +264,20 @@ class Catalog(Generic[V]):
         """Remove a model that is not in any store any more from the index."""
         self._lifecycle.forget(name)
 
-    def _start_load(self, pool: ThreadPoolExecutor, plan: ModelPlan) -> dict[int, "Future[V]"]:
+    def _start_load(
+        self, pool: ThreadPoolExecutor, plan: ModelPlan, kept: Mapping[int, V] | None = None
+    ) -> "dict[int, Future[_Loaded[V]]]":
         self._lifecycle.begin_load(plan.entry.name, plan.versions)
-        return {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
+        kept = kept or {}
+        return {number: pool.submit(self._bring, plan, number, kept.get(number)) for number in plan.versions}
+
+    def _bring(self, plan: ModelPlan, version: int, kept: V | None) -> _Loaded[V]:
+        """Load a version, or prepare what is in place to go on as the plan says."""
+        if kept is not None:
+            update = self._loader.update(plan, version, kept)
+            if update is not None:
+                return _Loaded(kept, update)
+        return _Loaded(self._load_version(plan, version))
 
     def _load_version(self, plan: ModelPlan, version: int) -> V:
         name = plan.entry.name
@@ -250,10 +294,10 @@ class Catalog(Generic[V]):
                 retries_left -= 1
                 _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
 
-    def _finish_load(self, plan: ModelPlan, futures: Mapping[int, "Future[V]"]) -> list[V]:
+    def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> list[LoadedVersion]:
         """Wait for the versions of one model, put them in place and return what they replace. Raises InferError."""
         name = plan.entry.name
-        loaded: dict[int, V] = {}
+        loaded: dict[int, _Loaded[V]] = {}
         failures = ""
         for version, future in futures.items():
             try:
@@ -266,13 +310,22 @@ class Catalog(Generic[V]):
         if self._abandoned:
             failures = failures or "the server is stopping"
         if not failures:
-            retired = self._lifecycle.swap(name, loaded)
+            retired: list[LoadedVersion] = []
+            retired += self._lifecycle.swap(name, {version: each.version for version, each in loaded.items()})
+            left_over = [each.update.commit() for each in loaded.values() if each.update is not None]
+            retired += [each for each in left_over if each is not None]
+            retired += self._change_agents(name, plan.agents)
             _log.info("successfully loaded '%s'", name)
             return retired
         # Triton: a set of versions is all or nothing; what did load is released.
         for version, useless in loaded.items():
-            stop_version(useless, 0.0)
+            if useless.update is not None:
+                useless.update.discard()
+            else:
+                stop_version(useless.version, 0.0)
             self._lifecycle.fail_version(name, version, UNLOADED)
+        if plan.agents is not None:
+            plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
 
     # --- unloading --------------------------------------------------------------------------------------------------
@@ -292,24 +345,41 @@ class Catalog(Generic[V]):
         `settle` waits until nobody can be about to submit to a version that was found before.
         """
         unloading = self._lifecycle.begin_unload(name, withdraw=True)
+        chains = self._change_agents(name, None)
         if unloading:
             settle()
         for version, loaded in unloading.items():
             if not stop_version(loaded, timeout_s):
                 _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
             _log.info("successfully unloaded '%s' version %d", name, version)
+        for chain in chains:
+            stop_version(chain, timeout_s)
         self._lifecycle.end_unload(name, list(unloading))
         self._lifecycle.forgive(name)
 
     def _unload(self, name: str, deadline_s: float) -> bool:
         unloading = self._lifecycle.begin_unload(name)
+        chains = self._change_agents(name, None)
         finished = True
         for version, loaded in unloading.items():
             in_time = stop_version(loaded, max(0.0, deadline_s - time.monotonic()))
             finished = finished and in_time
             _log.info("successfully unloaded '%s' version %d", name, version)
+        for chain in chains:
+            stop_version(chain, 0.0)
         self._lifecycle.end_unload(name, list(unloading))
         return finished
+
+    def _change_agents(self, name: str, agents: AgentChain | None) -> list[AgentChain]:
+        """Put the agents of a new load in place; return those of what it replaces, to be stopped after that."""
+        before = self._agents.pop(name, None)
+        if agents is not None:
+            self._agents[name] = agents
+            agents.load_complete()
+        if before is None:
+            return []
+        before.unload()
+        return [before]
 
 
 def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:

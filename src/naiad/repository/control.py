@@ -13,13 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn
 
+from naiad.config.in_place import may_stay
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
-from naiad.repository.fingerprint import fingerprint
-from naiad.repository.lifecycle import V
+from naiad.repository.fingerprint import FileState, file_state
+from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.override import FORCE, BroughtFiles, Override, read_override, with_config
+from naiad.repository.store import ModelEntry
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +61,9 @@ class NoControl(Generic[V]):
         """Refuse. Raises InferError(UNAVAILABLE)."""
         raise _not_allowed()
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Refuse. Raises InferError(UNAVAILABLE)."""
         raise _not_allowed()
 
@@ -76,7 +80,9 @@ class NoControl(Generic[V]):
 class _Record(Generic[V]):
     """Why a model is loaded, and from what."""
 
-    fingerprint: bytes
+    files_seen: FileState | None
+    """How its files looked; None for files that a command brought along."""
+    plan: ModelPlan
     members: frozenset[str]
     is_explicit: bool = False
     """A command named it; otherwise an ensemble needs it."""
@@ -105,8 +111,32 @@ class _Order:
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     releases: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """Of the files that were opened and are not in use."""
-    fingerprints: dict[str, bytes] = field(default_factory=dict)
+    """Of the stores' files that were opened and are not in use."""
+    files_seen: dict[str, FileState | None] = field(default_factory=dict)
+    borrowed: set[str] = field(default_factory=set)
+    """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
+
+    def opened(self, entry: ModelEntry) -> None:
+        """Take note of a store's files, to be released unless they come to be loaded."""
+        if entry.name in self.releases:
+            self.releases[entry.name]()
+        self.releases[entry.name] = entry.release
+
+    def give_back(self, name: str) -> None:
+        """Let go of a plan that is not needed: another command has brought about the same meanwhile."""
+        plan = self.plans[name]
+        if plan.agents is not None and name not in self.borrowed:
+            plan.agents.load_failed()
+        self.borrowed.add(name)
+
+    def release(self) -> None:
+        """Remove what was prepared and did not come to be loaded."""
+        for name in self.plans:
+            self.give_back(name)
+        if self.files is not None:
+            self.files.remove()
+        for release in self.releases.values():
+            release()
 
 
 class ExplicitControl(NoControl[V]):
@@ -154,14 +184,14 @@ class ExplicitControl(NoControl[V]):
                     raise unavailable("Server not ready")
                 self._load(order)
         finally:
-            if order.files is not None:
-                order.files.remove()
-            for release in order.releases.values():
-                release()
+            order.release()
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Unload a model, return when its requests have finished and what it held is free.
 
+        `on_withdrawn` is called before that, when it takes no more requests, unless it took none anyway.
         With `unload_dependents` the members of an ensemble go as well, unless a command has loaded them or another
         ensemble needs them. Triton: a model that is not there is as good as unloaded.
         """
@@ -170,7 +200,7 @@ class ExplicitControl(NoControl[V]):
             names += self._members_to_unload(name)
         with self._claims.hold(names):
             for each in names:
-                self._unload(each)
+                self._unload(each, on_withdrawn if each == name else None)
 
     def abandon(self) -> None:
         """Take no more commands; what is being loaded finishes."""
@@ -202,7 +232,10 @@ class ExplicitControl(NoControl[V]):
             self._plan(order, order.name, order.override)
         except Exception as error:
             reason = reason_of(error)
-            _log.error("Poll failed for model '%s': %s", order.name, reason)
+            if self._catalog.is_served(order.name):
+                self._catalog.note_failure(order.name, reason)
+            else:
+                _log.error("Poll failed for model '%s': %s", order.name, reason)
             raise internal(f"failed to load '{order.name}', failed to poll from model repository: {reason}") from None
         waiting = list(member_names(order.plans[order.name].config))
         while waiting:
@@ -220,30 +253,44 @@ class ExplicitControl(NoControl[V]):
     def _plan(self, order: _Order, name: str, override: Override | None) -> None:
         if override is not None and override.files:
             order.files = BroughtFiles(name, override.files)
-            order.fingerprints[name] = b""
+            order.files_seen[name] = None
             entry = order.files.entry(override.config)
         else:
             entry = self._catalog.find(name)
-            order.releases[name] = entry.release
-            order.fingerprints[name] = fingerprint(entry)
+            order.opened(entry)
+            order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
-        order.plans[name] = self._catalog.plan(entry)
+        record = self._records.get(name)
+        if record is not None and self._is_current(order, name):
+            order.plans[name] = record.plan
+            order.borrowed.add(name)
+        else:
+            order.plans[name] = self._catalog.plan(entry)
+            order.borrowed.discard(name)
 
     def _load(self, order: _Order) -> None:
         failure: InferError | None = None
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
-                if self._is_current(order, plan.entry.name):
+                name = plan.entry.name
+                if self._is_current(order, name):
+                    order.give_back(name)
                     continue
                 try:
-                    self._load_one(order, plan)
+                    self._load_one(order, self._own_plan(order, name))
                 except InferError as error:
-                    if plan.entry.name == order.name:
+                    if name == order.name:
                         failure = error
         if failure is not None:
             raise failure
         self._records[order.name].is_explicit = True
+
+    def _own_plan(self, order: _Order, name: str) -> ModelPlan:
+        """Return a plan to load from: what seemed to be loaded may have gone before it was this command's turn."""
+        if name in order.borrowed:
+            self._plan(order, name, None)
+        return order.plans[name]
 
     def _is_current(self, order: _Order, name: str) -> bool:
         """Tell whether what is served of a model is what a load would bring."""
@@ -255,18 +302,20 @@ class ExplicitControl(NoControl[V]):
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
         overrides = name == order.name and order.override is not None
-        return not (overrides or record.is_overridden) and record.fingerprint == order.fingerprints[name]
+        return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
 
     def _load_one(self, order: _Order, plan: ModelPlan) -> None:
         name = plan.entry.name
+        order.borrowed.add(name)  # from here on it is the catalog's
         previous = self._records.get(name)
         if previous is not None and previous.retirement is not None:
             # At most one old set of versions of a model is about, however often it is loaded.
             previous.retirement.join()
-        replaced = self._catalog.load(plan)
+        replaced = self._catalog.load(plan, self._unchanged_versions(order, plan))
         is_requested = name == order.name
         record = self._records[name] = _Record(
-            order.fingerprints[name],
+            order.files_seen[name],
+            plan,
             frozenset(member_names(plan.config)),
             is_explicit=previous is not None and previous.is_explicit,
             is_overridden=is_requested and order.override is not None,
@@ -276,7 +325,20 @@ class ExplicitControl(NoControl[V]):
         record.release = order.releases.pop(name, None)
         record.retirement = self._retire(name, replaced, previous)
 
-    def _retire(self, name: str, replaced: Sequence[V], previous: _Record[V] | None) -> threading.Thread | None:
+    def _unchanged_versions(self, order: _Order, plan: ModelPlan) -> set[int]:
+        """Return the versions whose files are as they were loaded, if the configuration still fits them."""
+        name = plan.entry.name
+        record = self._records.get(name)
+        now = order.files_seen[name]
+        if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
+            return set()
+        if record.plan.agents is not None:
+            return set()  # what is served may lie where its agents have put it, and they go
+        return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
+
+    def _retire(
+        self, name: str, replaced: Sequence[LoadedVersion], previous: _Record[V] | None
+    ) -> threading.Thread | None:
         """Have versions finish their requests and go, while those that replace them serve."""
         if not replaced:
             if previous is not None:
@@ -297,8 +359,13 @@ class ExplicitControl(NoControl[V]):
 
     # --- unloading --------------------------------------------------------------------------------------------------
 
-    def _unload(self, name: str) -> None:
-        self._catalog.unload(name, self._settle, FINISH_TIMEOUT_S)
+    def _unload(self, name: str, on_withdrawn: Callable[[], object] | None) -> None:
+        def settle() -> None:
+            if on_withdrawn is not None:
+                on_withdrawn()
+            self._settle()
+
+        self._catalog.unload(name, settle, FINISH_TIMEOUT_S)
         record = self._records.pop(name, None)
         if record is None:
             return

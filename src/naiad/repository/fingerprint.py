@@ -2,10 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.repository.store import ModelEntry
+from naiad.repository.store import CONFIG_FILE, ModelEntry
 
 _CHUNK_BYTES = 1 << 20
 
@@ -17,8 +18,46 @@ def fingerprint(entry: ModelEntry) -> bytes:
     """
     if entry.fingerprint:
         return entry.fingerprint
+    return _digest(_files(entry))
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """How the files of a model look, part by part. Equal to another as long as no file was written to."""
+
+    config: bytes
+    versions: Mapping[int, bytes]
+    rest: bytes
+    """What every version may use: labels, environments, data for the warm-up."""
+
+    def unchanged_versions(self, before: "FileState") -> set[int]:
+        """Return the versions whose files and shared files look as `before`, whatever the configuration."""
+        if self.rest != before.rest:
+            return set()
+        return {number for number, digest in self.versions.items() if before.versions.get(number) == digest}
+
+
+def file_state(entry: ModelEntry) -> FileState:
+    """Look at a model's files as `fingerprint` does, each version and the configuration for itself."""
+    if entry.fingerprint:
+        # Of a state that is kept for itself nothing may stay in use when another takes its place.
+        return FileState(b"", dict.fromkeys(entry.version_dirs, entry.fingerprint), entry.fingerprint)
+    if entry.preset.default_model_filename:
+        return FileState(b"", {number: fingerprint(entry) for number in entry.version_dirs}, b"")
+    # Each version for itself: two of them may be links to the same files.
+    versions = {number: [str(path), *_walk(path, set())] for number, path in entry.version_dirs.items()}
+    config = {str(entry.model_dir / name) for name in (CONFIG_FILE, "configs")}
+    elsewhere = {*map(str, entry.version_dirs.values()), *config}
+    return FileState(
+        _digest([*config, *_walk(entry.model_dir / "configs", set())]),
+        {number: _digest(paths) for number, paths in versions.items()},
+        _digest(_walk(entry.model_dir, set(), elsewhere)),
+    )
+
+
+def _digest(paths: Iterable[str]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(_files(entry)):
+    for path in sorted(paths):
         try:
             status = os.stat(path)
         except OSError:
@@ -55,8 +94,8 @@ def _files(entry: ModelEntry) -> Iterator[str]:
         yield from _walk(entry.model_dir, set())
 
 
-def _walk(directory: Path, seen: set[tuple[int, int]]) -> Iterator[str]:
-    """Yield files and directories below one; `seen` ends circles of links."""
+def _walk(directory: Path, seen: set[tuple[int, int]], skipped: Collection[str] = ()) -> Iterator[str]:
+    """Yield files and directories below one, but for what is `skipped`; `seen` ends circles of links."""
     try:
         status = directory.stat()
         children = list(os.scandir(directory))
@@ -66,6 +105,8 @@ def _walk(directory: Path, seen: set[tuple[int, int]]) -> Iterator[str]:
         return
     seen.add((status.st_dev, status.st_ino))
     for child in children:
+        if child.path in skipped:
+            continue
         yield child.path
         if child.is_dir():
             yield from _walk(Path(child.path), seen)

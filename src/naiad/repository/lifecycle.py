@@ -28,7 +28,6 @@ class LoadedVersion(Protocol):
 
 
 V = TypeVar("V", bound=LoadedVersion)
-V_co = TypeVar("V_co", bound=LoadedVersion, covariant=True)
 
 Publish = Callable[[Mapping[str, Mapping[int, V]]], None]
 """Gets, after every change, model name to version to what is loaded, for everything that is READY."""
@@ -179,10 +178,14 @@ class Lifecycle(Generic[V]):
             self._changed()
 
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
-        """Put a new set of versions in place at once and return what it replaces, for the caller to stop."""
+        """Put a new set of versions in place at once and return what it replaces, for the caller to stop.
+
+        What is in the new set and in place already stays there.
+        """
         with self._lock:
             versions = self._models[name].versions
-            retired = [v.loaded for v in versions.values() if v.loaded is not None]
+            staying = {id(version) for version in loaded.values()}
+            retired = [v.loaded for v in versions.values() if v.loaded is not None and id(v.loaded) not in staying]
             for number, record in versions.items():
                 # Also what had failed before: the new set does not ask for it.
                 if number not in loaded:
@@ -224,6 +227,12 @@ class Lifecycle(Generic[V]):
             if not model.versions:
                 del self._models[name]
             self._changed()
+
+    def loaded_versions(self, name: str) -> dict[int, V]:
+        """Return what is in place of a model."""
+        with self._lock:
+            model = self._models.get(name)
+            return {} if model is None else {n: v.loaded for n, v in model.versions.items() if v.loaded is not None}
 
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""

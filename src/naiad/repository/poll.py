@@ -60,7 +60,9 @@ class PollControl(ExplicitControl[V]):
         """Refuse. Raises InferError(UNAVAILABLE)."""
         refuse_commands()
 
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
         """Refuse. Raises InferError(UNAVAILABLE)."""
         refuse_commands()
 

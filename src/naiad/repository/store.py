@@ -32,6 +32,8 @@ class ModelEntry:
     """The `config.pbtxt`; None when there is none and the configuration must be found out."""
     preset: ModelConfig = field(default_factory=ModelConfig)
     """What is known without a configuration file, for example the file name of a bare model file."""
+    config_name: str = ""
+    """--model-config-name: which file of `configs` is the configuration, if it is there."""
     fingerprint: bytes = b""
     """The same as long as the files hold the same, where the store knows; empty: look at the files."""
     release: Callable[[], None] = field(default=_keep, compare=False)
@@ -165,7 +167,7 @@ def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> 
     if config_name:
         candidates.insert(0, model_dir / "configs" / f"{config_name}.pbtxt")
     config_path = next((path for path in candidates if path.is_file()), None)
-    return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path)
+    return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path, config_name=config_name)
 
 
 _BARE_BACKENDS = {".onnx": "onnxruntime", ".py": "python"}

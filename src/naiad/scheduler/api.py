@@ -32,6 +32,8 @@ class Scheduler(abc.ABC):
     """Sequences that hold a slot or wait for one."""
     is_by_instance: bool = False
     """Whether a request belongs to a certain instance, so that it is no use to wake any other."""
+    learns: bool = False
+    """Whether it wants to hear of every batch that was executed, by `record_execution`."""
 
     @abc.abstractmethod
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
@@ -87,6 +89,17 @@ class Scheduler(abc.ABC):
 
     def release(self, request: InferRequest) -> None:  # noqa: B027 - most schedulers forget what they have handed out
         """Note that a request of a decoupled model, which was taken, has had its final response."""
+
+    def record_execution(  # noqa: B027 - most schedulers learn nothing
+        self, batch: Batch, *, failed: bool = False
+    ) -> None:
+        """Note that an instance is free again after a batch, whose `exec_start_ns` and `exec_end_ns` are set.
+
+        With `learns` it is called once for every batch that was taken, also for one whose execution failed.
+        """
+
+    def change_instance_count(self, count: int) -> None:  # noqa: B027 - most schedulers do not care
+        """Note that so many instances take batches from now on."""
 
     def admits_while_stopping(self, request: InferRequest) -> bool:
         """Tell whether a model that stops still takes a request, because it goes on with something begun."""

@@ -33,7 +33,7 @@ class BatchStrategy(Protocol):
         """Tell whether `request` may join the non-empty `batch`; False cuts the batch."""
 
 
-class _Gathered:
+class Gathered:
     """The requests at the head of the queue that fit one batch, and where it could be sent."""
 
     __slots__ = ("cut", "mark", "mark_rows", "requests", "rows")
@@ -170,9 +170,9 @@ class DynamicScheduler(Scheduler):
             self._hold_count = 0
         return self._hold_count > 0
 
-    def _gather(self) -> _Gathered:
+    def _gather(self) -> Gathered:
         """Apply rules 1 to 5 to what waits."""
-        gathered = _Gathered()
+        gathered = Gathered()
         chosen = gathered.requests
         largest_preferred, strategy = self._largest_preferred, self._strategy
         shape_key: object = None
@@ -203,7 +203,7 @@ class DynamicScheduler(Scheduler):
         gathered.rows = rows
         return gathered
 
-    def _decide(self, gathered: _Gathered, now_ns: int) -> str:
+    def _decide(self, gathered: Gathered, now_ns: int) -> str:
         """Apply rules 6 to 8: return why the gathered requests go (cut down to the mark), or "" to wait."""
         release_ns = min([r.arrival_ns for r in gathered.requests]) + self._delay_ns if self._delay_ns else 0
         is_overdue = 0 < release_ns <= now_ns
@@ -218,6 +218,10 @@ class DynamicScheduler(Scheduler):
             return "preferred"
         if not self._delay_ns:
             return "idle"
+        return self._hold(gathered, release_ns, now_ns)
+
+    def _hold(self, gathered: Gathered, release_ns: int, now_ns: int) -> str:
+        """Apply rule 8: remember until when the gathered requests wait and return ""."""
         self._release_ns = release_ns
         self._newest_shape_key = gathered.requests[-1].shape_key
         return ""

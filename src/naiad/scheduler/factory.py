@@ -1,6 +1,10 @@
 """From a model's configuration to its scheduler."""
 
+from typing import Any
+
+from naiad.config.adaptive_batching import read_adaptive_batching
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
@@ -22,20 +26,37 @@ def create_scheduler(
         return _create_sequence_scheduler(config, max(1, instance_count))
     if not config.HasField("dynamic_batching"):
         return DirectScheduler()
-    batching = config.dynamic_batching
-    return DynamicScheduler(
-        max_batch_size=config.max_batch_size,
-        preferred_batch_sizes=batching.preferred_batch_size,
-        delay_ns=batching.max_queue_delay_microseconds * 1000,
-        priority_levels=batching.priority_levels,
-        default_priority_level=batching.default_priority_level,
-        default_policy=QueuePolicy.from_config(batching.default_queue_policy),
-        level_policies={
-            level: QueuePolicy.from_config(policy) for level, policy in batching.priority_queue_policy.items()
-        },
+    adaptive = read_adaptive_batching(config)
+    if adaptive is None:
+        return DynamicScheduler(
+            delay_ns=config.dynamic_batching.max_queue_delay_microseconds * 1000,
+            strategy=strategy,
+            delay_count=delay_count,
+            **_dynamic_options(config),
+        )
+    return AdaptiveScheduler(
+        max_hold_ns=config.dynamic_batching.max_queue_delay_microseconds * 1000,
+        latency_goal_ns=adaptive.latency_goal_ns,
+        instance_count=instance_count,
         strategy=strategy,
         delay_count=delay_count,
+        **_dynamic_options(config),
     )
+
+
+def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
+    """Return the arguments that all dynamic batchers share."""
+    batching = config.dynamic_batching
+    return {
+        "max_batch_size": config.max_batch_size,
+        "preferred_batch_sizes": batching.preferred_batch_size,
+        "priority_levels": batching.priority_levels,
+        "default_priority_level": batching.default_priority_level,
+        "default_policy": QueuePolicy.from_config(batching.default_queue_policy),
+        "level_policies": {
+            level: QueuePolicy.from_config(policy) for level, policy in batching.priority_queue_policy.items()
+        },
+    }
 
 
 def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Scheduler:

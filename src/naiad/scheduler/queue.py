@@ -37,7 +37,9 @@ class Lane:
         """Remove a request that waits here, wherever it stands."""
         request.lane = None
         self.live_count -= 1
-        if len(self.requests) > 2 * self.live_count + _COMPACTION_SLACK:
+        if not self.live_count:
+            self.requests.clear()
+        elif len(self.requests) > 2 * self.live_count + _COMPACTION_SLACK:
             self.requests = deque([waiting for waiting in self.requests if waiting.lane is self])
 
     def trim(self) -> None:

@@ -13,6 +13,7 @@ from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
+from naiad.engine.model_calls import ModelCalls
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
@@ -26,6 +27,7 @@ from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication, settle
+from naiad.server.rate_limit import open_resources
 from naiad.server.report import log_backends, log_models
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
@@ -107,6 +109,8 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
+            resources=open_resources(options.rate_limit, self._registry),
+            port=ModelCalls(self._engine, loop),
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from naiad.core.ports import Loop
 from naiad.engine.inference import Engine
 from naiad.engine.served import Served
+from naiad.server.adaptive_metrics import show_adaptive
 from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
 
@@ -38,6 +39,7 @@ class Publication:
         self._registry = registry
         self._shown: dict[int, Served] = {}
         registry.add_rendered(_RESTARTS, self._render_restarts)
+        show_adaptive(registry, lambda: list(self._shown.values()))
 
     def publish(self, ready: Ready) -> None:
         """Take over the set of versions that are ready now."""

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping
 from naiad.telemetry.exposition import escape_label, format_value
 
 _LARGEST_PREFIXES = ("nv_cpu_", "nv_gpu_")
-_LARGEST = frozenset(("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"))
+_LARGEST = frozenset(
+    (
+        *("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"),
+        *("naiad_adaptive_fixed_seconds", "naiad_adaptive_row_seconds", "naiad_adaptive_tail_ratio"),
+        "naiad_adaptive_parallelism",
+    )
+)
 
 
 class Exposition:

@@ -41,7 +41,7 @@ class Registry:
         self._model_families: list[ModelFamily] = [*model_metrics.COUNTERS, *model_metrics.CACHE_COUNTERS]
         if settings.get("counter_latencies") != "false":
             self._model_families += model_metrics.LATENCY_COUNTERS
-        self._model_families += (*model_metrics.GAUGES, *model_metrics.BATCHING)
+        self._model_families += (*model_metrics.CANCELLATIONS, *model_metrics.GAUGES, *model_metrics.BATCHING)
         if settings.get("histogram_latencies") != "false":
             self._model_families += model_metrics.HISTOGRAMS
         if self._keeps_samples:

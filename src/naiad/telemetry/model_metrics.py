@@ -180,6 +180,15 @@ CACHE_COUNTERS: Sequence[ModelFamily] = (
     ),
 )
 LATENCY_COUNTERS: Sequence[ModelFamily] = [_duration_counter(*row) for row in _LATENCIES]
+CANCELLATIONS: Sequence[ModelFamily] = (
+    ModelFamily(
+        "naiad_inference_cancelled_total",
+        "counter",
+        "Requests that clients gave up, by whether they waited or executed then",
+        _per_value("where", ("queue", "execution")),
+        lambda scrape: (scrape.counts.cancelled_in_queue_count, scrape.counts.cancelled_in_execution_count),
+    ),
+)
 GAUGES: Sequence[ModelFamily] = (
     ModelFamily(
         "nv_inference_pending_request_count",

@@ -80,6 +80,10 @@ class VersionStatistics:
     """Decoupled models: by the position of a response among those of its request."""
     failures: Mapping[FailureReason, int] = field(default_factory=dict)
     """Failed requests by reason, every reason present."""
+    cancelled_in_queue_count: int = 0
+    """Requests that were given up by their clients while they waited, and so were never executed."""
+    cancelled_in_execution_count: int = 0
+    """Requests that were given up while they executed."""
     release_reasons: Mapping[str, int] = field(default_factory=dict)
     """Executed batches by `Batch.release_reason`."""
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -116,6 +120,8 @@ class ModelStatistics:
         self._fail_count = 0
         self._fail_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
+        self._cancelled = [0, 0]
+        """In execution, in the queue."""
         self._release_reasons: dict[str, int] = {}
         self._batches: dict[int, list[int]] = {}
         """Total batch size to executions and the summed input, infer and output ns."""
@@ -177,6 +183,11 @@ class ModelStatistics:
         """Count a request that had been queued and ended without being executed."""
         with self._lock:
             self._record_failure(request, reason, end_ns)
+
+    def record_cancelled(self, *, in_queue: bool) -> None:
+        """Count a request that its client has given up, whatever becomes of it."""
+        with self._lock:
+            self._cancelled[in_queue] += 1
 
     def _record_failure(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
         self._fail_count += 1
@@ -262,6 +273,8 @@ class ModelStatistics:
                 ],
                 response_stats=self.responses.snapshot(),
                 failures=dict(self._failures),
+                cancelled_in_queue_count=self._cancelled[True],
+                cancelled_in_execution_count=self._cancelled[False],
                 release_reasons=dict(self._release_reasons),
                 latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},
             )

@@ -10,6 +10,7 @@ from itertools import count
 
 from naiad.config.trace import TENSORS, TIMESTAMPS, TraceOptions
 from naiad.core.execution_times import ExecutionTimes
+from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.telemetry.trace_file import TraceFile, TraceWriter
@@ -77,11 +78,11 @@ class Tracer:
     def begin(self, request: InferRequest) -> None:
         """Trace a request that is about to be submitted, if it is one to trace."""
         asker = getattr(request.on_response, "__self__", None)
-        whole = getattr(asker, "request", None)
+        # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
+        whole = request.traced_with if isinstance(request, ModelCall) else getattr(asker, "request", None)
         parent: Trace | None = None
-        if isinstance(whole, InferRequest):
-            # Triton: the steps of an ensemble are traced with it.
-            parent = getattr(whole.on_response, "__self__", None)
+        if isinstance(request, ModelCall) or isinstance(whole, InferRequest):
+            parent = getattr(getattr(whole, "on_response", None), "__self__", None)
             if not isinstance(parent, Trace):
                 return
             options = parent.options

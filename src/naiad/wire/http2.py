@@ -53,7 +53,10 @@ class Http2Sink(Protocol[S]):
         """The request is complete."""
 
     def stream_reset(self, stream: S, code: int) -> None:
-        """The stream is gone before its end, by the peer's wish or by its mistake."""
+        """The stream is gone before its end, by the peer's wish."""
+
+    def stream_broken(self, stream: S, code: int) -> None:
+        """The stream was reset before its end, for a mistake of the peer's."""
 
     def goaway_received(self, code: int) -> None:
         """The peer opens no more streams; those that are open go on."""
@@ -637,7 +640,7 @@ class Http2Connection(Generic[S]):
                 self.output.send_reset(stream_id, code)
             return
         self.output.reset(stream, code)
-        self._sink.stream_reset(stream, code)
+        self._sink.stream_broken(stream, code)
 
     def _count_reset(self) -> None:
         if self._resets.is_exceeded(self._now_ns):

@@ -3,6 +3,7 @@ import pytest
 from naiad.cli.serve import format_help
 from naiad.config.flags import GROUPS, all_flags
 from naiad.config.options import OptionError, ServerOptions, parse_options
+from naiad.config.rate_limit import ResourceAmount
 
 TRITON_FLAGS = """
 id exit-timeout-secs log-verbose log-info log-warning log-error log-format log-file model-repository model-store
@@ -143,6 +144,13 @@ def test_metrics_settings_are_known_and_checked() -> None:
         (["--http-port=8001", "--http-address=::1"], ["--http-port and --grpc-port are both 8001", "one port"]),
         (["--http-port=8002"], ["--http-port and --metrics-port are both 8002"]),
         (["--grpc-port=8002"], ["--grpc-port and --metrics-port are both 8002"]),
+        (["--rate-limit=on"], ["--rate-limit", "'on'", "'off', 'execution_count'"]),
+        (["--rate-limit-resource=R"], ["--rate-limit-resource", "'R'", "<name>:<count>"]),
+        (["--rate-limit-resource=R:1:2:3"], ["'R:1:2:3'", "<name>:<count>:<device>"]),
+        (["--rate-limit-resource=R:-1"], ["'R:-1'", "'-1'"]),
+        (["--rate-limit-resource=R:auto"], ["'R:auto'", "cpu:auto and memory_mb:auto"]),
+        (["--rate-limit-resource=R:1", "--rate-limit-resource=R:2"], ["'R:2'", "given already"]),
+        (["--rate-limit=execution_count", "--processes=2"], ["--rate-limit", "--processes"]),
         (["--allow-http=false", "--allow-grpc=false"], ["nothing would be served"]),
     ],
 )
@@ -156,7 +164,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
 @pytest.mark.parametrize(
     "argument",
     [
-        "--rate-limit=execution_count",
         "--trace-config=mode=opentelemetry",
         "--allow-sagemaker=true",
     ],
@@ -172,6 +179,14 @@ def test_what_is_not_supported_is_refused(argument: str) -> None:
 )
 def test_values_that_ask_for_nothing_are_taken(argument: str) -> None:
     assert parse(argument) == parse()
+
+
+def test_amounts_of_resources() -> None:
+    options = parse("--rate-limit=execution_count", "--rate-limit-resource=R:4", "--rate-limit-resource", "R:2:1")
+    assert options.rate_limit.is_on
+    assert options.rate_limit.resources == (ResourceAmount("R", 4), ResourceAmount("R", 2, 1))
+    assert parse("--rate-limit-resource=cpu:auto").rate_limit.resources == (ResourceAmount("cpu", None),)
+    assert not parse().rate_limit.is_on
 
 
 def test_flags_without_effect_are_checked_and_remembered() -> None:

@@ -75,7 +75,7 @@ def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ('model_repository_agents { agents [ { name: "checksum" } ] }', "model_repository_agents"),
+        ("sequence_batching { iterative_sequence: true }", "iterative_sequence"),
     ],
 )
 def test_what_this_server_cannot_do_is_refused_by_field(tmp_path: Path, text: str, field: str) -> None:

@@ -5,8 +5,12 @@ import pytest
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError, internal
-from naiad.engine.loader import ModelLoader, instance_specs
+from naiad.engine.instances import instance_specs
+from naiad.engine.loader import ModelLoader
+from naiad.engine.resources import Resources
+from naiad.repository.catalog import ModelPlan
 from naiad.repository.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop
 
@@ -130,6 +134,107 @@ def test_failed_instance_closes_the_others_and_the_model(tmp_path: Path, backend
     assert sorted(backend.model.instances) == [0, 2]
     assert all(instance.closed for instance in backend.model.instances.values())
     assert backend.model.closed
+
+
+LIMITED = 'instance_group [ { count: 2 rate_limiter { resources [ { name: "R" global: true count: 4 } ] } } ]'
+
+
+def test_need_that_can_never_be_met_fails_the_load_before_the_model_is_loaded(
+    tmp_path: Path, backend: RecordingBackend
+) -> None:
+    loader = make_loader(backend, resources=Resources([ResourceAmount("R", 3)]))
+    plan = loader.plan(make_entry(tmp_path, TENSORS + LIMITED))
+    with pytest.raises(InferError, match='"R" is limited to 3'):
+        loader.load(plan, 1)
+    assert not backend.contexts
+
+
+def test_failed_load_leaves_no_claim(tmp_path: Path, backend: RecordingBackend) -> None:
+    backend.model.failing = [1]
+    resources = Resources()
+    loader = make_loader(backend, resources=resources)
+    with pytest.raises(InferError, match="has no luck"):
+        loader.load(loader.plan(make_entry(tmp_path, TENSORS + LIMITED)), 1)
+    assert resources.usage() == []
+
+
+def test_rate_limiter_that_is_off_is_mentioned(
+    tmp_path: Path, backend: RecordingBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = make_loader(backend)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + LIMITED)), 1)
+    assert "--rate-limit=execution_count" in caplog.text
+    assert served.stop(timeout_s=5.0)
+
+
+class TestUpdate:
+    @staticmethod
+    def plan(root: Path, loader: ModelLoader, groups: str) -> ModelPlan:
+        (root / "m" / "config.pbtxt").write_text(f'backend: "recording"\n{TENSORS}\n{groups}')
+        return loader.plan(LocalStore(root).open_model("m"))
+
+    def test_instances_that_stay_are_kept(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        loader = make_loader(backend)
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 2 } ]"), 1)
+        first, second = served.instances
+        update = loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 3 } ]"), 1, served)
+        assert update is not None
+        assert list(served.instances) == [first, second]
+        assert update.commit() is None
+        assert list(served.instances)[:2] == [first, second]
+        assert [group.count for group in served.config.instance_group] == [3]
+        assert len(backend.contexts) == 1
+        update = loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1, served)
+        assert update is not None
+        left = update.commit()
+        assert left is not None
+        assert left.stop(5.0)
+        assert (first.closed, second.closed) == (False, True)
+        assert served.stop(timeout_s=5.0)
+
+    def test_an_instance_that_fails_leaves_everything_as_it_was(
+        self, tmp_path: Path, backend: RecordingBackend
+    ) -> None:
+        loader = make_loader(backend)
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1)
+        backend.model.failing = [2]
+        with pytest.raises(InferError, match="no luck"):
+            loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 3 } ]"), 1, served)
+        assert backend.model.instances[1].closed
+        assert not backend.model.instances[0].closed
+        assert [group.count for group in served.config.instance_group] == [1]
+        assert served.stop(timeout_s=5.0)
+
+    def test_discarded_instances_are_closed(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        loader = make_loader(backend)
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1)
+        update = loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 2 } ]"), 1, served)
+        assert update is not None
+        update.discard()
+        assert backend.model.instances[1].closed
+        assert len(served.instances) == 1
+        assert served.stop(timeout_s=5.0)
+
+    def test_another_kind_of_device_needs_a_load(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        loader = make_loader(backend)
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1)
+        plan = self.plan(tmp_path, loader, "instance_group [ { count: 1 kind: KIND_MODEL } ]")
+        assert loader.update(plan, 1, served) is None
+        assert served.stop(timeout_s=5.0)
+
+    def test_instances_that_share_resources_need_a_load(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        loader = make_loader(backend, resources=Resources())
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        served = loader.load(self.plan(tmp_path, loader, LIMITED), 1)
+        assert loader.update(self.plan(tmp_path, loader, "instance_group [ { count: 3 } ]"), 1, served) is None
+        assert served.stop(timeout_s=5.0)
+        served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 2 } ]"), 1)
+        assert loader.update(self.plan(tmp_path, loader, LIMITED), 1, served) is None
+        assert served.stop(timeout_s=5.0)
 
 
 def test_instances_are_named_by_group_and_number() -> None:

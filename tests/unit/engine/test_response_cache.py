@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.cached_model import CachedModel
+from naiad.engine.call_circles import call_of
 from naiad.engine.redis_store import decode, encode
 from naiad.engine.response_cache import CachedResponse, LocalStore
 from naiad.telemetry.statistics import ModelStatistics
@@ -81,6 +83,7 @@ class FakeServed:
         self.asked: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.refusal: InferError | None = None
+        self.pending_count = 0
 
     def submit(self, request: InferRequest) -> None:
         if self.refusal is not None:
@@ -88,9 +91,14 @@ class FakeServed:
         request.model = self
         self.asked.append(request)
 
-    def cancel(self, request: InferRequest) -> None:
+    def cancel(self, request: InferRequest) -> bool:
         self.cancelled.append(request)
         request.cancelled = True
+        return False
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self.asked)
 
     def answer(self, data: bytes = b"xy", error: InferError | None = None) -> None:
         request = self.asked.pop(0)
@@ -132,6 +140,10 @@ def ask(model: CachedModel, answers: Answers, name: str, data: bytes = b"ab", **
 
 def got(answers: Answers) -> list[tuple[str, bytes]]:
     return [(name, bytes(each.data[0])) for name, each in answers.received if each.error is None]
+
+
+def cancelled(answers: Answers) -> list[str]:
+    return [name for name, each in answers.received if each.error and each.error.code is ErrorCode.CANCELLED]
 
 
 class TestCachedModel:
@@ -214,16 +226,65 @@ class TestCachedModel:
             ("a", None),
         ]
 
-    def test_cancelling_the_one_that_is_executed_lets_the_next_ask(self, model, served) -> None:
+    def test_cancelling_the_first_takes_nothing_from_the_others(self, model, served) -> None:
         answers = Answers()
-        leader = ask(model, answers, "a")
+        first = ask(model, answers, "a")
         ask(model, answers, "b")
-        leader.model.cancel(leader)
-        assert served.cancelled == [leader]
+        assert first.model.cancel(first)
+        assert not first.model.cancel(first)
+        assert not served.cancelled
+        assert cancelled(answers) == ["a"]
         served.answer()
-        assert [request.id for request in served.asked] == ["b"]
+        assert got(answers) == [("b", b"xy")]
+        counts = model.statistics.snapshot()
+        assert (counts.cancelled_in_queue_count, counts.cancelled_in_execution_count) == (1, 0)
+
+    def test_what_nobody_waits_for_is_cancelled(self, model, served) -> None:
+        answers = Answers()
+        requests = [ask(model, answers, name) for name in "ab"]
+        model.cancel(requests[0])
+        assert not model.cancel(requests[1])
+        assert served.cancelled == served.asked
+        # It goes on without an answer for others: who asks now is not made to wait for it.
+        ask(model, answers, "c")
+        assert len(served.asked) == 2
+        served.answer(b"no")
+        served.answer(b"xy")
+        ask(model, answers, "d")
+        assert got(answers)[-2:] == [("c", b"xy"), ("d", b"xy")]
+        assert model.in_flight_count == 0
+
+    def test_what_is_asked_stands_for_the_first_who_waits(self, model, served) -> None:
+        answers = Answers()
+        header = RequestHeader(model_name="m", inputs=[SPEC])
+        call = ModelCall(header, [b"ab"], answers, id="a", arrival_ns=1)
+        model.submit(call)
+        second = ask(model, answers, "b")
+        (asked,) = served.asked
+        assert model.blockers(call) == model.blockers(second) == (asked,)
+        assert call_of(asked) is call
+        model.cancel(call)
+        assert call_of(asked) is None
+        assert model.blockers(call) == ()
         served.answer()
-        assert got(answers)[-1] == ("b", b"xy")
+        assert model.blockers(second) == ()
+        assert asked.source is None
+
+    def test_a_cancelled_question_to_a_store_is_not_put_to_the_model(self, served) -> None:
+        store = LaterStore()
+        model = CachedModel(served, store)  # type: ignore[arg-type]
+        answers = Answers()
+        request = ask(model, answers, "a")
+        assert model.pending_count == 1
+        assert model.cancel(request)
+        assert model.pending_count == 0
+        store.questions[0][1](None)
+        assert not served.asked
+        assert cancelled(answers) == ["a"]
+        ask(model, answers, "b")
+        store.questions[1][1](None)
+        served.answer()
+        assert got(answers) == [("b", b"xy")]
 
     def test_a_store_elsewhere(self, served) -> None:
         store = LaterStore()

@@ -172,14 +172,56 @@ def test_cancelling_a_waiting_request_answers_it_and_never_runs_it(serve: Serve,
     gate.reached.acquire()
     waiting = now_request(answers, "waiting")
     model.submit(waiting)
-    model.cancel(waiting)
-    loop.run_until(lambda: len(answers) == 1)
+    assert model.cancel(waiting)
+    # At once: the loop has nothing to do for it.
     error = answers.received[0][1].error
     assert error is not None
     assert error.code is ErrorCode.CANCELLED
+    assert waiting.data == ()
+    assert not model.cancel(waiting)
     gate.opened.release()
     loop.run_until(lambda: len(answers) == 2)
     assert [r.id for batch in instance.batches for r in batch.requests] == ["running"]
+    counts = model.statistics.snapshot()
+    assert (counts.cancelled_in_queue_count, counts.cancelled_in_execution_count) == (1, 0)
+    assert counts.failures[FailureReason.CANCELED] == 1
+
+
+def test_cancelling_an_executing_request_marks_it_and_counts_it_once(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    model = serve([ScriptedInstance(gate)])
+    running = now_request(answers, "running")
+    model.submit(running)
+    gate.reached.acquire()
+    assert not model.cancel(running)
+    assert not model.cancel(running)
+    assert running.cancelled
+    gate.opened.release()
+    loop.run_until(lambda: len(answers) == 1)
+    counts = model.statistics.snapshot()
+    assert (counts.cancelled_in_queue_count, counts.cancelled_in_execution_count) == (0, 1)
+    assert counts.failures[FailureReason.CANCELED] == 0
+
+
+def test_a_storm_of_cancels_leaves_nothing_waiting(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    made = config(max_batch_size=1, dynamic_batching={"default_queue_policy": {"max_queue_size": 500}})
+    model = serve([ScriptedInstance(gate)], made)
+    model.submit(now_request(answers, "running"))
+    gate.reached.acquire()
+    for _ in range(20):
+        # As many as may wait: what was cancelled takes nobody's room.
+        requests = [now_request(answers) for _ in range(500)]
+        for each in requests:
+            model.submit(each)
+        assert model.pending_count == 500
+        for each in requests:
+            assert model.cancel(each)
+        assert model.pending_count == 0
+    gate.opened.release()
+    loop.run_until(lambda: model.in_flight_count == 0)
+    assert len(answers) == 10_001
+    assert model.statistics.snapshot().cancelled_in_queue_count == 10_000
 
 
 def test_preserve_ordering_holds_a_fast_answer_back(serve: Serve, loop: StepLoop) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from naiad.core.errors import not_found
 from naiad.frontend.content_coding import ContentCodings
+from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import HeaderFields, written_fields
 from naiad.frontend.side_threads import run_here
 
@@ -151,7 +152,7 @@ def test_body_for_an_unknown_model_is_not_decompressed(aside):
 def test_nothing_is_done_for_a_client_that_has_gone(aside):
     route = Route()
     exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
-    exchange.on_disconnect()
+    exchange.on_disconnect(Departure.DISCONNECTED)
     aside.go()
     assert route.seen == []
 

@@ -8,6 +8,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.frontend.departure import Departure
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
@@ -45,6 +46,7 @@ class Engine:
     def __init__(self):
         self.submitted = []
         self.cancelled = []
+        self.waits = False
         self.controlled = []
         self.refusal = None
         self.ready = True
@@ -57,7 +59,9 @@ class Engine:
         self.submitted.append(request)
 
     def cancel(self, request):
+        request.cancelled = True
         self.cancelled.append(request)
+        return self.waits
 
     def is_decoupled(self, name, version=""):
         self.check(name, version)
@@ -231,7 +235,7 @@ class TestInfer:
 class TestCancel:
     def test_reaches_the_engine(self, service, engine):
         it = call(service, "ModelInfer", infer_message())
-        it.on_cancel()
+        it.on_cancel(Departure.CANCELLED)
         assert engine.cancelled == engine.submitted
 
     def test_answer_drops_the_handler(self, service, engine):
@@ -240,14 +244,25 @@ class TestCancel:
         request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"]))
         assert it.on_cancel is None
 
-    def test_cancelled_request_that_was_executed_is_logged_once(self, service, engine, failures):
+    @pytest.mark.parametrize(
+        ("why", "status", "words"),
+        [
+            (Departure.CANCELLED, 1, "the client cancelled the request"),
+            (Departure.DISCONNECTED, 1, "the client went away"),
+            (Departure.DEADLINE, 4, "the deadline passed"),
+        ],
+    )
+    @pytest.mark.parametrize(("waits", "doing"), [(True, "it waited"), (False, "it was executed")])
+    def test_is_answered_and_logged_once(self, service, engine, failures, why, status, words, waits, doing):
+        engine.waits = waits
         it = call(service, "ModelInfer", infer_message(request_id="gone"))
+        it.on_cancel(why)
+        assert (it.status, it.message) == (status, f"{words} while {doing}")
+        assert it.trailers == {b"triton-request-id": b"gone"}
         (request,) = engine.submitted
-        request.cancelled = True
         request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"]))
-        assert (it.status, it.message) == (1, "")
         (line,) = failures()
-        assert "gone" in line.getMessage()
+        assert line.getMessage().startswith("[request id: gone] gRPC request for model 'm'")
 
 
 class TestControl:

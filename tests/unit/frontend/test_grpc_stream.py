@@ -10,6 +10,7 @@ from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument,
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend import grpc_stream
+from naiad.frontend.departure import Departure
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.memory.regions import SharedMemory
@@ -77,6 +78,7 @@ class Engine:
     def cancel(self, request):
         request.cancelled = True
         self.cancelled.append(request)
+        return request.id == "b"
 
     def is_decoupled(self, name, version=""):
         if name not in ("m", "d"):
@@ -354,16 +356,21 @@ class TestEnd:
         assert stage.call.status == 0
         assert stage.call.on_cancel is stage.call.context is None
 
-    def test_cancel_reaches_every_open_request_and_ends_writing(self, stage):
+    def test_cancel_reaches_every_open_request_and_ends_writing(self, stage, caplog):
         stage.send("a", "b", "done")
         stage.send("c", model="d")
         stage.answer("a")
-        stage.call.on_cancel()
+        stage.call.on_cancel(Departure.CANCELLED)
         assert {request.id for request in stage.engine.cancelled} == {"b", "done", "c"}
         stage.answer("b")
         stage.answer("c", final=False)
         stage.answer("c")
         assert stage.call.ids == ["a"]
+        lines = [record.getMessage() for record in caplog.records if record.name == "naiad.request"]
+        doing = {"b": "it waited", "done": "it was executed", "c": "it was executed"}
+        ends = {line.partition("] ")[0].rpartition(" ")[2]: line.partition("failed: ")[2] for line in lines}
+        assert len(lines) == len(ends)
+        assert ends == {name: f"CANCELLED: the client cancelled the request while {doing[name]}" for name in doing}
 
     def test_draining_ends_an_idle_stream_at_once(self, stage):
         stage.send("a")
@@ -448,6 +455,6 @@ class TestBounds:
 
     def test_nothing_is_released_after_the_end(self, stage):
         stage.send("a", "b", "c", model="d")
-        stage.call.on_cancel()
+        stage.call.on_cancel(Departure.CANCELLED)
         stage.answer("a")
         assert stage.call.is_held

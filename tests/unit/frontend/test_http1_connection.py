@@ -3,6 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from naiad.frontend.departure import Departure
 from naiad.frontend.http1 import Http1Server
 from naiad.frontend.http1_limits import Http1Limits
 
@@ -336,13 +337,11 @@ def test_cut_off_head_is_told():
     assert peer.statuses == [400]
 
 
-def test_cut_off_request_is_answered_after_those_before_it():
+def test_peer_that_closes_while_it_waits_is_gone_even_in_the_middle_of_its_next_request():
     peer = Peer()
     peer.send(GET + GET[:-5])
-    assert peer.connection.eof_received()
-    answer(peer.exchanges[0])
-    assert peer.statuses == [200, 400]
-    assert peer.transport.closed
+    assert not peer.connection.eof_received()
+    assert peer.statuses == []
 
 
 def test_slow_head_slow_body_and_idle_connection_time_out():
@@ -382,10 +381,10 @@ def test_lost_connection_is_told_to_those_who_work_on_answers():
     peer.send(GET * 2)
     told = []
     for i, exchange in enumerate(peer.exchanges):
-        exchange.on_disconnect = lambda i=i: told.append(i)
+        exchange.on_disconnect = lambda why, i=i: told.append((i, why))
     answer(peer.exchanges[0])
     peer.connection.connection_lost(None)
-    assert told == [1]
+    assert told == [(1, Departure.DISCONNECTED)]
     answer(peer.exchanges[1])
     assert peer.statuses == [200]
     assert peer.server.connection_count == 0
@@ -524,7 +523,7 @@ def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
     gone = []
     peer.send(GET)
     (exchange,) = peer.exchanges
-    exchange.on_disconnect = lambda: gone.append(exchange)
+    exchange.on_disconnect = gone.append
     exchange.start_stream(200, ())
     peer.transport.unsent = 2000
     exchange.send((b"abc",))
@@ -540,7 +539,7 @@ def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
     assert peer.transport.aborted
     assert caplog.text.count("left 1001 bytes of streamed answers") == 1
     peer.connection.connection_lost(None)
-    assert gone == [exchange]
+    assert gone == [Departure.DISCONNECTED]
 
 
 def test_streams_that_wait_for_their_turn_are_bounded():

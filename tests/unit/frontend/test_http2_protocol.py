@@ -1,6 +1,7 @@
 import hpack
 import pytest
 
+from naiad.frontend.departure import Departure
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.http2_hold import HeldBody
 from naiad.wire import http2_frames as wire
@@ -97,7 +98,7 @@ class FakeService:
     def unary(self, call, message):
         self.calls.append(call)
         self.messages.append(bytes(message))
-        call.on_cancel = lambda: self.cancelled.append(call)
+        call.on_cancel = lambda why: self.cancelled.append((call, why))
         if call.path == "/s/Echo":
             call.respond((message,))
         if call.path == "/s/Broken":
@@ -110,7 +111,7 @@ class FakeService:
         if call not in self.calls:
             self.calls.append(call)
         self.messages.append(bytes(message))
-        call.on_cancel = lambda: self.cancelled.append(call)
+        call.on_cancel = lambda why: self.cancelled.append((call, why))
         if self.held_after and len(self.messages) % self.held_after == 0:
             call.hold()
 
@@ -360,7 +361,7 @@ def test_call_whose_peer_does_not_read_tells_what_waits_and_is_ended():
     assert 0 < call.queued_bytes < 100_000
     call.send([bytes(100_000)])
     call.send([bytes(100_000)])
-    assert scene.service.cancelled == [call]
+    assert scene.service.cancelled == [(call, Departure.DROPPED)]
     assert scene.frames()[-1][0] == wire.RST_STREAM
     assert scene.protocol.output.queued_bytes == 0
 
@@ -418,7 +419,7 @@ def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(b"".join(data_frame(1, framed(bytes(16_000))) for _ in range(5)))
     assert scene.frames()[-1][0] == wire.RST_STREAM
-    assert scene.service.cancelled == scene.service.calls
+    assert scene.service.cancelled == [(call, Departure.REFUSED) for call in scene.service.calls]
 
 
 def test_what_a_held_call_has_not_taken_counts_as_incomplete():
@@ -426,7 +427,7 @@ def test_what_a_held_call_has_not_taken_counts_as_incomplete():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(data_frame(1, framed(bytes(40))) + data_frame(1, framed(bytes(60))))
     assert scene.status(1)[0] == "8"
-    assert scene.service.cancelled == scene.service.calls
+    assert scene.service.cancelled == [(call, Departure.REFUSED) for call in scene.service.calls]
 
 
 def test_held_call_that_is_reset_is_forgotten():
@@ -493,7 +494,7 @@ def test_draining_reaches_streaming_calls(scene):
 def test_reset_cancels_the_call(scene):
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
-    assert scene.service.cancelled == scene.service.calls
+    assert scene.service.cancelled == [(call, Departure.CANCELLED) for call in scene.service.calls]
     scene.service.calls[0].respond([b"late"])
     assert scene.frames() == []
 
@@ -501,7 +502,7 @@ def test_reset_cancels_the_call(scene):
 def test_lost_connection_cancels_all_calls(scene):
     scene.send(scene.request(1, b"a", "/s/Keep") + scene.request(3, b"a", "/s/Keep"))
     scene.protocol.connection_lost(None)
-    assert scene.service.cancelled == scene.service.calls
+    assert scene.service.cancelled == [(call, Departure.DISCONNECTED) for call in scene.service.calls]
     scene.service.calls[0].respond([b"late"])
     scene.loop.run_soon()
     assert scene.server.connection_count == 0
@@ -509,7 +510,7 @@ def test_lost_connection_cancels_all_calls(scene):
 
 def test_failing_cancel_is_logged(scene, caplog):
     scene.send(scene.request(1, b"a", "/s/Keep"))
-    scene.service.calls[0].on_cancel = lambda: 1 // 0
+    scene.service.calls[0].on_cancel = lambda why: 1 // 0
     scene.send(frame(wire.RST_STREAM, 0, 1, bytes(4)))
     assert "ZeroDivisionError" in caplog.text
     assert not scene.transport.is_closed
@@ -529,7 +530,7 @@ def test_deadline_ends_the_call_and_cancels_it(scene, monkeypatch):
     second.deadline_ns = first.deadline_ns + SECOND_NS
     timers[0].callback()
     assert scene.status(1) == ("4", "Deadline Exceeded")
-    assert scene.service.cancelled == [first]
+    assert scene.service.cancelled == [(first, Departure.DEADLINE)]
     assert scene.loop.timers[-1].delay_s == 1.0  # now for the second
     second.respond([b"in time"])
     scene.frames()

@@ -6,6 +6,7 @@ import pytest
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import Closed
+from naiad.frontend.departure import Departure
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.http2_rest import Http2AnswerHeads, RestSide
 from naiad.wire import http2_frames as wire
@@ -315,12 +316,12 @@ def test_streamed_answer_that_is_not_taken_is_given_up():
     scene.send(settings({wire.SETTING_INITIAL_WINDOW_SIZE: 0}))
     exchange = exchange_of(scene, scene.head())
     gone = []
-    exchange.on_disconnect = lambda: gone.append(1)
+    exchange.on_disconnect = gone.append
     exchange.start_stream(200, ())
     exchange.send((b"12345",))
     exchange.send((b"more",))
     fields, _, _ = scene.answer()
-    assert (fields["reset"], gone) == (wire.Http2Code.ENHANCE_YOUR_CALM, [1])
+    assert (fields["reset"], gone) == (wire.Http2Code.ENHANCE_YOUR_CALM, [Departure.DROPPED])
     exchange.send((b"nobody",))
     exchange.end()
     assert not scene.frames()
@@ -386,17 +387,17 @@ def test_route_that_fails_in_the_middle_of_its_answer_resets_the_stream(caplog):
 # --- the peer goes away
 
 
-@pytest.mark.parametrize("how", ["reset", "lost"])
-def test_route_is_told_when_the_peer_goes_away(how):
+@pytest.mark.parametrize("why", [Departure.CANCELLED, Departure.DISCONNECTED])
+def test_route_is_told_when_the_peer_goes_away(why):
     scene = Scene()
     exchange = exchange_of(scene, scene.head())
     gone = []
-    exchange.on_disconnect = lambda: gone.append(1)
-    if how == "reset":
+    exchange.on_disconnect = gone.append
+    if why is Departure.CANCELLED:
         scene.send(wire.rst_stream(1, wire.Http2Code.CANCEL))
     else:
         scene.protocol.connection_lost(None)
-    assert gone == [1]
+    assert gone == [why]
     exchange.respond(200, (), (b"late",))
     assert not scene.frames()
 
@@ -405,7 +406,7 @@ def test_answered_exchange_is_not_told():
     scene = Scene()
     exchange = exchange_of(scene, scene.head())
     gone = []
-    exchange.on_disconnect = lambda: gone.append(1)
+    exchange.on_disconnect = gone.append
     exchange.respond(200, (), ())
     assert exchange.on_disconnect is None
     scene.protocol.connection_lost(None)

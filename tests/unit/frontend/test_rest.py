@@ -11,6 +11,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.frontend.departure import Departure
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
 from naiad.memory.regions import SharedMemory
@@ -30,6 +31,7 @@ class Engine:
         self.decoupled = False
         self.submitted = []
         self.cancelled = []
+        self.waits = False
         self.refuse = None
 
     def is_live(self):
@@ -85,7 +87,9 @@ class Engine:
         self.submitted.append(request)
 
     def cancel(self, request):
+        request.cancelled = True
         self.cancelled.append(request)
+        return self.waits
 
     def answer(self, **more):
         request = self.submitted.pop(0)
@@ -247,7 +251,7 @@ def test_raw_inference(server, headers):
 
 def test_disconnect_cancels(server):
     exchange = server.call("POST", "/v2/models/m/infer", infer_body())
-    exchange.on_disconnect()
+    exchange.on_disconnect(Departure.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
 
 
@@ -294,12 +298,25 @@ def test_failed_response_is_logged_and_answered(server, logged):
     assert [line["level"] for line in logged] == [logging.ERROR]
 
 
-def test_request_whose_client_went_away_is_logged_as_cancelled(server, logged):
-    server.call("POST", "/v2/models/m/infer", infer_body())
-    server.engine.submitted[0].cancelled = True
+@pytest.mark.parametrize(("waits", "doing"), [(True, "it waited"), (False, "it was executed")])
+def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logged, waits, doing):
+    server.engine.waits = waits
+    exchange = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
+    exchange.on_disconnect(Departure.DISCONNECTED)
     server.engine.answer()
+    assert not exchange.answers
     (line,) = logged
     assert (line["error"].code, line["version"], line["level"]) == (ErrorCode.CANCELLED, "1", logging.WARNING)
+    assert line["error"].message == f"the client went away while {doing}"
+
+
+def test_who_is_not_served_now_is_told_when_to_ask_again(server):
+    server.engine.refuse = unavailable("Exceeds maximum queue size")
+    ((status, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
+    assert (status, headers[b"Retry-After"]) == (503, b"1")
+    server.engine.refuse = invalid_argument("no")
+    ((_, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
+    assert b"Retry-After" not in headers
 
 
 def test_response_that_json_cannot_carry_is_a_failure(server, logged):

@@ -12,6 +12,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import ModelMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.frontend.departure import Departure
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest import RestApi
 from naiad.memory.regions import SharedMemory
@@ -65,6 +66,7 @@ class Engine:
     def cancel(self, request):
         request.cancelled = True
         self.cancelled.append(request)
+        return False
 
     def emit(self, value=None, *, final=False, error=None, datatype=DataType.INT32):
         (request,) = self.submitted
@@ -274,7 +276,7 @@ def test_response_that_json_cannot_carry_is_a_failure(server):
 
 def test_client_that_goes_away_cancels_its_request(server):
     exchange = server.call("generate")
-    exchange.on_disconnect()
+    exchange.on_disconnect(Departure.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(5)
     server.engine.emit(final=True)
@@ -344,7 +346,7 @@ def test_client_that_leaves_a_stream_cancels_its_request(server, emitted):
     for number in range(emitted):
         server.engine.emit(number)
     sent = exchange.answer
-    exchange.on_disconnect()
+    exchange.on_disconnect(Departure.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(5)
     server.engine.emit(final=True)
@@ -449,5 +451,5 @@ def test_refusal_of_a_streamed_infer_is_answered_as_ever(server):
 def test_client_that_leaves_lines_cancels_its_request(server):
     exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(5)
-    exchange.on_disconnect()
+    exchange.on_disconnect(Departure.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted

@@ -25,7 +25,8 @@ from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
         (ErrorCode.UNAVAILABLE, 503, 14),
         (ErrorCode.UNSUPPORTED, 501, 12),
         (ErrorCode.ALREADY_EXISTS, 400, 6),
-        (ErrorCode.CANCELLED, 400, 1),
+        (ErrorCode.CANCELLED, 499, 1),
+        (ErrorCode.DEADLINE_EXCEEDED, 504, 4),
     ],
 )
 def test_status_of_every_code(code, http, grpc):

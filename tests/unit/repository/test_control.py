@@ -30,12 +30,30 @@ class Version:
         return True
 
 
+class Change:
+    """A change in place; what it leaves over is a version 0."""
+
+    def __init__(self, version: Version, config: ModelConfig) -> None:
+        self.version, self.config = version, config
+        self.outcome = ""
+        self.left = Version(version.name, 0, config)
+
+    def commit(self) -> Version | None:
+        self.outcome = "made"
+        self.version.config = self.config
+        return self.left if self.config.instance_group else None
+
+    def discard(self) -> None:
+        self.outcome = "discarded"
+
+
 class Loader:
     """A directory `uses-x` makes the model an ensemble of x; a file `broken` makes loading fail, `bad` planning."""
 
     def __init__(self) -> None:
         self.loads: list[str] = []
         self.loaded: list[Version] = []
+        self.changes: list[Change] = []
         self.on_load: Callable[[], None] = lambda: None
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
@@ -49,6 +67,14 @@ class Loader:
         if not entry.version_dirs:
             raise invalid_argument("no versions")
         return ModelPlan(entry, config, list(entry.version_dirs))
+
+    def update(self, plan: ModelPlan, version: int, loaded: Version) -> "Change | None":
+        if plan.entry.name.startswith("rigid"):
+            return None
+        if (plan.entry.model_dir / "unfit").exists():
+            raise invalid_argument("does not fit")
+        self.changes.append(Change(loaded, plan.config))
+        return self.changes[-1]
 
     def load(self, plan: ModelPlan, version: int) -> Version:
         self.loads.append(f"{plan.entry.name}:{version}")
@@ -184,6 +210,7 @@ class TestLoad:
         scene.load("a")
         (old,) = scene.loader.loaded
         old.may_stop.clear()
+        (model / "1" / "weights").touch()
         (model / "2").mkdir()
         scene.load("a")
         assert scene.served() == {"a": [1, 2]}
@@ -249,6 +276,100 @@ class TestLoad:
         control: ExplicitControl[Version] = ExplicitControl(catalog, scene.settle)
         with pytest.raises(InferError, match="two or more repositories"):
             control.load_model("a", {})
+
+
+class TestUnchangedVersions:
+    """Triton: versions whose files have not changed stay, if the configuration has changed in no other way than in
+    instance groups and version policy."""
+
+    def test_stay_when_a_version_is_added(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (model / "2").mkdir()
+        scene.load("a")
+        assert scene.loader.loads == ["a:1", "a:2"]
+        assert scene.ready["a"][1] is scene.loader.loaded[0]
+        assert not scene.loader.loaded[0].stopped.is_set()
+        assert scene.states() == {"a:1": "READY", "a:2": "READY"}
+
+    def test_stay_when_the_other_is_written_to(self, scene: Scene) -> None:
+        model = scene.write("a", 1, 2)
+        scene.load("a")
+        (model / "2" / "weights").touch()
+        scene.load("a")
+        assert sorted(scene.loader.loads) == ["a:1", "a:2", "a:2"]
+
+    def test_go_when_a_file_of_all_versions_is_written_to(self, scene: Scene) -> None:
+        model = scene.write("a", 1, 2)
+        scene.load("a")
+        (model / "labels.txt").touch()
+        scene.load("a")
+        assert sorted(scene.loader.loads) == ["a:1", "a:1", "a:2", "a:2"]
+
+    @pytest.mark.parametrize(
+        ("change", "stays"),
+        [
+            ({"instance_group": [{"count": 3}]}, True),
+            ({"version_policy": {"all": {}}}, True),
+            ({"max_batch_size": 8}, False),
+            ({"parameters": {"a": {"string_value": "b"}}}, False),
+        ],
+    )
+    def test_and_the_configuration(self, scene: Scene, change: dict[str, object], stays: bool) -> None:
+        scene.write("a")
+        scene.load("a")
+        scene.load("a", config=config(**change))
+        assert scene.loader.loads == ["a:1"] if stays else ["a:1", "a:1"]
+        assert [change.outcome for change in scene.loader.changes] == ["made"] * stays
+
+    def test_what_a_change_leaves_over_is_stopped(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a")
+        scene.load("a", config=config(instance_group=[{"count": 3}]))
+        assert scene.loader.changes[0].left.stopped.wait(10)
+        assert not scene.loader.loaded[0].stopped.is_set()
+
+    def test_a_change_is_given_up_when_another_version_fails(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (model / "2").mkdir()
+        (model / "2" / "broken").touch()
+        scene.refused("a")
+        assert [change.outcome for change in scene.loader.changes] == ["discarded"]
+        assert scene.served() == {"a": [1]}
+        assert scene.states()["a:1"] == "READY"
+
+    def test_a_change_that_fails_leaves_what_is_served(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (model / "1" / "unfit").touch()
+        (model / "config.pbtxt").touch()
+        scene.load("a")
+        (model / "unfit").touch()
+        scene.load("a", config=config())  # all files are loaded anew
+        assert scene.refused("a", config=config(instance_group=[{"count": 3}])).message.endswith("does not fit;\n")
+        assert scene.served() == {"a": [1]}
+
+    def test_what_cannot_change_in_place_is_loaded_anew(self, scene: Scene) -> None:
+        scene.write("rigid")
+        scene.load("rigid")
+        scene.load("rigid", config=config(instance_group=[{"count": 3}]))
+        assert scene.loader.loads == ["rigid:1"] * 2
+
+    def test_ensembles_are_always_held_against_their_members(self, scene: Scene) -> None:
+        scene.write("x")
+        model = scene.write("e", uses=("x",))
+        scene.load("e")
+        (model / "config.pbtxt").touch()
+        scene.load("e")
+        assert scene.loader.loads == ["x:1", "e:1", "e:1"]
+
+    def test_force_loads_them_anew(self, scene: Scene) -> None:
+        scene.write("a", 1, 2)
+        scene.load("a")
+        scene.control.load_model("a", {"force": True})
+        assert len(scene.loader.loads) == 4
+        assert scene.loader.changes == []
 
 
 class TestOverride:
@@ -393,7 +514,7 @@ class TestUnload:
 
 class TestSideBySide:
     def test_commands_about_a_model_come_one_after_the_other(self, scene: Scene) -> None:
-        model = scene.write("a")
+        model = scene.write("rigid")
         running = most = 0
         lock = threading.Lock()
 
@@ -407,7 +528,9 @@ class TestSideBySide:
                 running -= 1
 
         scene.loader.on_load = on_load
-        threads = [threading.Thread(target=scene.load, args=("a",), kwargs={"config": config()}) for _ in range(8)]
+        threads = [
+            threading.Thread(target=scene.load, args=("rigid",), kwargs={"config": config()}) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -415,7 +538,7 @@ class TestSideBySide:
         assert most == 1
         assert len(scene.loader.loaded) == 8
         assert [version.stopped.wait(10) for version in scene.loader.loaded[:-1]] == [True] * 7
-        assert list(scene.ready["a"].values()) == [scene.loader.loaded[-1]]
+        assert list(scene.ready["rigid"].values()) == [scene.loader.loaded[-1]]
 
     def test_nothing_is_put_in_place_while_the_server_stops(self, scene: Scene) -> None:
         scene.write("a")
@@ -430,6 +553,7 @@ class TestSideBySide:
         model = scene.write("a")
         scene.load("a")
         scene.loader.loaded[0].may_stop.clear()
+        (model / "1" / "weights").touch()
         (model / "2").mkdir()
         scene.load("a")
         assert not scene.control.unload_all(0.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.repository.fingerprint import fingerprint
+from naiad.repository.fingerprint import FileState, file_state, fingerprint
 from naiad.repository.store import LocalStore, ModelEntry
 
 
@@ -64,3 +64,49 @@ def test_of_a_bare_file_only_the_file_counts(tmp_path: Path) -> None:
     assert fingerprint(entry) == before
     path.write_text("bb")
     assert fingerprint(entry) != before
+
+
+class TestParts:
+    @staticmethod
+    def state(model: Path) -> FileState:
+        return file_state(LocalStore(model.parent).open_model("m"))
+
+    @pytest.mark.parametrize(
+        ("name", "unchanged"),
+        [
+            ("config.pbtxt", {1, 2}),
+            ("configs/fast.pbtxt", {1, 2}),
+            ("1/model.onnx", {2}),
+            ("2/deep/weights", {1}),
+            ("labels.txt", set()),
+            ("warmup/data", set()),
+        ],
+    )
+    def test_a_file_belongs_to_its_part(self, model: Path, name: str, unchanged: set[int]) -> None:
+        for directory in ("2/deep", "configs", "warmup"):
+            (model / directory).mkdir(parents=True)
+        before = self.state(model)
+        assert self.state(model) == before
+        (model / name).write_text("something else")
+        after = self.state(model)
+        assert after != before
+        assert after.unchanged_versions(before) == unchanged
+
+    def test_versions_that_are_links_to_the_same_files(self, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "files").mkdir()
+        for version in ("2", "3"):
+            (model / version).symlink_to(tmp_path / "files")
+        before = self.state(model)
+        (tmp_path / "files" / "weights").touch()
+        assert self.state(model).unchanged_versions(before) == {1}
+
+    def test_a_bare_file_is_its_version(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.onnx"
+        path.write_text("a")
+        preset = ModelConfig(name="model", default_model_filename="model.onnx")
+        entry = ModelEntry("model", tmp_path, {1: tmp_path}, None, preset)
+        before = file_state(entry)
+        (tmp_path / "another").write_text("x")
+        assert file_state(entry) == before
+        path.write_text("bb")
+        assert file_state(entry).unchanged_versions(before) == set()

@@ -171,7 +171,7 @@ def test_body_that_contradicts_its_content_length_is_reset(body, is_end):
     peer = Peer()
     peer.send(peer.headers(1, [*GRPC_FIELDS, ("content-length", "5")]))
     assert resets(peer, data_frame(1, body, end=is_end)) == [Http2Code.PROTOCOL_ERROR]
-    assert peer.sink.calls[-1][0] == "reset"
+    assert peer.sink.calls[-1][0] == "broken"
 
 
 def test_body_of_its_content_length_is_taken():
@@ -298,7 +298,7 @@ def test_illegal_frame_of_a_stream_resets_it(data, code):
     peer = Peer()
     peer.send(peer.headers(1))
     assert resets(peer, data) == [code]
-    assert peer.sink.calls[-1] == ("reset", 1, code, b"")
+    assert peer.sink.calls[-1] == ("broken", 1, code, b"")
     assert not peer.connection.streams
 
 

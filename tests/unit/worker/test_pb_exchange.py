@@ -52,7 +52,7 @@ def test_request_misuse():
         request(parameters={"a": []})
     with pytest.raises(TypeError, match="parameters: expected a dict"):
         request(parameters=[])
-    with pytest.raises(pb_utils.TritonModelException, match="requests to other models"):
+    with pytest.raises(pb_utils.TritonModelException, match="no server executes this model, so it cannot call model"):
         request().exec()
     with pytest.raises(pb_utils.TritonModelException, match="only TRITONSERVER_REQUEST_RELEASE_ALL"):
         request().set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)

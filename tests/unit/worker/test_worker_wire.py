@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
 from naiad.backend.worker.exchange import InferenceRequest
+from naiad.backend.worker.failure import ErrorCode as WorkerErrorCode
 from naiad.backend.worker.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
 from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.reply import ReplyEncoder
@@ -246,7 +247,7 @@ def test_bf16_output():
     assert values(response) == {"OUT": [1.5]}
 
 
-@pytest.mark.parametrize("code", list(ErrorCode))
+@pytest.mark.parametrize("code", [ErrorCode(code) for code in WorkerErrorCode])
 def test_errors_and_parameters_find_their_requests(code):
     wire = Wire()
     requests = wire.forth(some_requests(3))

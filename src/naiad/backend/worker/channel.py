@@ -69,6 +69,16 @@ class Channel:
         """Return the descriptor that frames arrive on."""
         return self._read_fd
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether something has been read that no frame was made of yet."""
+        return bool(self._rest)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the blocks of both sides."""
+        return self.lender.total_bytes + self.borrower.total_bytes
+
     def send(
         self,
         kind: int,

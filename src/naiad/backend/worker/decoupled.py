@@ -6,9 +6,11 @@ import asyncio
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from naiad.backend.worker import scope
 from naiad.backend.worker.frame import Frame
 from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.outbox import Outbox, Stream
@@ -35,6 +37,8 @@ class DecoupledExecution:
         requests, streams = self._intake.streamed_requests(frame, self.outbox)
         frame.payload = b""
         self._side.request_ids = frame.text
+        # Coroutines of the batch inherit this. Weak references: who refers to a stream is expected to answer.
+        scope.streams.set([weakref.ref(stream) for stream in streams])
         try:
             returned = self._model.execute(requests)
             # Who may still send refers to the stream; when nobody does, the request is answered with an error.

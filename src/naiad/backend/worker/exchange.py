@@ -35,8 +35,10 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace of a request; empty when it is not traced."""
 
-    def __init__(self, context: str | None = None) -> None:
+    def __init__(self, context: str | None = None, place: int = -1) -> None:
+        """`place` tells the server which of its requests is meant."""
         self._context = context
+        self._place = place
 
     def get_context(self) -> str | None:
         """Return the context for further spans as JSON, or None."""
@@ -252,6 +254,7 @@ class InferenceRequest:
         "_plan",
         "_position",
         "_sender",
+        "_trace",
         "model_name",
         "model_version",
         "preferred_memory",
@@ -288,6 +291,7 @@ class InferenceRequest:
         self.model_name = model_name
         self.model_version = model_version
         self.preferred_memory = preferred_memory
+        self._trace = trace
 
     def _adopt(
         self, plan: RequestPlan, request_id: str, inputs: list[Tensor], cancellation: Cancellation, position: int
@@ -331,7 +335,7 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request."""
-        return InferenceTrace()
+        return self._trace or InferenceTrace()
 
     def requested_output_names(self) -> set[str]:
         """Return the names of the outputs that are wanted."""
@@ -356,13 +360,47 @@ class InferenceRequest:
                 "iterative sequence scheduler"
             )
 
-    def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> InferenceResponse:
-        """Execute the request by another model. Raises TritonModelException: not supported yet."""
-        raise _no_other_models(self.model_name)
+    def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
+        """Execute the request by another model, and wait for its response.
 
-    def async_exec(self, decoupled: bool = False) -> Any:
-        """Execute the request by another model without waiting. Raises TritonModelException: not supported yet."""
-        raise _no_other_models(self.model_name)
+        With `decoupled` return at once, an iterator of responses; models that are decoupled need it. After
+        `execution_timeout` microseconds the request is cancelled and answered with an error; 0 for never.
+        What goes wrong is an error in the response. Raises TritonModelException for a request that cannot be sent.
+        """
+        return _find_caller(self).exec(self, decoupled, execution_timeout)
+
+    def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
+        """Do so without waiting, in a coroutine: returns an awaitable, and cancelling that cancels the request."""
+        return _find_caller(self).async_exec(self, decoupled, execution_timeout)
+
+
+class Caller(Protocol):
+    """What executes requests that a model makes for other models."""
+
+    def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
+        """Return the response, or an iterator of responses."""
+
+    def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
+        """Return an awaitable of them."""
+
+
+_caller: Caller | None = None
+
+
+def set_caller(caller: Caller | None) -> None:
+    """Execute the requests that the model makes with `caller`; without one they are refused."""
+    global _caller  # noqa: PLW0603 - a process has one model
+    _caller = caller
+
+
+def _find_caller(request: InferenceRequest) -> Caller:
+    if not hasattr(request, "model_name"):
+        raise TritonModelException(
+            "a request that came to be executed cannot be sent to a model; make an InferenceRequest with its inputs"
+        )
+    if _caller is None:
+        raise TritonModelException(f"no server executes this model, so it cannot call model '{request.model_name}'")
+    return _caller
 
 
 class ReceivedRequest(InferenceRequest):
@@ -375,15 +413,25 @@ class ReceivedRequest(InferenceRequest):
     ) -> None:
         self._adopt(plan, request_id, inputs, cancellation, position)
 
+    def trace(self) -> InferenceTrace:
+        """Return the trace of the request; with it the requests to other models are traced as well."""
+        return InferenceTrace(place=self._position)
+
 
 class StreamedRequest(InferenceRequest):
     """A request that has come to be executed by a decoupled model."""
 
     __slots__ = ("_stream",)
 
-    def __init__(self, plan: RequestPlan, request_id: str, inputs: list[Tensor], stream: ResponseStream) -> None:
-        self._adopt(plan, request_id, inputs, _never_cancelled, 0)
+    def __init__(
+        self, plan: RequestPlan, request_id: str, inputs: list[Tensor], stream: ResponseStream, slot: int = 0
+    ) -> None:
+        self._adopt(plan, request_id, inputs, _never_cancelled, slot)
         self._stream = stream
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace of the request; with it the requests to other models are traced as well."""
+        return InferenceTrace(place=self._position)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of this request's responses."""
@@ -395,9 +443,3 @@ class StreamedRequest(InferenceRequest):
     def is_cancelled(self) -> bool:
         """Tell whether the client has given the request up; costs less than a microsecond."""
         return self._stream.is_cancelled()
-
-
-def _no_other_models(model_name: str) -> TritonModelException:
-    return TritonModelException(
-        f"requests to other models (here '{model_name}') are not supported by this version of naiad"
-    )

@@ -33,6 +33,16 @@ EMITTED = 20
 """Responses of a decoupled model, of any of its requests."""
 WAITING = 21
 """A decoupled model waits for a block or for a slow client: is there news?"""
+# On the line of calls, worker to server:
+CALL = 33
+"""A request to another model."""
+CALL_CANCEL = 34
+CALL_TAKEN = 35
+"""The model has taken so many responses of a call."""
+COMMAND = 36
+"""Load or unload a model, or ask whether one is ready."""
+# On the line of calls, server to worker:
+ANSWER = 49
 
 
 class ChannelError(Exception):

@@ -91,7 +91,7 @@ class Intake:
         received = self.requests(frame, _unused)
         streams = [Stream(outbox, slot, request._plan.output_names) for slot, request in zip(slots, received)]
         requests = [
-            StreamedRequest(request._plan, request._id, request._inputs, stream)
+            StreamedRequest(request._plan, request._id, request._inputs, stream, stream.slot)
             for request, stream in zip(received, streams)
         ]
         return requests, streams

@@ -16,9 +16,10 @@ from naiad.backend.worker import pb_utils
 from naiad.backend.worker.alertness import Alertness
 from naiad.backend.worker.block import IDLE_S, TransportFullError
 from naiad.backend.worker.board import SLOTS, Board
+from naiad.backend.worker.calls import Calls
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.decoupled import DecoupledExecution
-from naiad.backend.worker.exchange import InferenceRequest
+from naiad.backend.worker.exchange import InferenceRequest, set_caller
 from naiad.backend.worker.failure import ErrorCode, describe, format_traceback
 from naiad.backend.worker.frame import ChannelClosedError, Frame
 from naiad.backend.worker.intake import Intake
@@ -26,6 +27,7 @@ from naiad.backend.worker.loading import LoadError, load_model_class
 from naiad.backend.worker.outbox import Outbox
 from naiad.backend.worker.reply import ReplyEncoder
 from naiad.backend.worker.returned import AnsweredRequest, awaited, checked, failure_notes
+from naiad.backend.worker.scope import Scope
 from naiad.backend.worker.side import SideLine
 
 
@@ -45,6 +47,10 @@ class Worker:
         self._replies = ReplyEncoder()
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._decoupled: DecoupledExecution | None = None
+        self._scope = Scope()
+        self._calls = Calls(side, self._scope, channel)
+        set_caller(self._calls)
+        pb_utils.set_commander(self._calls)
 
     def run(self) -> None:
         """Serve frames until the server says finalize or goes away."""
@@ -59,7 +65,8 @@ class Worker:
         channel = self._channel
         self._alertness.wait()
         # Only who has shared memory wakes up now and then to give some back.
-        while channel.lender.total_bytes and not self._poll.poll(IDLE_S * 1000):
+        while (channel.lender.total_bytes or self._calls.has_blocks) and not self._poll.poll(IDLE_S * 1000):
+            self._calls.trim()
             if self._decoupled is not None:
                 self._decoupled.outbox.trim()
             else:
@@ -72,7 +79,10 @@ class Worker:
                 self._execute(frame)
             else:
                 self._channel.lender.limit_bytes = frame.allowance_bytes
+                self._scope.serial += 1
+                self._scope.is_executing = True
                 self._decoupled.execute(frame)
+                self._scope.is_executing = False
         elif frame.kind == frames.INITIALIZE:
             self._answer(self._initialize, frame.extra)
         elif frame.kind == frames.FINALIZE:
@@ -87,6 +97,9 @@ class Worker:
         channel = self._channel
         channel.lender.limit_bytes = frame.allowance_bytes
         side = self._side
+        scope = self._scope
+        scope.serial += 1
+        scope.is_executing = True
         cancellation = _Cancellation(self._board)
         requests: Sequence[Any] = self._intake.requests(frame, cancellation)
         self._alertness.had_single_request = len(requests) == 1
@@ -104,6 +117,7 @@ class Worker:
                     block = channel.lender.lend(parts, payload_bytes)
                     parts = []
             finally:
+                scope.is_executing = False
                 side.request_ids = ""
                 cancellation.is_over = True
         except TransportFullError as error:
@@ -153,10 +167,13 @@ class Worker:
             raise LoadError(f"{model_file}: class TritonPythonModel has no method execute(self, requests)")
         self._instance_name = notes["args"]["model_instance_name"]
         self._intake = Intake(frozenset(notes["outputs"]))
+        self._calls.transport_bytes = notes["transport_bytes"]
+        self._scope.is_initializing = True
         model = model_class()
         if hasattr(model, "initialize"):
             model.initialize(notes["args"])
         self._model = model
+        self._scope.is_initializing, self._scope.is_open = False, True
         if notes["decoupled"]:
             outbox = Outbox(self._channel, self._board)
             self._decoupled = DecoupledExecution(model, self._instance_name, self._intake, outbox, self._side)
@@ -168,6 +185,7 @@ class Worker:
     def _finalize(self, _: dict[str, Any]) -> dict[str, Any]:
         if self._decoupled is not None:
             self._decoupled.close()
+        self._scope.is_open = False
         if hasattr(self._model, "finalize"):
             self._model.finalize()
         return {}

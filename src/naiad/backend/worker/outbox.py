@@ -39,7 +39,7 @@ _FLUSH = -1
 class Stream:
     """The responses of one request, until the final one. Who may still send refers to it."""
 
-    __slots__ = ("_outbox", "_was_cancelled", "is_closed", "output_names", "slot")
+    __slots__ = ("__weakref__", "_outbox", "_was_cancelled", "is_closed", "output_names", "slot")
 
     def __init__(self, outbox: Outbox, slot: int, output_names: frozenset[str]) -> None:
         self._outbox = outbox

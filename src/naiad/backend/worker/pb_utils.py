@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import struct
-from typing import Any
+from typing import Any, Mapping, Protocol, Sequence
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from naiad.backend.worker.exchange import (
     PreferredMemory,
 )
 from naiad.backend.worker.failure import TritonError, TritonModelException
+from naiad.backend.worker.iteration import ResponseIterator
 from naiad.backend.worker.logger import Logger
 from naiad.backend.worker.model_config import (
     ModelConfig,
@@ -48,6 +50,7 @@ __all__ = [
     "MemoryType",
     "ModelConfig",
     "PreferredMemory",
+    "ResponseIterator",
     "Tensor",
     "TritonError",
     "TritonModelException",
@@ -57,10 +60,13 @@ __all__ = [
     "get_model_dir",
     "get_output_config_by_name",
     "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
+    "unload_model",
     "using_decoupled_model_transaction_policy",
 ]
 
@@ -153,7 +159,59 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     return array
 
 
-_LATER = {"MetricFamily", "load_model", "unload_model", "is_model_ready", "SharedMemory"}
+class Commander(Protocol):
+    """What has the server carry out commands about models."""
+
+    def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
+        """Return the server's answer, a JSON object. Raises TritonModelException when it fails."""
+
+
+_commander: Commander | None = None
+
+
+def set_commander(commander: Commander | None) -> None:
+    """Have commands about models carried out by `commander`; the server's job."""
+    global _commander  # noqa: PLW0603 - a process has one model
+    _commander = commander
+
+
+def _command(notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> dict[str, Any]:
+    if _commander is None:
+        raise TritonModelException(f"no server executes this model, so there is no model '{notes['model']}'")
+    answer: dict[str, Any] = json.loads(_commander.command(notes, parts) or "{}")
+    return answer
+
+
+def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
+    """Load a model, or load it anew; returns when it is ready. The server must be in model control mode EXPLICIT.
+
+    `config` is the JSON text of a configuration that is used instead of the one in the repository, and `files` are
+    the contents of files by their paths, such as `file:1/model.onnx`. Raises TritonModelException when it fails.
+    """
+    contents = dict(files or {})
+    for path, content in contents.items():
+        if not isinstance(content, (bytes, bytearray, memoryview)):
+            raise TypeError(f"load_model: expected file '{path}' to be bytes, found {type(content).__name__}")
+    data = [bytes(content) for content in contents.values()]
+    listed = [(path, len(content)) for path, content in zip(contents, data)]
+    _command({"command": "load", "model": str(model_name), "config": str(config), "files": listed}, data)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model, with its members if it is an ensemble and `unload_dependents`.
+
+    Returns when its requests have finished. Raises TritonModelException when it fails.
+    """
+    _command({"command": "unload", "model": str(model_name), "dependents": bool(unload_dependents)})
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Tell whether a version of a model, its newest by default, is ready for requests."""
+    notes = {"command": "is_ready", "model": str(model_name), "version": str(model_version)}
+    return bool(_command(notes)["ready"])
+
+
+_LATER = {"MetricFamily", "SharedMemory"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,16 @@
-"""The side line: a socket on which a worker tells the server log lines.
+"""The side line: a socket on which a worker tells the server log lines, and gives it the ends of further lines.
 
 Each message is a JSON array on a line of its own. It works while the model executes, from any of its threads.
 """
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import socket
 import threading
+from typing import Sequence
 
 _LONGEST_TEXT = 1 << 20
 
@@ -28,6 +30,13 @@ class SideLine:
     def log(self, level: int, file: str, line: int, text: str) -> None:
         """Send a line for the server's log."""
         self._send(["log", level, file, line, text[:_LONGEST_TEXT], self.request_ids])
+
+    def pass_descriptors(self, name: str, descriptors: Sequence[int]) -> None:
+        """Give the server descriptors; `name` says what for. The caller closes its own."""
+        data = json.dumps([name]).encode("ascii") + b"\n"
+        passed = array.array("i", descriptors)
+        with self._lock:
+            self._connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers
+from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.server.processes.messages import GrpcCall, HttpCall, Outcome
 
 
@@ -18,7 +18,7 @@ class CapturedExchange:
         self.headers: Mapping[bytes, bytes] = dict(call.headers)
         self.body: Buffer = call.body
         self.arrival_ns = time.monotonic_ns()
-        self.on_disconnect: Callable[[], object] | None = None
+        self.on_disconnect: OnDeparture | None = None
         self.on_congestion: Callable[[bool], object] | None = None
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._started: tuple[int, Headers] = (200, ())
@@ -52,7 +52,7 @@ class CapturedCall:
         self.path = call.path
         self.metadata = call.metadata
         self.arrival_ns = time.monotonic_ns()
-        self.on_cancel: object | None = None
+        self.on_cancel: OnDeparture | None = None
         self.context: object | None = None
         self.queued_bytes = 0
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from naiad.core.errors import internal
 from naiad.frontend.category import category_of_call, category_of_path
 from naiad.protocol import service_pb2 as pb
-from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall
+from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall, ModelOrder
 
 _LOAD = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(?:load|unload)")
 _REGION = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(register|unregister)")
@@ -21,6 +21,8 @@ def everywhere(call: ControlCall) -> Everywhere:
     of all regions of its kind. Settings are told one after the other, but each only once. Raises InferError for a
     gRPC message that cannot be parsed.
     """
+    if isinstance(call, ModelOrder):
+        return Everywhere(call, ("model", call.name))
     return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)
 
 

@@ -243,7 +243,7 @@ class Link:
 
     async def asked(self, question: object) -> object:
         """Answer for this process alone, or carry a control call out."""
-        if isinstance(question, messages.HttpCall | messages.GrpcCall):
+        if isinstance(question, messages.HttpCall | messages.GrpcCall | messages.ModelOrder):
             call: ControlCall = question
             return await self._sharing.carry_out(call)
         if isinstance(question, AskIndex):

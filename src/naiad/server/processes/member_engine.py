@@ -1,7 +1,7 @@
 """The engine of a member: it answers for itself, or for all processes while it is told what they say."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
@@ -13,6 +13,7 @@ from naiad.server.processes.messages import (
     AskStatistics,
     IsModelReady,
     IsReady,
+    ModelOrder,
     Question,
 )
 from naiad.telemetry.statistics import VersionStatistics
@@ -23,6 +24,8 @@ class MemberEngine(Engine):
 
     ask_index: Callable[[], Sequence[IndexEntry]] | None = None
     """Returns the repository index of all processes; blocks, and raises InferError. None before the server serves."""
+    order: Callable[[ModelOrder], None] | None = None
+    """Has all processes carry out what a model wants; blocks, raises InferError. None before the server serves."""
     _said: tuple[Question, Answer] | None = None
 
     @contextlib.contextmanager
@@ -87,3 +90,21 @@ class MemberEngine(Engine):
         if self._said is not None and isinstance(self._said[0], AskMetrics):
             return self._said[1]  # type: ignore[return-value]  # as asked
         return super().metrics_text()
+
+    # --- what models want -------------------------------------------------------------------------------------------
+
+    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model in all processes; blocks. Raises InferError."""
+        if self.order is None:
+            super().load_everywhere(name, parameters)
+        else:
+            self.order(ModelOrder(name, is_load=True, parameters=parameters))
+
+    def unload_everywhere(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
+    ) -> None:
+        """Unload a model in all processes; blocks until it takes no more requests. Raises InferError."""
+        if self.order is None:
+            super().unload_everywhere(name, parameters, on_withdrawn)
+        else:
+            self.order(ModelOrder(name, is_load=False, parameters=parameters))

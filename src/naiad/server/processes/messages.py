@@ -1,9 +1,10 @@
 """What the supervisor and the members of a server say to each other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.config.options import ServerOptions
+from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
 from naiad.frontend.exchange import Headers
 from naiad.server.processes.journal import ControlKey
@@ -107,7 +108,21 @@ class GrpcCall:
     message: bytes
 
 
-ControlCall = HttpCall | GrpcCall
+@dataclass(frozen=True, slots=True)
+class ModelOrder:
+    """A model wants another one loaded or unloaded."""
+
+    name: str
+    is_load: bool
+    parameters: Mapping[str, object]
+
+    @property
+    def path(self) -> str:
+        """What the log calls it."""
+        return f"the {'load' if self.is_load else 'unload'} of model '{self.name}' by a model"
+
+
+ControlCall = HttpCall | GrpcCall | ModelOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +135,9 @@ class Outcome:
     headers: Headers = ()
     """HTTP fields or gRPC trailers."""
     text: str = ""
-    """gRPC: the message of the status."""
+    """gRPC: the message of the status; orders of models: that of the error."""
+    code: ErrorCode = ErrorCode.UNKNOWN
+    """Orders of models: that of the error."""
 
 
 @dataclass(frozen=True, slots=True)

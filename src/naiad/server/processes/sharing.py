@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
+from naiad.engine.model_commands import ModelCommands
 from naiad.frontend import grpc_failure
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcCall, HttpExchange
@@ -23,7 +24,7 @@ from naiad.server.processes.channel import ChannelError
 from naiad.server.processes.control_key import everywhere
 from naiad.server.processes.fresh import FreshAnswers
 from naiad.server.processes.member_engine import MemberEngine
-from naiad.server.processes.messages import Answer, AskIndex, AskMetrics, ControlCall, Outcome, Question
+from naiad.server.processes.messages import Answer, AskIndex, AskMetrics, ControlCall, ModelOrder, Outcome, Question
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Sharing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone: Router | None = None
         self._grpc: SharedGrpcService | None = None
+        self._commands: ModelCommands | None = None
 
     # --- building ---------------------------------------------------------------------------------------------------
 
@@ -54,13 +56,20 @@ class Sharing:
         router.intercept(self._intercept)
 
     def connect(self) -> None:
-        """Have the engine ask all processes for the repository index; called on the loop."""
+        """Have the engine ask and command all processes; called on the loop."""
         loop = asyncio.get_running_loop()
 
         def ask() -> Sequence[IndexEntry]:
             return asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop).result()  # type: ignore[return-value]
 
+        def order(wanted: ModelOrder) -> None:
+            outcome = asyncio.run_coroutine_threadsafe(self.everywhere(wanted), loop).result()
+            if not outcome.is_success:
+                raise InferError(outcome.code, outcome.text)
+
         self.engine.ask_index = ask
+        self.engine.order = order
+        self._commands = ModelCommands(self.engine, loop)
 
     def grpc_service(
         self,
@@ -105,6 +114,8 @@ class Sharing:
 
     async def carry_out(self, call: ControlCall) -> Outcome:
         """Carry a control call out in this process alone, and return its answer."""
+        if isinstance(call, ModelOrder):
+            return await self._obey(call)
         if isinstance(call, messages.HttpCall):
             exchange = CapturedExchange(call)
             if self._alone is None:
@@ -116,6 +127,18 @@ class Sharing:
             raise ChannelError("gRPC is not served")
         self._grpc.alone(captured, call.message)
         return await captured.outcome
+
+    async def _obey(self, order: ModelOrder) -> Outcome:
+        if self._commands is None:
+            raise ChannelError("this process does not serve yet")
+        done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
+        self._commands.carry_out(
+            order.name, order.parameters, done.set_result, is_load=order.is_load, everywhere=False
+        )
+        error = await done
+        if error is None:
+            return Outcome(True, 0)
+        return Outcome(False, 0, text=error.message, code=error.code)
 
     # --- HTTP -------------------------------------------------------------------------------------------------------
 

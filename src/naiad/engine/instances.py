@@ -1,0 +1,66 @@
+"""From instance groups to instances."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from naiad.backend.api import Instance, InstanceSpec, Model
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.core.errors import unsupported
+
+_CREATING_THREADS = 16
+"""Most instances of one version that are created at the same time."""
+
+
+def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
+    """Return the instances that normalised instance groups ask for. Raises InferError(UNSUPPORTED)."""
+    specs: list[InstanceSpec] = []
+    for group in config.instance_group:
+        if group.passive:
+            raise unsupported(
+                f"instance group '{group.name}' of model '{config.name}': 'passive' is not supported yet"
+            )
+        kind = ModelInstanceGroup.Kind.Name(group.kind)
+        for number in range(group.count):
+            for device_id in group.gpus or (0,):
+                name = f"{group.name}_{number}" + (f"_gpu{device_id}" if group.gpus else "")
+                specs.append(InstanceSpec(name, len(specs), kind, device_id))
+    return specs
+
+
+def groups_of_instances(config: ModelConfig) -> list[bytes]:
+    """Return for each instance of `instance_specs` its group, serialized without the count."""
+    groups: list[bytes] = []
+    for group in config.instance_group:
+        reduced = ModelInstanceGroup()
+        reduced.CopyFrom(group)
+        reduced.ClearField("count")
+        groups += [reduced.SerializeToString(deterministic=True)] * (group.count * max(1, len(group.gpus)))
+    return groups
+
+
+def create_instances(
+    model: Model, specs: Sequence[InstanceSpec], warm_up: Callable[[Instance, InstanceSpec], None] | None
+) -> list[Instance]:
+    """Create instances, several at a time, and warm each one up; when one fails, none is left."""
+
+    def create(spec: InstanceSpec) -> Instance:
+        instance = model.create_instance(spec)
+        if warm_up is not None:
+            try:
+                warm_up(instance, spec)
+            except BaseException:
+                instance.close()
+                raise
+        return instance
+
+    if len(specs) == 1:
+        return [create(specs[0])]
+    with ThreadPoolExecutor(min(len(specs), _CREATING_THREADS), thread_name_prefix="instance") as pool:
+        futures = [pool.submit(create, spec) for spec in specs]
+    failures = [error for future in futures if (error := future.exception()) is not None]
+    if failures:
+        for future in futures:
+            if future.exception() is None:
+                future.result().close()
+        raise failures[0]
+    return [future.result() for future in futures]

@@ -1,0 +1,135 @@
+"""The rate limiter between the threads of all models: who may execute, and waking those who wait for it."""
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.rate_limit import ResourceAmount
+from naiad.core.ports import Wakeable
+from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
+
+
+class Resources:
+    """The resources of a server, which the instances of all its models share."""
+
+    def __init__(self, amounts: Sequence[ResourceAmount] = ()) -> None:
+        """`amounts` is how much there is of each; without any, as much as the instance needs that needs most."""
+        self._limiter = RateLimiter(amounts)
+        self._lock = threading.Lock()
+
+    def register(self, config: ModelConfig) -> "ModelResources":
+        """Take in the instances of a model version whose instance groups are complete, in their order.
+
+        Raises InferError(INVALID_ARG) when one of them could never execute.
+        """
+        claims = [
+            _claim(group, device)
+            for group in config.instance_group
+            for _ in range(group.count)
+            for device in group.gpus or (0,)
+        ]
+        with self._lock:
+            granted = self._limiter.register(claims)
+        _wake(granted)
+        return ModelResources(self, claims)
+
+    def usage(self) -> list[Usage]:
+        """Return the state of every resource."""
+        with self._lock:
+            return self._limiter.usage()
+
+    def acquire(self, claim: Claim) -> bool:
+        """Ask for what a claim needs, giving back what it held; False when its owner will be woken instead."""
+        with self._lock:
+            granted = () if claim.state == GRANTED else self._limiter.ask(claim)
+            has_it = claim.state == GRANTED
+        _wake(other for other in granted if other is not claim)
+        return has_it
+
+    def start(self, claim: Claim) -> None:
+        """Note that an execution begins with what was acquired."""
+        with self._lock:
+            self._limiter.start(claim)
+
+    def release(self, claim: Claim) -> None:
+        """Give back what a claim holds, or end its waiting."""
+        with self._lock:
+            granted = self._limiter.release(claim)
+        _wake(granted)
+
+    def withdraw(self, claim: Claim) -> bool:
+        """End the waiting of a claim; False when it did not wait, or is about to be woken."""
+        with self._lock:
+            if claim.state != WAITING:
+                return False
+            granted = self._limiter.release(claim)
+        _wake(granted)
+        return True
+
+    def unregister(self, claims: Sequence[Claim]) -> None:
+        """Forget claims."""
+        with self._lock:
+            granted = self._limiter.unregister(claims)
+        _wake(granted)
+
+
+class ModelResources:
+    """What the instances of one model version need, by the number of the instance."""
+
+    def __init__(self, resources: Resources, claims: Sequence[Claim]) -> None:
+        self._resources = resources
+        self._claims = claims
+
+    def bind(self, drivers: Sequence[Wakeable]) -> None:
+        """Tell who is to be woken for each instance."""
+        for claim, driver in zip(self._claims, drivers, strict=True):
+            claim.owner = driver
+
+    def acquire(self, index: int) -> bool:
+        """Whether an instance may execute now; otherwise its driver will be woken, once, when it may."""
+        claim = self._claims[index]
+        return not claim.needs or self._resources.acquire(claim)
+
+    def start(self, index: int) -> None:
+        """Note that an execution begins; it lasts until the next `acquire` or `release`."""
+        claim = self._claims[index]
+        if claim.needs:
+            self._resources.start(claim)
+
+    def release(self, index: int) -> None:
+        """Give back what an instance holds, if anything, or end its waiting."""
+        claim = self._claims[index]
+        if claim.needs:
+            self._resources.release(claim)
+
+    def withdraw(self, index: int) -> bool:
+        """End the waiting of an instance; False when it does not wait or its driver is about to be woken."""
+        claim = self._claims[index]
+        return bool(claim.needs) and self._resources.withdraw(claim)
+
+    def is_waiting(self, index: int) -> bool:
+        """Whether an instance that could not acquire what it needs is going to be woken."""
+        return self._claims[index].state != IDLE
+
+    def close(self) -> None:
+        """Let go of everything; the instances do not execute any more."""
+        self._resources.unregister(self._claims)
+
+
+def _claim(group: ModelInstanceGroup, device: int) -> Claim:
+    needs: dict[Resource, int] = {}
+    for resource in group.rate_limiter.resources:
+        if resource.count:
+            key = Resource(resource.name, None if getattr(resource, "global") else device)
+            needs[key] = resource.count
+    return Claim(needs, group.rate_limiter.priority)
+
+
+def _wake(claims: Iterable[Claim]) -> None:
+    for claim in claims:
+        claim.owner.wake_now()
+
+
+def needs_resources(config: ModelConfig) -> bool:
+    """Tell whether some instance of a model needs any resource to execute."""
+    return any(resource.count for group in config.instance_group for resource in group.rate_limiter.resources)

@@ -1,0 +1,200 @@
+"""The rate limiter: which instances, of all models, may execute when they share resources.
+
+An instance *claims* all that it needs at once, so nobody holds one resource while it waits for another. Claims that
+wait are granted by turn: each execution moves an instance's turn on by its priority, and the lowest goes first. So of
+two which always wait the one of priority 2 gets half as many executions as the one of priority 1 (Triton:
+`exec_count * priority`).
+
+What an earlier claim waits for is kept from later ones, so that one which needs much is not starved by many which
+need little. Whatever has nothing to do with that passes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from naiad.config.rate_limit import ResourceAmount
+from naiad.core.errors import invalid_argument
+
+IDLE, WAITING, GRANTED, EXECUTING = range(4)
+
+
+class Resource(NamedTuple):
+    """Something that executions take up, in units that only who configures it knows."""
+
+    name: str
+    device: int | None
+    """None for the one amount of the whole server."""
+
+
+class Usage(NamedTuple):
+    """A resource at some moment."""
+
+    resource: Resource
+    limit: int
+    held: int
+    waiting: int
+    """Instances that wait and need it."""
+
+
+class Claim:
+    """What an instance needs for an execution, and how it stands."""
+
+    __slots__ = ("needs", "owner", "priority", "state", "turn")
+
+    def __init__(self, needs: Mapping[Resource, int], priority: int = 1, owner: Any = None) -> None:
+        self.needs = needs
+        self.priority = max(1, priority)
+        """Triton: 0 counts as 1."""
+        self.owner = owner
+        """Whoever is to be told that the claim was granted."""
+        self.state = IDLE
+        self.turn = 0
+
+
+class RateLimiter:
+    """The resources of a server and the claims of its instances; pure, for one caller at a time."""
+
+    def __init__(self, amounts: Sequence[ResourceAmount] = ()) -> None:
+        """`amounts` is how much there is; without any, as much of each resource as the largest claim needs."""
+        self._amounts = amounts
+        self._claims: dict[Claim, None] = {}
+        self._limits: dict[Resource, int] = {}
+        self._held: dict[Resource, int] = {}
+        self._waiting: list[Claim] = []
+
+    # --- claims come and go -----------------------------------------------------------------------------------------
+
+    def register(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Take in the claims of a model version, all of them or none; return the claims that are granted now.
+
+        A version that needs much may be what raises a limit.
+        Raises InferError(INVALID_ARG) when one could never be granted, or a resource is both global and per device.
+        """
+        self._limits = self._limits_of([*self._claims, *claims])
+        self._claims.update(dict.fromkeys(claims))
+        return self._grant()
+
+    def unregister(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Forget claims whose instances will not execute any more; return those that can be granted now."""
+        for claim in claims:
+            self._settle(claim)
+            self._claims.pop(claim, None)
+        self._limits = self._limits_of(list(self._claims))
+        self._held = {resource: count for resource, count in self._held.items() if count}
+        return self._grant()
+
+    def _limits_of(self, claims: Iterable[Claim]) -> dict[Resource, int]:
+        largest: dict[Resource, int] = {}
+        for claim in claims:
+            for resource, count in claim.needs.items():
+                largest[resource] = max(count, largest.get(resource, 0))
+        for resource in largest:
+            if resource.device is not None and Resource(resource.name, None) in largest:
+                raise invalid_argument(
+                    f'Resource "{resource.name}" is present as both global and device-specific resource in the model '
+                    "configuration. Write 'global' the same way wherever it is named"
+                )
+        return {resource: self._limit_of(resource, count) for resource, count in largest.items()}
+
+    def _limit_of(self, resource: Resource, needed: int) -> int:
+        if not self._amounts:
+            return needed
+        # Triton: a global resource takes the largest amount of any device; what is not named is not there.
+        fitting = [
+            amount.count or 0
+            for amount in self._amounts
+            if amount.name == resource.name
+            and (resource.device is None or amount.device is None or amount.device == resource.device)
+        ]
+        limit = max(fitting, default=0)
+        if limit < needed:
+            device = "" if resource.device is None else f":{resource.device}"
+            raise invalid_argument(
+                f'Resource count for "{resource.name}" is limited to {limit} which will prevent scheduling of one or '
+                f"more model instances, the minimum required count is {needed}; start the server with "
+                f"--rate-limit-resource={resource.name}:{needed}{device}, or lower 'count' in 'rate_limiter'"
+            )
+        return limit
+
+    # --- executions -------------------------------------------------------------------------------------------------
+
+    def ask(self, claim: Claim) -> list[Claim]:
+        """Ask for what an instance needs, giving back what it held; return the claims that are granted now.
+
+        A claim that is not registered any more is never granted.
+        Those of others have waited; `claim.state` tells whether this one is among them. Giving back and asking in
+        one step is what keeps turns: an instance that is busy all the time always competes.
+        """
+        if claim.state == EXECUTING:
+            self._give_back(claim)
+        elif claim.state == IDLE and claim in self._claims:
+            # An instance that has rested does not make up for it: it would have all turns for as long.
+            claim.turn = max(claim.turn, self._earliest_turn(claim))
+        if claim.state == WAITING or claim not in self._claims:
+            return []
+        claim.state = WAITING
+        self._waiting.append(claim)
+        return self._grant()
+
+    def start(self, claim: Claim) -> None:
+        """Note that an instance executes with what it was granted."""
+        claim.state = EXECUTING
+        claim.turn += claim.priority
+
+    def release(self, claim: Claim) -> list[Claim]:
+        """Give back what an instance holds, or stop waiting for it; return the claims that are granted now."""
+        if claim.state == IDLE:
+            return []
+        self._settle(claim)
+        return self._grant()
+
+    def usage(self) -> list[Usage]:
+        """Return the state of every resource that some claim needs, by name and device."""
+        usages = []
+        for resource in sorted(
+            self._limits, key=lambda each: (each.name, -1 if each.device is None else each.device)
+        ):
+            waiting = sum(resource in claim.needs for claim in self._waiting)
+            usages.append(Usage(resource, self._limits[resource], self._held.get(resource, 0), waiting))
+        return usages
+
+    def _earliest_turn(self, claim: Claim) -> int:
+        turns = [
+            other.turn
+            for other in self._claims
+            if other.state != IDLE and not other.needs.keys().isdisjoint(claim.needs)
+        ]
+        return min(turns, default=0)
+
+    def _grant(self) -> list[Claim]:
+        granted: list[Claim] = []
+        kept_back: set[Resource] = set()
+        waiting: list[Claim] = []
+        # Sorting is stable: of equal turns, who has waited longest goes first.
+        for claim in sorted(self._waiting, key=lambda each: each.turn):
+            if kept_back.isdisjoint(claim.needs) and self._is_free(claim):
+                for resource, count in claim.needs.items():
+                    self._held[resource] = self._held.get(resource, 0) + count
+                claim.state = GRANTED
+                granted.append(claim)
+            else:
+                kept_back.update(claim.needs)
+                waiting.append(claim)
+        self._waiting = waiting
+        return granted
+
+    def _is_free(self, claim: Claim) -> bool:
+        return all(
+            self._held.get(resource, 0) + count <= self._limits[resource] for resource, count in claim.needs.items()
+        )
+
+    def _settle(self, claim: Claim) -> None:
+        if claim.state == WAITING:
+            self._waiting.remove(claim)
+        elif claim.state != IDLE:
+            self._give_back(claim)
+        claim.state = IDLE
+
+    def _give_back(self, claim: Claim) -> None:
+        for resource, count in claim.needs.items():
+            self._held[resource] -= count

@@ -1,0 +1,86 @@
+"""What adaptive batchers have learned and decided, as metrics."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from naiad.core.adaptive_state import DECISIONS, AdaptiveState
+from naiad.engine.served import Served
+from naiad.telemetry.exposition import format_family, format_labels, format_value
+from naiad.telemetry.metric_family import Kind
+from naiad.telemetry.metrics import Registry
+
+Labels = Mapping[str, str]
+
+
+class _Family(NamedTuple):
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[AdaptiveState], float]
+
+
+_FAMILIES: Sequence[_Family] = (
+    _Family("naiad_adaptive_holds_total", "counter", "Batches that were held to grow", lambda s: s.hold_count),
+    _Family(
+        "naiad_adaptive_hold_seconds_total",
+        "counter",
+        "Time that batches were held while an instance was free",
+        lambda s: s.hold_ns / 1e9,
+    ),
+    _Family(
+        "naiad_adaptive_fixed_seconds",
+        "gauge",
+        "Learned: what a batch costs however few its rows are",
+        lambda s: s.fixed_ns / 1e9,
+    ),
+    _Family("naiad_adaptive_row_seconds", "gauge", "Learned: what each row adds", lambda s: s.row_ns / 1e9),
+    _Family(
+        "naiad_adaptive_tail_ratio",
+        "gauge",
+        "Learned: 99 of 100 batches took at most so many times what was expected of them",
+        lambda s: s.tail_ratio,
+    ),
+    _Family(
+        "naiad_adaptive_parallelism",
+        "gauge",
+        "Learned: how many instances' worth of work the instances do together",
+        lambda s: s.parallelism,
+    ),
+    _Family(
+        "naiad_adaptive_arrival_rate",
+        "gauge",
+        "Learned: requests a second, from the mean of the last gaps",
+        lambda s: s.arrival_rate,
+    ),
+)
+_RELEASES = "naiad_adaptive_release_total"
+
+
+def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -> None:
+    """Add the metrics of those versions among `serving` whose batcher adapts."""
+
+    def states() -> list[tuple[Labels, AdaptiveState]]:
+        found = ((served, served.adaptive_state) for served in serving())
+        return [
+            ({"model": served.name, "version": served.version, **served.config.metric_tags}, state)
+            for served, state in found
+            if state is not None
+        ]
+
+    for family in _FAMILIES:
+        registry.add_rendered(family.name, lambda family=family: _render(family, states()))  # type: ignore[misc]
+    registry.add_rendered(_RELEASES, lambda: _render_releases(states()))
+
+
+def _render(family: _Family, states: Iterable[tuple[Labels, AdaptiveState]]) -> str:
+    lines = [f"{family.name}{format_labels(labels)} {format_value(family.read(state))}" for labels, state in states]
+    return format_family(family.name, family.kind, family.help, lines)
+
+
+def _render_releases(states: Iterable[tuple[Labels, AdaptiveState]]) -> str:
+    lines = [
+        f"{_RELEASES}{format_labels({**labels, 'decision': decision})} {state.decisions[decision]}"
+        for labels, state in states
+        for decision in DECISIONS
+    ]
+    return format_family(_RELEASES, "counter", "Batches by what the adaptive batcher decided", lines)

@@ -1,0 +1,366 @@
+"""Python models that call others while models come and go: control, unloading, death, the end of the server."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as grpcclient
+
+from support.bls_models import PRELUDE, code_input, run_code, write_script
+from support.model_repository import write_identity, write_model
+from support.sequence_models import write_running_sum
+from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+StartServer = Callable[..., ServerProcess]
+
+_TENSORS = (
+    'input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
+    'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
+)
+_SCALE = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array * 3)]) for array in found]
+"""
+_LOADER = (
+    PRELUDE
+    + """
+class TritonPythonModel:
+    def initialize(self, args):
+        if not pb_utils.is_model_ready("loaded"):
+            pb_utils.load_model("loaded")
+
+    def execute(self, requests):
+        return [answer(run("loaded", source)) for source in sources(requests)]
+"""
+)
+_SCRIPT_TENSORS = (
+    'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+    'output [ { name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+)
+LOADED_AT_START = ("script", "other", "stream", "slow", "sum", "oldest")
+
+
+def write_models(root: Path) -> None:
+    write_script(root, "script", count=2)
+    write_script(root, "other")
+    write_script(root, "loaded")
+    write_script(root, "stream", kind="decoupled")
+    write_identity(root, "slow", max_batch_size=0, parameters={"execute_delay_ms": "1000"})
+    write_running_sum(root, "sum", "direct { }")
+    write_running_sum(root, "oldest", "oldest { max_candidate_sequences: 4 }")
+    write_model(root, "loader", f'backend: "python"\n{_SCRIPT_TENSORS}', {"1/model.py": _LOADER})
+    for name, called in (("egg", "hen"), ("hen", "egg")):
+        source = f"""
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.load_model("{called}")
+
+    def execute(self, requests):
+        return []
+"""
+        write_model(root, name, f'backend: "python"\n{_TENSORS}', {"1/model.py": source})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    root = tmp_path_factory.mktemp("bls_control")
+    write_models(root)
+    loads = [f"--load-model={name}" for name in LOADED_AT_START]
+    running = ServerProcess(root / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartServer]:
+    started: list[ServerProcess] = []
+
+    def launch(*flags: str, without: Sequence[str] = ()) -> ServerProcess:
+        root = tmp_path / "models"
+        root.mkdir()
+        write_models(root)
+        loads = [f"--load-model={name}" for name in LOADED_AT_START if name not in without]
+        running = ServerProcess(
+            tmp_path / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads, *flags
+        )
+        started.append(running)
+        running.wait_ready()
+        return running
+
+    yield launch
+    for running in started:
+        running.stop()
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def inference_count(server: ServerProcess, model: str) -> int:
+    return int(server.get(f"/v2/models/{model}/stats").json["model_stats"][0]["inference_count"])
+
+
+# --- control --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_loads_uses_and_unloads_another(server):
+    code = """
+    steps = [pb_utils.is_model_ready("loaded")]
+    pb_utils.load_model("loaded")
+    steps += [pb_utils.is_model_ready("loaded"), run("loaded", "result = 7")]
+    pb_utils.unload_model("loaded")
+    result = [*steps, pb_utils.is_model_ready("loaded"), run("loaded", "result = 7")["code"]]
+    """
+    assert run_code(server, code) == [False, True, 7, False, "NOT_FOUND"]
+
+
+def test_a_model_loads_another_from_files_and_a_configuration(server):
+    config = {"name": "scale", "backend": "python", "max_batch_size": 0}
+    config["input"] = [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}]
+    config["output"] = [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}]
+    code = f"""
+    pb_utils.load_model("scale", files={{"file:1/model.py": {_SCALE!r}.encode()}}, config={json.dumps(config)!r})
+    result = value(call("scale", IN=np.arange(3, dtype=np.float32)), "OUT").tolist()
+    pb_utils.unload_model("scale")
+    """
+    assert run_code(server, code) == [0, 3, 6]
+
+
+def test_a_load_that_fails_raises(server):
+    code = """
+    result = []
+    for name, fields in (("nobody", {}), ("loaded", {"config": "{"}), ("loaded", {"files": {"file:1/x": b""}})):
+        try:
+            pb_utils.load_model(name, **fields)
+        except pb_utils.TritonModelException as error:
+            result.append(str(error))
+    """
+    missing, unreadable, unexplained = run_code(server, code)
+    assert "failed to load 'nobody'" in missing
+    assert "config" in unreadable
+    assert "config" in unexplained
+
+
+def test_a_model_unloads_itself_and_still_answers(server):
+    assert server.post("/v2/repository/models/loaded/load").status == 200
+    code = 'pb_utils.unload_model("loaded"); result = pb_utils.is_model_ready("loaded")'
+    assert run_code(server, code, "loaded") is False
+    assert server.post("/v2/repository/models/loaded/load").status == 200
+    assert run_code(server, "result = 'again'", "loaded") == "again"
+    assert server.post("/v2/repository/models/loaded/unload").status == 200
+
+
+def test_a_model_cannot_load_itself_or_its_callers(server):
+    code = """
+try:
+    pb_utils.load_model("script")
+except pb_utils.TritonModelException as error:
+    result = str(error)
+"""
+    assert "cannot load model 'script' while it executes a request of it" in run_code(server, code)
+    assert "while it executes a request of it" in run_code(server, f"result = run('other', {code!r})")
+    assert run_code(server, "result = 1") == 1
+
+
+def test_a_model_loads_another_while_it_is_initialized(server):
+    assert server.post("/v2/repository/models/loader/load").status == 200
+    assert run_code(server, "result = 'through'", "loader") == "through"
+    for name in ("loader", "loaded"):
+        assert server.post(f"/v2/repository/models/{name}/unload").status == 200
+
+
+def test_models_that_load_each_other_are_refused(server):
+    answer = server.post("/v2/repository/models/egg/load")
+    assert answer.status == 400
+    assert "loading that one waits for this one" in answer.json["error"]
+    assert run_code(server, "result = 1") == 1
+
+
+# --- unloading and reloading under way ------------------------------------------------------------------------------
+
+
+def test_unloading_the_called_model_lets_calls_finish(server):
+    sent = "INPUT0=np.arange(3, dtype=np.float32)"
+    code = f"""
+    first = value(call("slow", {sent}), "OUTPUT0").tolist()
+    result = [first, told(call("slow", {sent}))]
+    """
+    before = server.get("/v2/models/slow/stats").status
+    assert before == 200
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(run_code, server, code)
+        time.sleep(0.4)
+        assert server.post("/v2/repository/models/slow/unload").status == 200
+        first, refused = asked.result(timeout=20)
+    assert first == [0, 1, 2]
+    assert refused["code"] == "NOT_FOUND"
+    assert "Model 'slow' is not ready" in refused["message"]
+    assert server.post("/v2/repository/models/slow/load").status == 200
+
+
+def test_reloading_the_called_model_loses_no_call(server):
+    code = """
+    results = [run("other", "result = 5") for _ in range(150)]
+    result = [each for each in results if each != 5]
+    """
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(run_code, server, code) for _ in range(2)]
+        while not all(each.done() for each in asked):
+            assert server.post("/v2/repository/models/other/load").status == 200
+        assert [each.result() for each in asked] == [[], []]
+
+
+def test_a_caller_is_unloaded_when_its_calls_are_answered(server):
+    assert server.post("/v2/repository/models/loaded/load").status == 200
+    with ThreadPoolExecutor(1) as pool:
+        code = "result = value(call('slow', INPUT0=np.ones(2, np.float32)), 'OUTPUT0').tolist()"
+        asked = pool.submit(run_code, server, code, "loaded")
+        time.sleep(0.4)
+        assert server.post("/v2/repository/models/loaded/unload").status == 200
+        assert asked.result(timeout=20) == [1, 1]
+
+
+# --- sequences ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["sum", "oldest"])
+def test_sequences_of_a_called_model(server, model):
+    code = f"""
+    START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
+    def step(who, number, flags=0):
+        fields = {{"correlation_id": who, "flags": flags}}
+        response = call("{model}", ["OUTPUT"], INPUT=np.full((1, 1), number, np.float32), fields=fields)
+        return told(response) if response.has_error() else float(value(response, "OUTPUT")[0, 0])
+    result = [
+        step(7, 1, START), step(8, 10, START), step(7, 2), step(8, 20), step(7, 3, END), step(8, 5, END),
+        step(9, 1)["code"],
+    ]
+    """
+    assert run_code(server, code) == [1, 10, 3, 30, 6, 35, "INVALID_ARG"]
+
+
+# --- the end of the server ------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_ends_lets_calls_finish(start):
+    running = start()
+    code = """
+    results = []
+    for _ in range(2):
+        results.append(value(call("slow", INPUT0=np.ones(1, np.float32)), "OUTPUT0").tolist())
+    result = results
+    """
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(run_code, running, code)
+        wait_until(lambda: "slow" in running.log_text())
+        time.sleep(0.4)
+        running.signal()
+        assert asked.result(timeout=20) == [[1], [1]]
+    assert running.wait_exit(20) == 0
+
+
+def test_a_server_ends_although_a_model_calls_for_ever(start):
+    running = start("--exit-timeout-secs=2")
+    endless = "while True: run('other', 'time.sleep(0.05); result = 1')"
+    with grpcclient.InferenceServerClient(running.grpc_url) as client:
+        ended = threading.Event()
+        client.async_infer("script", [code_input(endless)], lambda result, error: ended.set())
+        wait_until(lambda: inference_count(running, "other") >= 2)
+        running.signal()
+        assert running.wait_exit(20) == 1
+        assert ended.wait(10)
+
+
+def test_a_thread_that_calls_after_the_end_of_its_model_gets_an_exception(start):
+    running = start()
+    code = """
+    def work():
+        while True:
+            try:
+                run("other", "result = 1")
+            except pb_utils.TritonModelException:
+                return
+    threading.Thread(target=work).start()
+    result = "begun"
+    """
+    assert run_code(running, code) == "begun"
+    wait_until(lambda: inference_count(running, "other") >= 2)
+    running.signal()
+    assert running.wait_exit(30) == 0
+
+
+# --- several server processes ---------------------------------------------------------------------------------------
+
+
+def start_pair(start: StartServer) -> ServerProcess:
+    """Start two processes; sequences are not served by several."""
+    return start("--processes=2", without=("sum", "oldest"))
+
+
+def test_every_process_answers_its_own_calls(start):
+    running = start_pair(start)
+    code = "result = [os.getppid(), run('other', 'result = os.getppid()')]"
+    found = [run_code(running, code) for _ in range(16)]
+    assert all(caller == called for caller, called in found)
+    assert len({caller for caller, _ in found}) == 2
+
+
+def test_a_model_loads_and_unloads_in_every_process(start):
+    running = start_pair(start)
+    load = 'pb_utils.load_model("loaded"); result = pb_utils.is_model_ready("loaded")'
+    assert run_code(running, load) is True
+    found = [run_code(running, "result = [os.getppid(), run('loaded', 'result = 3')]") for _ in range(8)]
+    assert len({pid for pid, _ in found}) == 2
+    assert {result for _, result in found} == {3}
+    assert run_code(running, 'pb_utils.unload_model("loaded"); result = pb_utils.is_model_ready("loaded")') is False
+    found = [run_code(running, "result = [os.getppid(), pb_utils.is_model_ready('loaded')]") for _ in range(8)]
+    assert len({pid for pid, _ in found}) == 2
+    assert {result for _, result in found} == {False}
+    failed = 'try: pb_utils.load_model("nobody")\nexcept pb_utils.TritonModelException as e: result = str(e)'
+    assert "failed to load 'nobody'" in run_code(running, failed)
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+
+def test_calls_are_traced_with_the_request_that_they_name(start, tmp_path):
+    file = tmp_path / "trace.json"
+    running = start("--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}", "--trace-config=rate=1")
+    named = "result = run('other', 'result = 1', fields={'trace': request.trace(), 'request_id': 'named'})"
+    assert run_code(running, named) == 1
+    assert run_code(running, "result = run('other', 'result = 2', fields={'request_id': 'unnamed'})") == 2
+    streamed = """
+    fields = {"trace": request.trace(), "request_id": "streamed"}
+    threading.Thread(target=lambda: (run("other", "result = 3", fields=fields), sender.send(flags=FINAL))).start()
+    """
+    with grpcclient.InferenceServerClient(running.grpc_url) as client:
+        ended = threading.Event()
+        client.start_stream(lambda result, error: ended.set())
+        client.async_stream_infer("stream", [code_input(streamed)], enable_empty_final_response=True)
+        assert ended.wait(20)
+        client.stop_stream()
+    running.signal()
+    assert running.wait_exit(20) == 0
+    headers = [row for row in json.loads(file.read_text()) if "model_name" in row]
+    by_id = {row["id"]: row for row in headers}
+    called = {row["request_id"]: row for row in headers if row["model_name"] == "other"}
+    assert sorted(called) == ["named", "streamed"]
+    assert by_id[called["named"]["parent_id"]]["model_name"] == "script"
+    assert by_id[called["streamed"]["parent_id"]]["model_name"] == "stream"

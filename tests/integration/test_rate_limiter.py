@@ -1,0 +1,180 @@
+"""The rate limiter with stock tritonclient: models that share a resource take turns, over HTTP and gRPC."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+
+from support.model_repository import add_sub_config, write_identity, write_model
+from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+DATA = np.ones((1, 16), np.float32)
+WORKER = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        with open({path!r}, "a") as log:
+            log.write(f"{name} begins {{time.monotonic_ns()}}\\n")
+            time.sleep(0.01)
+            log.write(f"{name} ends {{time.monotonic_ns()}}\\n")
+        made = []
+        for request in requests:
+            a = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            b = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
+            made.append(pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)]
+            ))
+        return made
+"""
+
+
+def limited(count: int, priority: int = 1, instances: int = 1) -> str:
+    """An instance group that needs so many of the global resource R."""
+    resource = f'{{ name: "R" global: true count: {count} }}'
+    limiter = f"rate_limiter {{ resources [ {resource} ] priority: {priority} }}"
+    return f"instance_group [ {{ count: {instances} kind: KIND_CPU {limiter} }} ]\n"
+
+
+@pytest.fixture(scope="module")
+def executions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("executions") / "log"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, executions: Path) -> Iterator[ServerProcess]:
+    root = tmp_path_factory.mktemp("models")
+    for name in ("one", "two"):
+        model = WORKER.format(path=str(executions), name=name)
+        config = add_sub_config("python", extra=limited(2, instances=2))
+        write_model(root, name, config, {"1/model.py": model})
+    slow = {"execute_delay_ms": "4"}
+    write_identity(root, "often", parameters=slow, extra=limited(3, 1))
+    write_identity(root, "seldom", parameters=slow, extra=limited(3, 3))
+    write_identity(root, "free")
+    running = ServerProcess(
+        tmp_path_factory.mktemp("log") / "log",
+        f"--model-repository={root}",
+        "--rate-limit=execution_count",
+        "--rate-limit-resource=R:3",
+    )
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest, server: ServerProcess):
+    module = httpclient if request.param == "http" else grpcclient
+    return module, server.http_url if request.param == "http" else server.grpc_url
+
+
+def ask(protocol, model: str, names: tuple[str, ...] = ("INPUT0",)):
+    module, url = protocol
+    tensors = []
+    for name in names:
+        tensors.append(module.InferInput(name, list(DATA.shape), "FP32"))
+        tensors[-1].set_data_from_numpy(DATA)
+    with module.InferenceServerClient(url) as client:
+        return client.infer(model, tensors)
+
+
+def rows(server: ServerProcess) -> list[str]:
+    return server.get("/metrics", url=server.metrics_url).body.decode().splitlines()
+
+
+def test_models_that_share_a_resource_never_execute_together(server: ServerProcess, protocol, executions: Path):
+    executions.write_text("")
+    both = ("INPUT0", "INPUT1")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: ask(protocol, ("one", "two")[number % 2], both), range(24)))
+    assert all(answer.as_numpy("OUTPUT0").tolist() == [[2.0] * 16] for answer in answers)
+    # Two of three instances would need 4 of the resource, of which there are 3.
+    events = [line.split()[:2] for line in executions.read_text().splitlines()]
+    moments = sorted((int(line.split()[2]), line.split()[1]) for line in executions.read_text().splitlines())
+    assert len(events) >= 4
+    assert [kind for _, kind in moments] == ["begins", "ends"] * (len(moments) // 2)
+    assert {name for name, _ in events} == {"one", "two"}
+
+
+def test_executions_are_shared_by_priority(server: ServerProcess, protocol):
+    def executed(model: str) -> int:
+        return server.get(f"/v2/models/{model}/stats").json["model_stats"][0]["execution_count"]
+
+    before = {model: executed(model) for model in ("often", "seldom")}
+    deadline = time.monotonic() + 2.0
+
+    def keep_asking(number: int) -> None:
+        while time.monotonic() < deadline:
+            ask(protocol, ("often", "seldom")[number % 2])
+
+    # Enough clients for each model that both always have something waiting; no batching: a request is an execution.
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(keep_asking, range(12)))
+    often, seldom = (executed(model) - before[model] for model in ("often", "seldom"))
+    # Priority 3 gets a third of the turns of priority 1.
+    assert often > 1.5 * seldom > 0
+
+
+def test_model_without_needs_does_not_wait(server: ServerProcess, protocol):
+    assert ask(protocol, "free").as_numpy("OUTPUT0").tolist() == DATA.tolist()
+
+
+def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
+    ask(protocol, "often")
+    assert 'naiad_rate_limiter_limit{resource="R",device=""} 3' in rows(server)
+    deadline = time.monotonic() + 10
+    while 'naiad_rate_limiter_held{resource="R",device=""} 0' not in rows(server):
+        assert time.monotonic() < deadline
+    assert 'naiad_rate_limiter_waiting{resource="R",device=""} 0' in rows(server)
+
+
+def test_killed_worker_gives_back_what_it_held(tmp_path: Path):
+    dying = """
+import os
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        os._exit(3)
+"""
+    root = tmp_path / "models"
+    write_model(root, "dying", add_sub_config("python", extra=limited(1)), {"1/model.py": dying})
+    write_identity(root, "living", extra=limited(1))
+    server = ServerProcess(tmp_path / "log", f"--model-repository={root}", "--rate-limit=execution_count")
+    try:
+        server.wait_ready()
+        where = (httpclient, server.http_url)
+        with pytest.raises(httpclient.InferenceServerException):
+            ask(where, "dying", ("INPUT0", "INPUT1"))
+        assert ask(where, "living").as_numpy("OUTPUT0").tolist() == DATA.tolist()
+    finally:
+        server.stop()
+
+
+def test_need_that_can_never_be_met_fails_the_load(tmp_path: Path):
+    write_identity(tmp_path / "models", "greedy", extra=limited(4))
+    server = ServerProcess(
+        tmp_path / "log",
+        f"--model-repository={tmp_path / 'models'}",
+        "--rate-limit=execution_count",
+        "--rate-limit-resource=R:3",
+    )
+    try:
+        assert server.wait_exit() == 1
+        assert (
+            'Resource count for "R" is limited to 3 which will prevent scheduling of one or more model instances, '
+            "the minimum required count is 4"
+        ) in server.log_text()
+    finally:
+        server.stop()

@@ -1,0 +1,117 @@
+"""Versions that an update does not concern stay loaded; instance groups change while requests run."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+
+from support.model_repository import write_model
+from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+StartServer = Callable[..., ServerProcess]
+
+MODEL = """
+import os, time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        with open(os.path.join(args["model_repository"], "..", "..", "initialized"), "a") as file:
+            file.write(args["model_version"] + "\\n")
+
+    def execute(self, requests):
+        time.sleep(0.005)
+        answers = []
+        for request in requests:
+            data = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", data)]))
+        return answers
+"""
+CONFIG = {
+    "name": "m",
+    "backend": "python",
+    "max_batch_size": 8,
+    "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "version_policy": {"all": {}},
+}
+PBTXT = """
+backend: "python"
+max_batch_size: 8
+version_policy { all { } }
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+
+
+class Traffic:
+    """Asks without a pause until it is told to stop; the first failure is kept."""
+
+    def __init__(self, server: ServerProcess, version: str) -> None:
+        self.count = 0
+        self.failure: Exception | None = None
+        self._server, self._version = server, version
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Traffic":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.failure is None
+        assert self.count
+
+    def _run(self) -> None:
+        tensor = httpclient.InferInput("IN", [1, 2], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
+        try:
+            with httpclient.InferenceServerClient(self._server.http_url) as client:
+                while not self._stop.is_set():
+                    client.infer("m", [tensor], model_version=self._version)
+                    self.count += 1
+        except Exception as error:
+            self.failure = error
+
+
+def instances(client, version: str) -> int:
+    return sum(group["count"] for group in client.get_model_config("m", version)["instance_group"])
+
+
+def test_nothing_but_what_has_changed_is_loaded(start_server: StartServer, tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write_model(root, "m", PBTXT, {"1/model.py": MODEL.encode()})
+    initialized = tmp_path / "initialized"
+    server = start_server(root, "--model-control-mode=explicit", "--load-model=m")
+    server.wait_ready()
+    client = httpclient.InferenceServerClient(server.http_url, network_timeout=60)
+    with client, Traffic(server, "1"), Traffic(server, "1"), Traffic(server, "1"):
+        assert initialized.read_text().split() == ["1"]
+        (root / "m" / "2").mkdir()
+        (root / "m" / "2" / "model.py").write_text(MODEL)
+        client.load_model("m")
+        assert initialized.read_text().split() == ["1", "2"]
+        for count in (3, 1, 2):
+            client.load_model("m", config=json.dumps({**CONFIG, "instance_group": [{"count": count}]}))
+            assert instances(client, "1") == instances(client, "2") == count
+        # What stays is not initialized again: 2 + 2 new, then none, then 1 + 1.
+        assert sorted(initialized.read_text().split()) == ["1"] * 4 + ["2"] * 4
+        (root / "m" / "config.pbtxt").write_text(PBTXT.replace("all { }", "specific { versions: [ 1 ] }"))
+        client.load_model("m")
+        assert not client.is_model_ready("m", "2")
+        assert client.get_model_config("m", "1")["version_policy"] == {"specific": {"versions": [1]}}
+        assert len(initialized.read_text().split()) == 8
+        # The statistics of a version that stays go on.
+        statistics = client.get_inference_statistics("m", "1")["model_stats"][0]
+        assert statistics["inference_stats"]["fail"]["count"] == 0
+        client.load_model("m", config=json.dumps({**CONFIG, "max_batch_size": 4}))
+        assert initialized.read_text().split().count("1") == 5
+    assert server.process.poll() is None
