@@ -1,14 +1,19 @@
 """Repositories in S3, as moto's server has it: loading, the cache, control modes, and all that can go wrong."""
 
+import json
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
+from moto import settings
 from tritonclient.utils import InferenceServerException
 
+from naiad.cli import check
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.object_stores import ENVIRONMENT, S3Server, error_body
@@ -262,6 +267,80 @@ def test_a_bucket_that_is_away_disturbs_nothing(s3: S3Server, serve, tmp_path: P
     until(lambda: scale(server) == 6, "the bucket is followed again")
 
 
+def test_processes_share_what_one_of_them_downloads(s3: S3Server, serve) -> None:
+    server = serve("--processes=2")
+    server.wait_ready()
+    assert scale(server) == 2
+    assert len(s3.gets()) == 5
+
+
+def test_check_downloads_configurations_only(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    url = s3.url(BUCKET)
+    assert check.run([url]) == 0
+    assert "0 errors, 0 warnings in 3 models" in capsys.readouterr().out
+    assert len(s3.gets()) == 3
+    assert all("config.pbtxt" in each for each in s3.gets())
+    s3.put(BUCKET, "models/scale/config.pbtxt", b'backend: "python"\nmax_batch_sise: 4\n')
+    assert check.run([url]) == 1
+    assert f"{url}/scale/config.pbtxt:2:1: unknown field 'max_batch_sise'" in capsys.readouterr().out
+    assert check.run([f"{url}/add_sub"]) == 0
+    assert "add_sub: ok (onnxruntime, version 1)" in capsys.readouterr().out
+    assert check.run([s3.url("other")]) == 1
+    assert "it is not there (HTTP 404 NoSuchBucket" in capsys.readouterr().err
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def user(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A user who may read the bucket, of an S3 that checks signatures; its key as the credential file has it."""
+    iam = boto3.client(
+        "iam", endpoint_url=s3.endpoint, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
+    )
+    name = f"reader-{uuid.uuid4().hex[:8]}"
+    iam.create_user(UserName=name)
+    rights = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": ["*"]}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [rights]})
+    iam.put_user_policy(UserName=name, PolicyName="read", PolicyDocument=policy)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
+    return {"key_id": key["AccessKeyId"], "secret_key": key["SecretAccessKey"], "region": "us-east-1"}
+
+
+def test_the_key_of_the_environment(s3: S3Server, serve, user) -> None:
+    right = {"AWS_ACCESS_KEY_ID": user["key_id"], "AWS_SECRET_ACCESS_KEY": user["secret_key"]}
+    serve(environment=right).wait_ready()
+    text = exit_text(serve(environment={**right, "AWS_SECRET_ACCESS_KEY": "wrong"}))
+    assert "HTTP 403 SignatureDoesNotMatch" in text
+    assert "wrong" not in text
+    assert "HTTP 403 InvalidAccessKeyId" in exit_text(serve())
+
+
+def test_the_credential_file(s3: S3Server, serve, user, tmp_path: Path) -> None:
+    path = tmp_path / "credentials.json"
+    other = {"key_id": "AKIAOTHER", "secret_key": "x", "region": "us-east-1"}
+    path.write_text(json.dumps({"s3": {"": other, f"s3://{s3.endpoint}": user}}))
+    # A token of the environment has nothing to do with the key of the file.
+    serve(environment={"TRITON_CLOUD_CREDENTIAL_PATH": str(path), "AWS_SESSION_TOKEN": "stray"}).wait_ready()
+    path.write_text(json.dumps({"s3": {"s3://elsewhere": user}}))
+    text = exit_text(serve(environment={"TRITON_CLOUD_CREDENTIAL_PATH": str(path)}))
+    assert f"{path} has no credential for '{s3.url(BUCKET)}'" in text
+
+
+def test_a_profile(s3: S3Server, serve, user, tmp_path: Path) -> None:
+    path = tmp_path / "aws"
+    keys = f"aws_access_key_id = {user['key_id']}\naws_secret_access_key = {user['secret_key']}\n"
+    path.write_text(f"[team]\n{keys}")
+    files = {"AWS_SHARED_CREDENTIALS_FILE": str(path), "AWS_CONFIG_FILE": str(path)}
+    none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    serve(environment={**none, **files, "AWS_PROFILE": "team"}).wait_ready()
+    text = exit_text(serve(environment={**none, **files, "AWS_PROFILE": "nobody"}))
+    assert "AWS profile 'nobody' is not in" in text
+
+
 # --- what goes wrong ------------------------------------------------------------------------------------------------
 
 
@@ -381,13 +460,6 @@ def test_urls_and_caches_that_cannot_be_used_are_told(serve, start_server, tmp_p
     blocked.touch()
     server = start_server("s3://bucket/x", f"--cloud-cache-directory={blocked}/cache", environment=ENVIRONMENT)
     assert f"{blocked}/cache cannot be written" in exit_text(server)
-
-
-def test_a_key_that_s3_does_not_know_is_refused(s3: S3Server, serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto import settings
-
-    monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
-    assert "HTTP 403 InvalidAccessKeyId" in exit_text(serve())
 
 
 def test_a_model_in_two_repositories_is_not_available(s3: S3Server, serve, tmp_path: Path) -> None:
