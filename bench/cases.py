@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, connections, payloads, sequences, transfer
+from bench import adaptive, analyzer, connections, payloads, sequences, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -432,6 +432,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "shared_memory": shared_memory,
     "decoupled": decoupled,
     "sequences": live_sequences,
+    "adaptive": adaptive.run,
     "perf_analyzer": perf_analyzer,
     "idle_connections": connections.idle_connections,
     "tls": connections.tls,

@@ -158,6 +158,24 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("CPU µs / chunk", _number("cpu_us", digits=1)),
         ),
     ),
+    "adaptive": (
+        "Adaptive batching",
+        "A narrow network of 48 layers on one thread; a batch of 32 takes about as long as six rows one by one. "
+        "Requests leave at random moments (Poisson), whether or not earlier ones have been answered, and their "
+        "latency counts from then. Load: a share of what the model does when there is always something to do.",
+        (
+            ("instances", _text("instances")),
+            ("load", _text("load")),
+            ("requests/s sent", lambda row: f"{row['rate'] * row['share']:.0f}"),
+            ("delay µs", _text("delay_us")),
+            ("answers/s", _number("throughput")),
+            ("p50 ms", _number("p50_us", 1e-3, 2)),
+            ("p99 ms", _number("p99_us", 1e-3, 2)),
+            ("rows / batch", _number("mean_rows", digits=1)),
+            ("CPU µs / request", _number("cpu_us")),
+            ("client late p99 ms", _number("late_p99_us", 1e-3, 2)),
+        ),
+    ),
     "start": (
         "Start, memory, idle",
         "One model, ready, no request yet.",

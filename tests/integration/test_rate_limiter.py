@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
+from support.bls_models import run_code, write_script
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import ServerProcess
 
@@ -37,11 +38,14 @@ class TritonPythonModel:
 """
 
 
+def limiter(count: int, priority: int = 1) -> str:
+    """The need of so many of the global resource R."""
+    return f'rate_limiter {{ resources [ {{ name: "R" global: true count: {count} }} ] priority: {priority} }}'
+
+
 def limited(count: int, priority: int = 1, instances: int = 1) -> str:
     """An instance group that needs so many of the global resource R."""
-    resource = f'{{ name: "R" global: true count: {count} }}'
-    limiter = f"rate_limiter {{ resources [ {resource} ] priority: {priority} }}"
-    return f"instance_group [ {{ count: {instances} kind: KIND_CPU {limiter} }} ]\n"
+    return f"instance_group [ {{ count: {instances} kind: KIND_CPU {limiter(count, priority)} }} ]\n"
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +162,26 @@ class TritonPythonModel:
         with pytest.raises(httpclient.InferenceServerException):
             ask(where, "dying", ("INPUT0", "INPUT1"))
         assert ask(where, "living").as_numpy("OUTPUT0").tolist() == DATA.tolist()
+    finally:
+        server.stop()
+
+
+def test_call_of_a_model_that_needs_what_its_caller_holds_is_refused(tmp_path: Path):
+    root = tmp_path / "models"
+    for name in ("caller", "called"):
+        write_script(root, name, group=limiter(2))
+    write_script(root, "modest", group=limiter(1))
+    server = ServerProcess(
+        tmp_path / "log", f"--model-repository={root}", "--rate-limit=execution_count", "--rate-limit-resource=R:3"
+    )
+    try:
+        server.wait_ready()
+        error = run_code(server, "result = run('called', 'result = 1')", "caller")
+        assert error["code"] == "UNAVAILABLE"
+        assert "would wait for itself for ever (caller -> called -> caller)" in error["message"]
+        assert "rate_limiter" in error["message"]
+        assert run_code(server, "result = run('modest', 'result = 1')", "caller") == 1
+        assert run_code(server, "result = 2", "called") == 2
     finally:
         server.stop()
 

@@ -106,8 +106,13 @@ class TritonPythonModel:
 """
 
 
-def write_script(repository: Path, name: str, *, kind: str = "plain", count: int = 1, extra: str = "") -> None:
-    """Write a model that executes the code it is sent: `plain`, `coroutines` or either of them `decoupled`."""
+def write_script(
+    repository: Path, name: str, *, kind: str = "plain", count: int = 1, group: str = "", extra: str = ""
+) -> None:
+    """Write a model that executes the code it is sent: `plain`, `coroutines` or either of them `decoupled`.
+
+    `group` is put into its instance group, `extra` into its configuration.
+    """
     is_decoupled = kind.startswith("decoupled")
     source = {
         "plain": _PLAIN,
@@ -115,7 +120,7 @@ def write_script(repository: Path, name: str, *, kind: str = "plain", count: int
         "decoupled": _DECOUPLED,
         "decoupled_coroutines": _DECOUPLED_COROUTINES,
     }[kind]
-    config = f'backend: "python"\n{_TENSORS}instance_group [ {{ count: {count} kind: KIND_CPU }} ]\n{extra}\n'
+    config = f'backend: "python"\n{_TENSORS}instance_group [ {{ count: {count} kind: KIND_CPU {group} }} ]\n{extra}\n'
     if is_decoupled:
         config += "model_transaction_policy { decoupled: true }\n"
     write_model(repository, name, config, {"1/model.py": PRELUDE + source})

@@ -1,8 +1,9 @@
 """Finds calls of models that wait for each other for ever: every instance that could go on waits for one of them.
 
 An instance that executes a call's parents, and can do nothing else until the call is answered, is held by it. A call
-is stuck when it waits for an instance while all of its model's are held by stuck calls, or when the instance that
-executes it is held by one, or when it waits for a request that is stuck (a step of an ensemble).
+is stuck when it waits for an instance while all of its model's are held by stuck calls, or need resources that those
+hold; or when the instance that executes it is held by one, or when it waits for a request that is stuck (a step of an
+ensemble).
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,9 @@ class _State:
         if model is None:
             return False
         if request.lane is not None:
-            return all(id(instance) in self._held for instance in model.instances)
+            return all(
+                id(instance) in self._held or model.is_barred(instance, self._held) for instance in model.instances
+            )
         blockers = model.blockers(request)
         if blockers:
             return any(self.is_stuck(each) for each in blockers)
@@ -72,6 +75,11 @@ def describe(call: ModelCall, stuck: Sequence[ModelCall]) -> list[str]:
         if following is None:
             return path
         request = following
+        if following.caller_model != path[-1]:
+            # It waits for what another model's instance holds.
+            path.append(following.caller_model)
+            if following.caller_model in path[:-1]:
+                return path[path.index(following.caller_model) :]
 
 
 def _names_to_wait(request: InferRequest) -> list[str]:
@@ -89,8 +97,13 @@ def _last(request: InferRequest) -> InferRequest:
 
 def _next(request: InferRequest, stuck: Sequence[ModelCall]) -> ModelCall | None:
     """Return a call that keeps the request from going on."""
-    held = {id(instance) for instance in request.model.instances} if request.lane is not None else set()
+    model = request.model
+    instances = model.instances if request.lane is not None else ()
+    held = {id(instance) for instance in instances}
     for call in stuck:
         if id(call.caller) in held or any(parent is request for parent in call.parents):
+            return call
+    for call in stuck:
+        if any(model.is_barred(instance, {id(call.caller)}) for instance in instances):
             return call
     return None

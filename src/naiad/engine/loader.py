@@ -13,12 +13,14 @@ from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
+from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.in_place import InstanceUpdate, kept_instances
 from naiad.engine.instances import create_instances, instance_specs
@@ -32,6 +34,7 @@ from naiad.engine.warmup import WarmUp
 from naiad.repository.agent_chain import AgentChain, AgentRegistry
 from naiad.repository.catalog import ModelPlan, Update
 from naiad.repository.store import ModelEntry
+from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -146,13 +149,16 @@ class ModelLoader:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
         labels = read_labels(context.config, context.model_dir)
+        strategy = read_strategy(context)
         resources = self._register(context.config)
         model: Model | None = None
         instances: list[Instance] = []
         try:
             model = backend.load(context)
             instances = create_instances(model, instance_specs(context.config), _warm_up(context))
-            return self._serve(context, backend, model, instances, labels, resources)
+            if strategy is not None:
+                strategy.start(context.config)
+            return self._serve(context, backend, model, instances, labels, resources, strategy)
         except BaseException:
             _close(instances, model, resources)
             raise
@@ -223,15 +229,20 @@ class ModelLoader:
         instances: Sequence[Instance],
         labels: dict[str, Sequence[str]],
         resources: ModelResources | None,
+        strategy: BatchStrategy | None,
     ) -> ServedModel:
         config = context.config
+        for hint in batching_hints(config):
+            _log.info("model '%s': %s", context.name, hint)
         return ServedModel(
             name=context.name,
             version=context.version,
             config=config,
             backend_model=model,
             instances=instances,
-            scheduler=create_scheduler(config, instance_count=len(instances), delay_count=self._delay_count),
+            scheduler=create_scheduler(
+                config, instance_count=len(instances), delay_count=self._delay_count, strategy=strategy
+            ),
             sequence_tensors=_sequence_tensors(context),
             statistics=ModelStatistics(
                 context.name,

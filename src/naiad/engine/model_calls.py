@@ -125,6 +125,7 @@ def _circle_error(call: ModelCall, circle: list[str]) -> InferError:
     name = call.header.model_name
     return unavailable(
         f"the call of model '{name}' by model '{call.caller_model}' would wait for itself for ever ({path}): every "
-        f"instance of '{circle[0]}' is busy with a request that waits for such a call. More instances "
-        "(instance_group) can help, or a decoupled model whose execute returns before its calls are answered"
+        f"instance of '{circle[0]}' is busy with a request that waits for such a call, or needs resources "
+        "(rate_limiter) that such an instance holds. More instances (instance_group) or resources can help, or a "
+        "decoupled model whose execute returns before its calls are answered"
     )

@@ -1,8 +1,9 @@
 """The rate limiter between the threads of all models: who may execute, and waking those who wait for it."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.rate_limit import ResourceAmount
 from naiad.core.ports import Wakeable
@@ -66,6 +67,11 @@ class Resources:
         _wake(granted)
         return True
 
+    def is_barred(self, claim: Claim, holders: Collection[int]) -> bool:
+        """Whether a claim cannot be granted while the instances with these ids keep what they hold."""
+        with self._lock:
+            return self._limiter.is_barred(claim, holders)
+
     def unregister(self, claims: Sequence[Claim]) -> None:
         """Forget claims."""
         with self._lock:
@@ -80,10 +86,11 @@ class ModelResources:
         self._resources = resources
         self._claims = claims
 
-    def bind(self, drivers: Sequence[Wakeable]) -> None:
+    def bind(self, drivers: Sequence[Wakeable], instances: Sequence[Instance]) -> None:
         """Tell who is to be woken for each instance."""
-        for claim, driver in zip(self._claims, drivers, strict=True):
+        for claim, driver, instance in zip(self._claims, drivers, instances, strict=True):
             claim.owner = driver
+            claim.holder = id(instance)
 
     def acquire(self, index: int) -> bool:
         """Whether an instance may execute now; otherwise its driver will be woken, once, when it may."""
@@ -110,6 +117,11 @@ class ModelResources:
     def is_waiting(self, index: int) -> bool:
         """Whether an instance that could not acquire what it needs is going to be woken."""
         return self._claims[index].state != IDLE
+
+    def is_barred(self, index: int, holders: Collection[int]) -> bool:
+        """Whether an instance cannot execute while the instances with these ids keep what they hold."""
+        claim = self._claims[index]
+        return bool(claim.needs) and self._resources.is_barred(claim, holders)
 
     def close(self) -> None:
         """Let go of everything; the instances do not execute any more."""

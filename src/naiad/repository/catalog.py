@@ -113,9 +113,9 @@ class Catalog(Generic[V]):
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
-    def is_ready(self) -> bool:
-        """Tell whether the readiness rule is met."""
-        return self._lifecycle.is_ready
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
 
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""
@@ -140,6 +140,8 @@ class Catalog(Generic[V]):
         Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
         """
         check_model_name(name)
+        if len(self._stores) == 1:
+            return self._stores[0].open_model(name)
         found: list[tuple[str, Sighting]] = []
         unreadable: InferError | None = None
         for store in self._stores:
@@ -213,6 +215,22 @@ class Catalog(Generic[V]):
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.name).items() if n in unchanged}
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
             return self._finish_load(plan, self._start_load(pool, plan, kept))
+
+    def rehearse(self, plan: ModelPlan) -> None:
+        """Load the versions of one model and let go of them; nothing that is served notices. Raises InferError."""
+        failures = ""
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="rehearse") as pool:
+            futures = {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
+        for version, future in futures.items():
+            try:
+                stop_version(future.result(), 0.0)
+            except Exception as error:
+                _log.error(
+                    "rehearsal: '%s' version %d would not load: %s", plan.entry.name, version, reason_of(error)
+                )
+                failures += f"version {version} would be at UNAVAILABLE state: {reason_of(error)};\n"
+        if failures:
+            raise invalid_argument(f"load would fail for model '{plan.entry.name}': {failures}")
 
     def abandon(self) -> None:
         """Give up loading: what is being loaded finishes, what waits is not begun."""
@@ -324,7 +342,7 @@ class Catalog(Generic[V]):
             else:
                 stop_version(useless.version, 0.0)
             self._lifecycle.fail_version(name, version, UNLOADED)
-        if plan.agents is not None:
+        if plan.agents is not None and self._agents.get(name) is not plan.agents:
             plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
 
@@ -372,6 +390,8 @@ class Catalog(Generic[V]):
 
     def _change_agents(self, name: str, agents: AgentChain | None) -> list[AgentChain]:
         """Put the agents of a new load in place; return those of what it replaces, to be stopped after that."""
+        if agents is not None and self._agents.get(name) is agents:
+            return []
         before = self._agents.pop(name, None)
         if agents is not None:
             self._agents[name] = agents

@@ -163,24 +163,15 @@ class PollControl(ExplicitControl[V]):
                 return True
             super().load_model(name, {})
             self._contents[name] = contents
-            self._reload_ensembles_of(name)
         except InferError as error:
             # A version that failed to load has said so already.
-            if error.code is ErrorCode.INTERNAL:
+            if error.code is ErrorCode.INTERNAL and not self._catalog.is_served(name):
                 self._catalog.note_failure(name, reason_of(error))
             return False
         except OSError as error:
             self._catalog.note_failure(name, reason_of(error))
             return False
         return True
-
-    def _reload_ensembles_of(self, name: str) -> None:
-        """Hold the ensembles that contain a model against what has become of it."""
-        for ensemble in self.ensembles_of(name):
-            try:
-                super().load_model(ensemble, {"force": True})
-            except InferError as error:
-                _log.error("ensemble '%s' does not fit '%s' any more: %s", ensemble, name, error.message)
 
     def _unload_quietly(self, name: str) -> None:
         self._contents.pop(name, None)

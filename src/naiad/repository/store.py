@@ -1,6 +1,7 @@
 """Stores: where models lie. A store lists models and brings what a loader needs to a local path."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,8 @@ class LocalStore:
         Hidden ones are left out: version control, notebooks and Kubernetes volumes (`..data`) put them there.
         """
         try:
-            return sorted(c.name for c in self._root.iterdir() if c.is_dir() and not c.name.startswith("."))
+            with os.scandir(self._root) as children:
+                return sorted(c.name for c in children if not c.name.startswith(".") and c.is_dir())
         except FileNotFoundError:
             raise internal(
                 f"failed to stat file {self._root}: the model repository does not exist; check --model-repository"

@@ -79,6 +79,9 @@ class Scheduler(abc.ABC):
     def drain(self) -> list[InferRequest]:
         """Remove and return everything that waits, for a model that stops."""
 
+    def close(self) -> None:  # noqa: B027 - most schedulers hold nothing
+        """Let go of what the scheduler holds; nothing waits, and nothing will."""
+
     def drain_instance(self, instance: int) -> list[InferRequest]:
         """Remove and return what waits for an instance that cannot execute, if only that one may execute it."""
         return []

@@ -13,8 +13,8 @@ The rules, in Triton's order (`_gather`, then `_decide`):
 8. What remains waits for the delay.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
@@ -27,10 +27,22 @@ _AT_ONCE = 1
 
 
 class BatchStrategy(Protocol):
-    """A custom rule on top of the batcher's own; what a custom batching library is to Triton."""
+    """A custom rule on top of the batcher's own; what a custom batching library is to Triton.
 
-    def includes(self, batch: Sequence[InferRequest], request: InferRequest) -> bool:
-        """Tell whether `request` may join the non-empty `batch`; False cuts the batch."""
+    No method raises. A batch that waits is begun and ended anew whenever it is looked at.
+    """
+
+    def begin(self) -> Any:
+        """Return the record of a new batch."""
+
+    def includes(self, record: Any, request: InferRequest) -> bool:
+        """Tell whether `request` may join the batch; False cuts the batch, except for its first request."""
+
+    def end(self, record: Any) -> None:
+        """Let go of the record of a batch."""
+
+    def close(self) -> None:
+        """Let go of everything; no batch will follow."""
 
 
 class Gathered:
@@ -46,7 +58,7 @@ class Gathered:
         """How many of the requests make a preferred batch; 0 for none."""
         self.mark_rows = 0
         self.cut = ""
-        """Why the batch cannot grow although requests wait: full, shape, or nothing."""
+        """Why the batch cannot grow although requests wait: full, shape, strategy, or nothing."""
 
 
 class DynamicScheduler(Scheduler):
@@ -161,7 +173,7 @@ class DynamicScheduler(Scheduler):
         if not self.pending_count or self._is_held():
             self._release_ns = 0
             return None
-        gathered = self._gather()
+        gathered = self._gather() if self._strategy is None else self._gather_custom(self._strategy)
         reason = self._decide(gathered, now_ns)
         return self._release(gathered.requests, reason) if reason else None
 
@@ -170,11 +182,17 @@ class DynamicScheduler(Scheduler):
             self._hold_count = 0
         return self._hold_count > 0
 
-    def _gather(self) -> Gathered:
-        """Apply rules 1 to 5 to what waits."""
+    def _gather_custom(self, strategy: BatchStrategy) -> Gathered:
+        record = strategy.begin()
+        gathered = self._gather(lambda request: strategy.includes(record, request))
+        strategy.end(record)
+        return gathered
+
+    def _gather(self, includes: Callable[[InferRequest], bool] | None = None) -> Gathered:
+        """Apply rules 1 to 5 to what waits; `includes` is a further rule for each request."""
         gathered = Gathered()
         chosen = gathered.requests
-        largest_preferred, strategy = self._largest_preferred, self._strategy
+        largest_preferred = self._largest_preferred
         shape_key: object = None
         rows = 0
         for lane in self._lanes:
@@ -184,6 +202,9 @@ class DynamicScheduler(Scheduler):
                 grown = rows + (request.batch_size or 1)
                 if not chosen:
                     shape_key = request.shape_key
+                    if includes is not None:
+                        # It is told of the first, too, which goes whatever it says.
+                        includes(request)
                 else:
                     if grown > largest_preferred and not gathered.mark:
                         gathered.mark, gathered.mark_rows = len(chosen), rows
@@ -193,8 +214,8 @@ class DynamicScheduler(Scheduler):
                     # Requests of one header share the key, so identity mostly answers.
                     key = request.shape_key
                     is_other_shape = key is not shape_key and key != shape_key
-                    if is_other_shape or (strategy is not None and not strategy.includes(chosen, request)):
-                        gathered.cut = "shape"
+                    if is_other_shape or (includes is not None and not includes(request)):
+                        gathered.cut = "shape" if is_other_shape else "strategy"
                         return gathered
                 chosen.append(request)
                 rows = grown
@@ -313,6 +334,11 @@ class DynamicScheduler(Scheduler):
         self._rows = 0
         self._release_ns = 0
         return left
+
+    def close(self) -> None:
+        """Close the custom rule."""
+        if self._strategy is not None:
+            self._strategy.close()
 
 
 def _timed_out() -> InferError:

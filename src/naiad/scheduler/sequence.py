@@ -14,7 +14,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
+from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
 
@@ -103,9 +103,10 @@ class SequenceTable:
         sequence = self._by_id.get(correlation_id)
         if sequence is None:
             if not header.sequence_start:
-                raise invalid_argument(
+                raise UnknownSequenceError(
+                    ErrorCode.INVALID_ARG,
                     f"{_prefix(request)}inference request for sequence {correlation_id} to model "
-                    f"'{self._model_name}' must specify the START flag on the first request of the sequence"
+                    f"'{self._model_name}' must specify the START flag on the first request of the sequence",
                 )
             sequence = self.open(correlation_id, now_ns)
         sequence.heard_ns = now_ns
@@ -221,8 +222,11 @@ def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferReques
 
 def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
     """Return requests with the answer for those whose sequence was cancelled."""
+    # Triton says nothing; but these have clients that did not leave.
+    words = "a request before it in its sequence was cancelled, which ends the sequence"
     return [
-        Dropped(request, InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)) for request in requests
+        Dropped(request, InferError(ErrorCode.CANCELLED, f"{_prefix(request)}{words}", reason=FailureReason.CANCELED))
+        for request in requests
     ]
 
 

@@ -15,7 +15,7 @@ from naiad.telemetry.duration import Duration
 from naiad.telemetry.exposition import format_labels, format_value
 from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample, VersionStatistics
 
-RELEASE_REASONS = ("full", "preferred", "delay", "shape", "priority", "idle")
+RELEASE_REASONS = ("full", "preferred", "delay", "shape", "strategy", "priority", "idle")
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SUMMARY_WINDOW_NS = 60 * 10**9
 """Triton: the window of prometheus-cpp's summaries."""

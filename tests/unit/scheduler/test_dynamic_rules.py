@@ -132,15 +132,45 @@ def test_a_preferred_size_before_a_cut_goes_alone():
 
 
 class _NoOddIds:
-    def includes(self, batch, request):
+    """Keeps what it was asked, batch by batch."""
+
+    def __init__(self):
+        self.asked = []
+        self.ended = []
+
+    def begin(self):
+        self.asked.append([])
+        return self.asked[-1]
+
+    def includes(self, record, request):
+        record.append(request.id)
         return request.id != "odd"
+
+    def end(self, record):
+        self.ended.append(list(record))
+
+    def close(self):
+        self.ended.append("closed")
 
 
 def test_a_strategy_can_refuse_a_request():
-    scheduler = batcher(strategy=_NoOddIds(), delay_ns=100 * MS)
-    enqueue_all(scheduler, [waiting_request(), waiting_request(id="odd"), waiting_request()])
-    assert taken(scheduler) == (1, "shape")
+    # D-14: rule 4, "custom hook refuses: stop, send now".
+    strategy = _NoOddIds()
+    scheduler = batcher(strategy=strategy, delay_ns=100 * MS)
+    enqueue_all(scheduler, [waiting_request(id="a"), waiting_request(id="odd"), waiting_request(id="b")])
+    assert taken(scheduler) == (1, "strategy")
     assert taken(scheduler) is None, "the refused request is the first of the next batch, which waits"
+    assert taken(scheduler, 100 * MS) == (2, "delay")
+    scheduler.close()
+    assert strategy.ended == [["a", "odd"], ["odd", "b"], ["odd", "b"], "closed"]
+
+
+def test_a_strategy_is_not_asked_about_another_shape():
+    strategy = _NoOddIds()
+    scheduler = batcher(strategy=strategy)
+    enqueue_all(scheduler, [waiting_request(id="a", shape="A"), waiting_request(id="b", shape="B")])
+    assert taken(scheduler) == (1, "shape")
+    assert strategy.ended == [["a"]]
 
 
 def test_delay_count_holds_everything_until_so_many_wait_once():
