@@ -271,7 +271,6 @@ class ServedModel:
                     driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
                     self._driver_count += 1
                     started.append(driver_of[id(instance)])
-            self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
             self._scheduler.change_instance_count(len(instances))
             self._drivers = [driver_of[id(instance)] for instance in instances]
