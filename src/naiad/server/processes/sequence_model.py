@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.engine.served import Served
@@ -100,13 +101,14 @@ class SequenceModel:
                 ) from None
             raise
 
-    def cancel(self, request: InferRequest) -> None:
-        """Cancel a request wherever it is."""
-        request.cancelled = True
-        if request.model is self:
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a request wherever it is; True when it was dropped at once, which one elsewhere never is."""
+        if request.model is not self:
+            return self._served.cancel(request)
+        if not request.cancelled:
+            request.cancelled = True
             self._forwarding.cancel(request)
-        else:
-            self._served.cancel(request)
+        return False
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         """None that is known here."""
@@ -155,6 +157,11 @@ class SequenceModel:
         """
         self._sweep()
         return self._served.live_sequence_count + len(self._elsewhere)
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """None: sequences are not batched adaptively."""
+        return self._served.adaptive_state
 
     @property
     def pending_count(self) -> int:
