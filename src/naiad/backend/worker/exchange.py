@@ -415,7 +415,9 @@ class ReceivedRequest(InferenceRequest):
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request; with it the requests to other models are traced as well."""
-        return InferenceTrace(place=self._position)
+        # Set only where there is a context.
+        trace: InferenceTrace = getattr(self, "_trace", None) or InferenceTrace(place=self._position)
+        return trace
 
 
 class StreamedRequest(InferenceRequest):
@@ -431,7 +433,9 @@ class StreamedRequest(InferenceRequest):
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request; with it the requests to other models are traced as well."""
-        return InferenceTrace(place=self._position)
+        # Set only where there is a context.
+        trace: InferenceTrace = getattr(self, "_trace", None) or InferenceTrace(place=self._position)
+        return trace
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of this request's responses."""
