@@ -474,21 +474,26 @@ def test_a_timeout_of_a_step_is_the_ensembles(place: Place) -> None:
 
 
 def test_a_model_that_answers_cancelled(place: Place) -> None:
+    before = place.metric("nv_inference_request_success", "gives-up")
     answer = place.ask("gives-up", fresh("asks"))()
     assert (answer.status, answer.json["error"]) == (499, "had enough")
     assert grpc_infer(place.server, "gives-up", fresh("asks")) == (1, "had enough")
+    assert place.metric("nv_inference_request_success", "gives-up") == before + 2
+    assert place.metric("naiad_inference_cancelled_total", "gives-up", where="execution") == 0
 
 
 def test_what_waits_behind_a_cancelled_request_of_its_sequence(place: Place) -> None:
     names = [fresh("sequence") for _ in range(3)]
     first = place.ask("direct", names[0], sequence_id=21, sequence_start=True)
     place.notes.wait(names[0], "began")
-    behind = grpc_reset(place.server, "direct", names[1], sequence_id=21)
+    leave = grpc_reset(place.server, "direct", names[1], sequence_id=21)
     place.wait_pending("direct", 1)
     last = place.ask("direct", names[2], sequence_id=21)
     place.wait_pending("direct", 2)
-    behind()
-    assert last().status == 499
+    leave()
+    answer = last()
+    assert answer.status == 499
+    assert "a request before it in its sequence was cancelled" in answer.json["error"]
     place.notes.let_go(names[0])
     assert first().status == 200
 

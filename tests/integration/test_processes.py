@@ -334,14 +334,6 @@ def test_a_port_in_use_is_told_before_anything_is_started(start_server: StartSer
     assert "loading" not in running.log_text()
 
 
-def test_models_with_sequences_are_refused(start_server: StartServer, tmp_path: Path) -> None:
-    write_identity(tmp_path / "models", "steps", extra="sequence_batching { }")
-    running = start_server(tmp_path / "models", "--processes=2")
-    assert running.wait_exit(30) == 1
-    assert "model 'steps' has sequence_batching" in running.log_text()
-    assert "--processes 1" in running.log_text()
-
-
 def test_cores_are_shared(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()

@@ -1,10 +1,12 @@
 """Warm-up before a model is ready: every sample on every instance, and what a sample that fails does."""
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 from support import onnx_models
 from support.model_repository import add_sub_config, write_model
@@ -103,3 +105,74 @@ def test_an_onnx_model_is_warmed_up(tmp_path: Path, start_server) -> None:
     server = start_server(tmp_path / "models")
     server.wait_ready()
     assert "executed warmup sample 'ones'" in server.log_text()
+
+
+_MORTAL = _COUNTING.replace(
+    "        if any((value < 0)",
+    """        if any((value == 9).any() for value in values):
+            os._exit(3)
+        if os.path.exists(os.path.join(pb_utils.get_model_dir(), "sick")):
+            raise ValueError("it is sick")
+        if any((value < 0)""",
+).replace("import numpy", "import os\nimport numpy")
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, start_server):
+    """A server with a model that dies of 9, and cannot execute while there is a file `sick`."""
+    config = counting_config(sample("zeros", "zero_data: true", count=2))
+    config += 'parameters { key: "restart_limit" value { string_value: "100" } }'
+    write_model(tmp_path / "models", "counting", config, {"1/model.py": _MORTAL})
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+    return server
+
+
+def ask(server, number: float) -> str:
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        given = grpcclient.InferInput("IN", [1, 2], "FP32")
+        given.set_data_from_numpy(np.full((1, 2), number, np.float32))
+        return client.infer("counting", [given]).as_numpy("SEEN")[0, 0].decode()
+
+
+def ready(server) -> bool:
+    return server.get("/v2/models/counting/ready").status == 200
+
+
+def wait_for(condition, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_worker_that_takes_the_place_of_another_is_warmed_up_before_it_gets_requests(mortal) -> None:
+    for _ in range(2):
+        with pytest.raises(InferenceServerException):
+            ask(mortal, 9)
+        wait_for(lambda: ready(mortal))
+        # Nothing came between the start and the warm-up, however many clients waited.
+        assert eval(ask(mortal, 1))[:2] == [[[0, 0]], [[0, 0]]]
+
+
+def test_a_worker_whose_warm_up_fails_gets_no_requests_until_one_succeeds(mortal, tmp_path: Path) -> None:
+    sick = tmp_path / "models" / "counting" / "1" / "sick"
+    sick.touch()
+    with pytest.raises(InferenceServerException):
+        ask(mortal, 9)
+    mortal.wait_log("was killed because its warm-up failed: .*warmup sample 'zeros' failed.*it is sick")
+    assert not ready(mortal)
+    with pytest.raises(InferenceServerException, match=r"warm-up failed|restarted"):
+        ask(mortal, 1)
+    sick.unlink()
+    wait_for(lambda: ready(mortal))
+    assert eval(ask(mortal, 1))[:2] == [[[0, 0]], [[0, 0]]]
+
+
+def test_a_server_stops_while_a_worker_is_warmed_up(mortal, tmp_path: Path) -> None:
+    (tmp_path / "models" / "counting" / "1" / "sick").touch()
+    with pytest.raises(InferenceServerException):
+        ask(mortal, 9)
+    mortal.wait_log("warm-up failed")
+    mortal.signal()
+    assert mortal.wait_exit(30) == 0

@@ -248,4 +248,4 @@ class EnsembleMachine(RuleBasedStateMachine):
 
 
 TestEnsembles = EnsembleMachine.TestCase
-TestEnsembles.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestEnsembles.settings = settings(max_examples=150, stateful_step_count=30)

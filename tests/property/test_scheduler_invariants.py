@@ -185,7 +185,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBatcher.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 class DirectMachine(RuleBasedStateMachine):
@@ -242,4 +242,4 @@ class DirectMachine(RuleBasedStateMachine):
 
 
 TestDirect = DirectMachine.TestCase
-TestDirect.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestDirect.settings = settings(max_examples=100, stateful_step_count=60)

@@ -92,6 +92,12 @@ class Instance(abc.ABC):
         """How often what the instance executes in was started again after it died."""
         return 0
 
+    def warm_again(self, warm_up: Callable[[], None]) -> None:  # noqa: B027 - most instances start once
+        """Take what has to be executed whenever the instance has started again, before its `health` says so.
+
+        It calls `execute`, and raises when the instance is of no use.
+        """
+
     def close(self) -> None:  # noqa: B027 - an instance without resources has nothing to do
         """Release what the instance holds. No batch is running and none will follow."""
 

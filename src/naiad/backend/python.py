@@ -2,7 +2,7 @@
 
 import ast
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -231,6 +231,10 @@ class PythonInstance(RemoteInstance):
     def close(self) -> None:
         """Finalize the model and end the worker."""
         self._life.close()
+
+    def warm_again(self, warm_up: Callable[[], None]) -> None:
+        """Have every further worker execute this before it gets requests."""
+        self._life.warm_up = warm_up
 
     def _tell(self, health: str) -> None:
         if self.health_listener is not None:

@@ -101,6 +101,11 @@ class WorkerLife:
         self.restart_count = 0
         self.is_lost = False
         """It has died too often and stays down."""
+        self.warm_up: Callable[[], None] | None = None
+        """What a worker executes that has taken the place of another, before it is healthy."""
+        self._warming: WorkerProcess | None = None
+        """The worker that does so at present."""
+        self._warming_lock = threading.Lock()
         self._start_error: InferError | None = None
         self._started = threading.Event()
         self._closing = False
@@ -166,10 +171,12 @@ class WorkerLife:
             self._fail(error)
             return
         self.conversation = self._converse(process)
-        self._set_health("")
+        warming = self._begin_warm_up(process)
         self._started.set()
         self._watch(process, self.conversation)
         process.settled.set()
+        if warming is not None:
+            warming.join(_RELEASE_S)
         # Whoever executes hears of the end at once and lets go; a loop that was stopped meanwhile never does.
         is_free = self.lock.acquire(timeout=_RELEASE_S)
         self.conversation = None
@@ -177,11 +184,39 @@ class WorkerLife:
         if is_free:
             self.lock.release()
 
+    def _begin_warm_up(self, process: WorkerProcess) -> threading.Thread | None:
+        """Call the worker healthy, or have it warmed up first if it is not the first one."""
+        warm_up = self.warm_up
+        if warm_up is None or not self._started.is_set():
+            self._set_health("")
+            return None
+        self._warming = process
+        # In a thread of its own: this one has to see when the worker dies of it.
+        thread = threading.Thread(target=self._warm_up, args=(process, warm_up), name=f"warmup:{self._name}")
+        thread.daemon = True
+        thread.start()
+        return thread
+
+    def _warm_up(self, process: WorkerProcess, warm_up: Callable[[], None]) -> None:
+        try:
+            warm_up()
+        except Exception as error:
+            said = error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+            with self._warming_lock:
+                if self._warming is process:
+                    process.kill(f"was killed because its warm-up failed: {said}")
+            return
+        with self._warming_lock:
+            if self._warming is process:
+                self._warming = None
+                self._set_health("")
+
     def _watch(self, process: WorkerProcess, conversation: Conversation) -> None:
         """Forward what the worker says until it has ended."""
         while not self._closing:
             event = process.wait(self._patience_s(conversation), self._wake_read)
             if event is Event.EXIT:
+                self._end_warm_up()
                 self._report_death(process.exit_text)
                 return
             self._check_limit(process, conversation)
@@ -190,6 +225,7 @@ class WorkerLife:
                     conversation.tidy()
                 finally:
                     self.lock.release()
+        self._end_warm_up()
         self._set_health(f"instance '{self._name}' is closed")
         grace_s = 0.0
         # A batch that still executes is not waited for: whoever closes has waited long enough.
@@ -199,6 +235,11 @@ class WorkerLife:
             finally:
                 self.lock.release()
         end(process, grace_s, self._wake_read)
+
+    def _end_warm_up(self) -> None:
+        """Let what comes of a warm-up have no effect any more."""
+        with self._warming_lock:
+            self._warming = None
 
     def _patience_s(self, conversation: Conversation) -> float | None:
         limit_s = self._settings.execute_timeout_s

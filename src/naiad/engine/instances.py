@@ -1,5 +1,6 @@
 """From instance groups to instances."""
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,6 +52,7 @@ def create_instances(
             except BaseException:
                 instance.close()
                 raise
+            instance.warm_again(functools.partial(warm_up, instance, spec))
         return instance
 
     if len(specs) == 1:

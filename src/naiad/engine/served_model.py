@@ -1,5 +1,6 @@
 """One served model version: its scheduler, its instances, and what drives them."""
 
+import logging
 import threading
 import time
 import traceback
@@ -20,11 +21,13 @@ from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.solitude import solitude_hint, watch_for_solitude
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
 
+_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 Driver = InstanceThread | InstanceOnLoop
@@ -93,9 +96,9 @@ class ServedModel:
         """Drivers that take no batch any more."""
         self._driver_count = len(self._instances)
         self._executing = 0
-        self._stopping = False
-        self._refusing = False
-        """Whether only requests are taken that go on with a live sequence."""
+        self._solitude = watch_for_solitude(config)
+        self._stopping = self._refusing = False
+        """`_refusing`: whether only requests are taken that go on with a live sequence."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
@@ -268,8 +271,8 @@ class ServedModel:
                     driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
                     self._driver_count += 1
                     started.append(driver_of[id(instance)])
-            self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
+            self._scheduler.change_instance_count(len(instances))
             self._drivers = [driver_of[id(instance)] for instance in instances]
             self._leaving.update(going)
             for driver in [driver for driver in self._idle if driver in going]:
@@ -432,6 +435,14 @@ class ServedModel:
             driver.wake_now()
         return found[0] if found else None
 
+    def join_idle(self, driver: Driver) -> bool:
+        """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""
+        with self._lock:
+            if self._stopping or self._scheduler.pending_count:
+                return True
+            self._idle.append(driver)
+        return False
+
     def withdraw(self, driver: Driver) -> bool:
         """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
         with self._lock:
@@ -531,10 +542,16 @@ class ServedModel:
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
     def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
+        is_hinted = False
         with self._lock:
+            if self._solitude is not None:
+                is_hinted = self._solitude.observe(self._executing + self._scheduler.pending_count)
             self._executing -= len(batch.requests)
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=failed)
+        if is_hinted:
+            self._solitude = None
+            _log.info(solitude_hint(self.name))
 
     def _wake_all(self) -> None:
         for driver in self._idle:

@@ -14,7 +14,7 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
-from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
+from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
 
@@ -127,7 +127,7 @@ class SequenceTable:
                 f"; sequence {correlation_id} has expired: nothing came for {(now_ns - idle_since_ns) // 1_000_000} "
                 f"ms, and max_sequence_idle_microseconds is {self._idle_ns // 1000}"
             )
-        return invalid_argument(message)
+        return UnknownSequenceError(ErrorCode.INVALID_ARG, message)
 
     def open(self, correlation_id: int | str, now_ns: int) -> LiveSequence:
         """Open a sequence in a free slot or at the end of the backlog."""
@@ -245,8 +245,11 @@ def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferReques
 
 def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
     """Return requests with the answer for those whose sequence was cancelled."""
+    # Triton says nothing; but these have clients that did not leave.
+    words = "a request before it in its sequence was cancelled, which ends the sequence"
     return [
-        Dropped(request, InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)) for request in requests
+        Dropped(request, InferError(ErrorCode.CANCELLED, f"{_prefix(request)}{words}", reason=FailureReason.CANCELED))
+        for request in requests
     ]
 
 

@@ -318,6 +318,7 @@ def test_cancelling_drops_what_waits_behind_in_the_sequence(make) -> None:
     dropped = scheduler.expire(0)
     assert [item.request.id for item in dropped] == ["c"]
     assert dropped[0].error.reason is FailureReason.CANCELED
+    assert dropped[0].error.message.startswith("[request id: c] a request before it in its sequence was cancelled")
     assert names(scheduler.take(0)) == ["a"]
     assert scheduler.take(0) is None
     assert scheduler.live_sequence_count == 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.backend.python_emission import EmissionDecoder
@@ -312,6 +312,7 @@ def _seen(response: InferResponse):
     return ("large", found[0]) if len(found) == 13_000 else ("numbers", found)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), RESPONSES), max_size=30))
 def test_every_response_arrives_once_and_in_order(steps):
     ends = Ends()
