@@ -417,7 +417,7 @@ class ServedModel:
         """Let the sequence of a decoupled request go on; called on any thread."""
         if self._is_by_instance:
             with self._lock:
-                self._scheduler.release(request)
+                self._scheduler.release(request, _now_ns())
                 other = self._pop_woken()
             if other is not None:
                 other.wake_now()

@@ -51,11 +51,11 @@ class NoControl(Generic[V]):
         return self._catalog.is_ready(ill)
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index with the models that the stores have and that were never loaded. Raises InferError."""
+        """Return the index with the models that the stores have and that were never loaded."""
         rows = list(self._catalog.index(ready_only))
         if not ready_only:
             known = {row.name for row in rows}
-            rows += [IndexEntry(name) for name in self._catalog.list_names() if name not in known]
+            rows += [IndexEntry(name) for name in self._catalog.known_names() if name not in known]
             rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
         return rows
 
@@ -180,8 +180,7 @@ class ExplicitControl(NoControl[V]):
             if record.retirement is not None:
                 record.retirement.join(max(0.0, deadline_s - time.monotonic()))
                 in_time = in_time and not record.retirement.is_alive()
-            if record.files is not None:
-                record.files.remove()
+            record.let_go()
         return in_time
 
     def ensembles_of(self, name: str) -> list[str]:
@@ -221,6 +220,7 @@ class ExplicitControl(NoControl[V]):
             entry = order.files.entry(override.config)
         else:
             entry = self._catalog.find(name)
+            order.note_opened(entry)
             order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
@@ -315,7 +315,8 @@ class ExplicitControl(NoControl[V]):
         )
         if is_requested:
             record.files, order.files = order.files, None
-        record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
+        record.release = order.releases.pop(name, None)
+        record.retirement = self._retire(name, replaced, previous)
 
     def _unchanged_versions(self, order: LoadOrder, plan: ModelPlan) -> set[int]:
         """Return the versions whose files are as they were loaded, if the configuration still fits them."""
@@ -329,20 +330,20 @@ class ExplicitControl(NoControl[V]):
         return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
 
     def _retire(
-        self, name: str, replaced: Sequence[LoadedVersion], files: BroughtFiles | None
+        self, name: str, replaced: Sequence[LoadedVersion], previous: LoadRecord | None
     ) -> threading.Thread | None:
         """Have versions finish their requests and go, while those that replace them serve."""
         if not replaced:
-            if files is not None:
-                files.remove()
+            if previous is not None:
+                previous.let_go()
             return None
 
         def stop() -> None:
             self._settle()
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
-            if files is not None:
-                files.remove()
+            if previous is not None:
+                previous.let_go()
             _log.info("released the versions of '%s' that were replaced", name)
 
         thread = threading.Thread(target=stop, name=f"retire-{name}", daemon=True)
@@ -363,8 +364,7 @@ class ExplicitControl(NoControl[V]):
             return
         if record.retirement is not None:
             record.retirement.join()
-        if record.files is not None:
-            record.files.remove()
+        record.let_go()
 
     def _members_to_unload(self, name: str) -> list[str]:
         """Return the members of an ensemble that nothing but it has loaded, those of its members included."""

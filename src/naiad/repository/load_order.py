@@ -1,11 +1,13 @@
 """What one load command is about, and what is remembered of it once it has been carried out."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.fingerprint import FileState
 from naiad.repository.override import BroughtFiles, Override
+from naiad.repository.store import ModelEntry
 
 
 @dataclass(slots=True)
@@ -20,8 +22,17 @@ class LoadRecord:
     """A command named it; otherwise an ensemble needs it."""
     is_overridden: bool = False
     files: BroughtFiles | None = None
+    release: Callable[[], None] | None = None
+    """Gives the store's files back."""
     retirement: threading.Thread | None = None
     """Stops what the last load replaced."""
+
+    def let_go(self) -> None:
+        """Give up the files, which nobody uses any more."""
+        if self.files is not None:
+            self.files.remove()
+        if self.release is not None:
+            self.release()
 
 
 @dataclass(slots=True)
@@ -38,9 +49,16 @@ class LoadOrder:
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
     """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
-
     replaced: set[str] = field(default_factory=set)
     """Models of which something new was put in place."""
+    releases: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Of the stores' files that were opened and are not in use."""
+
+    def note_opened(self, entry: ModelEntry) -> None:
+        """Remember a store's files, to be released unless they come to be loaded."""
+        if entry.name in self.releases:
+            self.releases[entry.name]()
+        self.releases[entry.name] = entry.release
 
     def give_back(self, name: str) -> None:
         """Let go of a plan that is not needed: another command has brought about the same meanwhile."""
@@ -55,3 +73,5 @@ class LoadOrder:
             self.give_back(name)
         if self.files is not None:
             self.files.remove()
+        for release in self.releases.values():
+            release()

@@ -1,7 +1,8 @@
 """Stores: where models lie. A store lists models and brings what a loader needs to a local path."""
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,8 +12,14 @@ from naiad.core.errors import internal, invalid_argument, not_found
 from naiad.repository.versions import list_version_dirs
 
 CONFIG_FILE = "config.pbtxt"
+INCOMPLETE_MARK = ".uploading"
+"""While a model's directory has a file of this name, the model is being written."""
 _MAX_NAME = 255
 """What file systems allow."""
+
+
+def _keep() -> None:
+    """Release nothing: the files are the operator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +37,26 @@ class ModelEntry:
     """What is known without a configuration file, for example the file name of a bare model file."""
     config_name: str = ""
     """--model-config-name: which file of `configs` is the configuration, if it is there."""
+    fingerprint: bytes = b""
+    """The same as long as the files hold the same, where the store knows; empty: look at the files."""
+    release: Callable[[], None] = field(default=_keep, compare=False)
+    """Called once nobody uses the files any more; the store may then remove its copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """How a model looked in a store at one moment, before anything of it was brought here."""
+
+    open: Callable[[], ModelEntry]
+    """Bring it to local paths. Raises InferError."""
+    fingerprint: bytes = b""
+    """The same as long as its files hold the same, where the store knows without them."""
+    is_incomplete: bool = False
+    """It says of itself that it is being written."""
 
 
 class Store(Protocol):
-    """A model repository; local directories today, object stores behind the same verbs."""
+    """A model repository: a local directory or an object store."""
 
     @property
     def location(self) -> str:
@@ -41,6 +64,12 @@ class Store(Protocol):
 
     def list_models(self) -> Sequence[str]:
         """Return the names of all models. Raises InferError when the repository cannot be read."""
+
+    def look(self) -> Mapping[str, Sighting]:
+        """Return how every model looks now, by name. Raises InferError when the repository cannot be read."""
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return how one model looks now; None when it is not there. Raises InferError."""
 
     def open_model(self, name: str) -> ModelEntry:
         """Bring a model to local paths and describe it. Raises InferError(NOT_FOUND) when it is not there."""
@@ -75,6 +104,18 @@ class LocalStore:
         except OSError as error:
             raise internal(f"model repository {self._root} cannot be read: {error.strerror}") from error
 
+    def look(self) -> Mapping[str, Sighting]:
+        """Return the subdirectories; their files are looked at when they are opened."""
+        return {name: self._sighting(name) for name in self.list_models()}
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return a subdirectory, None when it is not there. Raises InferError as `list_models`."""
+        return self._sighting(name) if name in self.list_models() else None
+
+    def _sighting(self, name: str) -> Sighting:
+        is_incomplete = (self._root / name / INCOMPLETE_MARK).exists()
+        return Sighting(functools.partial(self.open_model, name), is_incomplete=is_incomplete)
+
     def open_model(self, name: str) -> ModelEntry:
         """Describe the model in subdirectory `name`. Raises InferError for a bad name and for one not there."""
         check_model_name(name)
@@ -99,6 +140,15 @@ class SingleModelStore:
     def list_models(self) -> Sequence[str]:
         """Return the one name."""
         return [self._entry.name]
+
+    def look(self) -> Mapping[str, Sighting]:
+        """Return the one model."""
+        is_incomplete = (self._entry.model_dir / INCOMPLETE_MARK).exists()
+        return {self._entry.name: Sighting(lambda: self._entry, is_incomplete=is_incomplete)}
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return the model, None for any other name."""
+        return self.look().get(name)
 
     def open_model(self, name: str) -> ModelEntry:
         """Return the model. Raises InferError(NOT_FOUND) for any other name."""
