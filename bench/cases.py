@@ -148,7 +148,7 @@ def processes(session: Session) -> None:
             count: stack.enter_context(session.serve(Naiad(f"--processes={count}"), repository, f"naiad-{count}"))
             for count in counts
         }
-        for transport in (HTTP_BINARY, GRPC):
+        for transport in (HTTP_BINARY, HTTP_JSON, GRPC):
             entries = [
                 replace(checked(session, server, payloads.add_sub("add_sub"), transport), extra={"processes": count})
                 for count, server in running.items()
