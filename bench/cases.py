@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import adaptive, analyzer, connections, payloads, sequences, transfer
+from bench import adaptive, analyzer, connections, many, payloads, sequences, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -418,6 +418,15 @@ def _analyze(session: Session, server: Running, model: str, transport: str, conc
     session.add("perf_analyzer", row, found)
 
 
+def many_models(session: Session) -> None:
+    """A thousand small models: start, index, and a request beside them."""
+    if "naiad" not in session.options.servers:
+        return
+    options = session.options
+    for found in many.measure(session.work / "many", rounds=options.rounds, seconds=options.seconds):
+        session.add("many", {"server": "naiad", "models": many.MODELS}, found)
+
+
 CASES: dict[str, Callable[[Session], None]] = {
     "start": start,
     "onnx": onnx,
@@ -432,6 +441,7 @@ CASES: dict[str, Callable[[Session], None]] = {
     "shared_memory": shared_memory,
     "decoupled": decoupled,
     "sequences": live_sequences,
+    "many": many_models,
     "adaptive": adaptive.run,
     "perf_analyzer": perf_analyzer,
     "idle_connections": connections.idle_connections,

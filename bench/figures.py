@@ -160,6 +160,15 @@ def _sequences(rows: Sequence[Row]) -> Iterator[Figure]:
             yield _at_most(f"{name}: cost", ratio, 1.5, "x the CPU of a request that carries its state")
 
 
+def _many(rows: Sequence[Row]) -> Iterator[Figure]:
+    for ours in _rows(rows, case="many"):
+        name = f"{ours['models']:,} models"
+        yield _at_most(f"{name}: ready", middle(ours, "ready_s"), 20, "s")
+        yield _at_most(f"{name}: repository index", middle(ours, "index_ms"), 50, "ms")
+        ratio = middle(ours, "cpu_us") / middle(ours, "alone_cpu_us")
+        yield _at_most(f"{name}: request", ratio, 1.05, "x the CPU beside one model")
+
+
 def _adaptive(rows: Sequence[Row]) -> Iterator[Figure]:
     measured = _rows(rows, case="adaptive")
     for ours in _rows(measured, delay_us="adaptive"):
@@ -212,6 +221,7 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _bls,
     _response_cache,
     _sequences,
+    _many,
     _adaptive,
     _start,
     _idle_connections,

@@ -158,6 +158,20 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("CPU µs / chunk", _number("cpu_us", digits=1)),
         ),
     ),
+    "many": (
+        "Many models",
+        "Small ONNX models in one repository, without configurations. A request: HTTP, JSON, one connection, one of "
+        "the models, beside a server that has but one.",
+        (
+            ("models", _text("models")),
+            ("ready after s", _number("ready_s", digits=1)),
+            ("CPU s until then", _number("start_cpu_s", digits=1)),
+            ("index ms", _number("index_ms", digits=1)),
+            ("RSS MiB", _number("rss_mib")),
+            ("CPU µs / request", _number("cpu_us", digits=1)),
+            ("with one model", _number("alone_cpu_us", digits=1)),
+        ),
+    ),
     "adaptive": (
         "Adaptive batching",
         "A narrow network of 48 layers on one thread; a batch of 32 takes about as long as six rows one by one. "

@@ -30,7 +30,7 @@ OWN_CHANNEL = [("grpc.use_local_subchannel_pool", 1)]
 
 
 def write_repository(root: Path) -> Path:
-    write_running_sum(root, "direct_sum", "direct { }", max_batch_size=64)
+    write_running_sum(root, "direct_sum", "direct { }", max_batch_size=64, idle_us=60_000_000)
     write_running_sum(root, "oldest_sum", "oldest { max_candidate_sequences: 64 }", max_batch_size=16)
     write_running_sum(root, "short_sum", "direct { }", idle_us=300_000)
     write_identity(
@@ -280,6 +280,8 @@ def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: 
             add(client, "direct_sum", 1, sequence)
     assert [add(client, "direct_sum", 1, other) for client in opened] == [2, 3, 4]
     assert [add(client, "direct_sum", 1, sequence, start=n == 0) for n, client in enumerate(opened)] == [1, 2, 3]
+    for each in (sequence, other):
+        add(opened[0], "direct_sum", 1, each, end=True)
     for client in opened:
         client.close()
     running.signal()

@@ -1,6 +1,6 @@
 """Calls between models without models: an engine, a loop and served models that do what a test says."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from naiad.core.model_call import ModelCall
@@ -16,10 +16,15 @@ class FakeServed:
     def __init__(self, name: str, count: int = 1) -> None:
         self.name = name
         self.instances = [object() for _ in range(count)]
+        self.barred_by: object | None = None
+        """An instance that holds resources which all instances of this model need."""
         self.blocking: dict[InferRequest, Sequence[InferRequest]] = {}
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         return self.blocking.get(request, ())
+
+    def is_barred(self, instance: object, holders: Collection[int]) -> bool:
+        return self.barred_by is not None and id(self.barred_by) in holders
 
 
 def make_call(

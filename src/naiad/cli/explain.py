@@ -3,13 +3,11 @@
 import argparse
 import json
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from naiad.cli.model_server import DEFAULT_URL, NoAnswerError, ask
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
@@ -18,7 +16,6 @@ Print how a request of MODEL is scheduled and, from a running server, what waits
 the last ones went. Without a server, --model-repository explains what the configuration there would do.
 The exit status is 1 when there is nothing to explain, 2 for a wrong command line.
 """
-_TIMEOUT_S = 10.0
 _BAR_WIDTH = 40
 
 REASONS: Mapping[str, str] = {
@@ -41,67 +38,24 @@ DECISIONS: Mapping[str, str] = {
 }
 
 
-class ExplainError(Exception):
-    """Nothing can be told; the message says why and what to do."""
-
-
 def run(argv: Sequence[str]) -> int:
     """Explain the model that the command line names and return the exit status."""
     options = _parser().parse_args(argv)
     try:
         if options.model_repository is None:
-            found = ask(options.url, options.model, options.version, options.header)
+            found = ask(options.url, options.model, "explain", version=options.version, headers=options.header)
         else:
             found = read(options.model_repository, options.model)
-    except ExplainError as error:
+    except (NoAnswerError, NoModelError) as error:
         print(f"naiad explain: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=2) if options.json else format_explanation(found))
     return 0
 
 
-def ask(url: str, model: str, version: str, headers: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what the server at `url` says. Raises ExplainError."""
-    base = url if "://" in url else f"http://{url}"
-    if not base.startswith(("http://", "https://")):
-        raise ExplainError(f"'{url}' is no address of a server, expected http://HOST:PORT")
-    path = f"/v2/models/{urllib.parse.quote(model, safe='')}" + (f"/versions/{version}" if version else "")
-    pairs = dict(_header(text) for text in headers)
-    try:
-        request = urllib.request.Request(f"{base.rstrip('/')}{path}/explain", headers=pairs)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            found = json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise ExplainError(f"{base} answered {error.code}: {_reason(error.read())}") from error
-    except (OSError, ValueError) as error:
-        raise ExplainError(
-            f"no answer from a server at {base} ({error}); give its --url, or --model-repository to do without one"
-        ) from error
-    if not isinstance(found, dict) or "rules" not in found:
-        raise ExplainError(f"{base} is no naiad server: its answer has no 'rules'")
-    return dict(found)
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise ExplainError(f"--header '{text}' is not of the form 'NAME: VALUE'")
-    return name.strip(), value.strip()
-
-
-def _reason(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace") or "no reason given"
-
-
 def read(repository: Path, model: str) -> dict[str, Any]:
-    """Return what the configuration in a repository would do. Raises ExplainError."""
-    try:
-        report = find_models(repository, model)[model]
-    except NoModelError as error:
-        raise ExplainError(str(error)) from error
+    """Return what the configuration in a repository would do. Raises NoModelError."""
+    report = find_models(repository, model)[model]
     return {
         "name": model,
         "version": ", ".join(map(str, report.versions)),
@@ -181,7 +135,7 @@ def _format_recent(batches: Sequence[Mapping[str, Any]]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="naiad explain", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help="the model's name")
-    parser.add_argument("--url", default="http://localhost:8000", help="the server; default http://localhost:8000")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
     parser.add_argument("--version", default="", help="of the model; default the newest that is ready")
     parser.add_argument(
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, an API key for example"

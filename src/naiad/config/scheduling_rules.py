@@ -122,12 +122,12 @@ def _sequence_rules(config: ModelConfig) -> Iterator[str]:
 
 def _ensemble_rules(config: ModelConfig) -> Iterator[str]:
     yield "It has no queue: each step is a request to its member as soon as the tensors that it reads are there."
-    for number, step in enumerate(config.ensemble_scheduling.step, 1):
+    for step in config.ensemble_scheduling.step:
         version = "" if step.model_version < 0 else f" version {step.model_version}"
-        reads, writes = ", ".join(step.input_map.values()), ", ".join(step.output_map.values())
+        reads, writes = (", ".join(sorted(tensors.values())) for tensors in (step.input_map, step.output_map))
         condition = condition_of(config, step)
         only = f", if {condition} is true" if condition else ""
-        yield f"Step {number}: {step.model_name}{version}{only}: {reads} -> {writes}."
+        yield f"{step.model_name}{version}{only}: {reads} -> {writes}."
     limit = config.ensemble_scheduling.max_inflight_requests
     if limit:
         yield f"At most {limit} requests of one step execute at a time."

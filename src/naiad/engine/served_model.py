@@ -271,8 +271,8 @@ class ServedModel:
                     driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
                     self._driver_count += 1
                     started.append(driver_of[id(instance)])
-            self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
+            self._scheduler.change_instance_count(len(instances))
             self._drivers = [driver_of[id(instance)] for instance in instances]
             self._leaving.update(going)
             for driver in [driver for driver in self._idle if driver in going]:
@@ -417,7 +417,7 @@ class ServedModel:
         """Let the sequence of a decoupled request go on; called on any thread."""
         if self._is_by_instance:
             with self._lock:
-                self._scheduler.release(request)
+                self._scheduler.release(request, _now_ns())
                 other = self._pop_woken()
             if other is not None:
                 other.wake_now()

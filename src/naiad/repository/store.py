@@ -14,6 +14,8 @@ from naiad.repository.versions import list_version_dirs
 CONFIG_FILE = "config.pbtxt"
 INCOMPLETE_MARK = ".uploading"
 """While a model's directory has a file of this name, the model is being written."""
+_MAX_NAME = 255
+"""What file systems allow."""
 
 
 def _keep() -> None:
@@ -160,7 +162,20 @@ def check_model_name(name: str) -> None:
     if not name:
         raise invalid_argument("model name must not be empty")
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise invalid_argument(f"model name '{name}' must not be a path: '/', '\\' and '..' are refused")
+        raise invalid_argument(f"model name {shown(name)} must not be a path: '/', '\\' and '..' are refused")
+    if name.startswith("."):
+        raise invalid_argument(f"model name {shown(name)} begins with a dot: hidden directories are no models")
+    if not name.isprintable():
+        raise invalid_argument(
+            f"model name {shown(name)} has characters that cannot be printed; rename its directory"
+        )
+    if len(name) > _MAX_NAME:
+        raise invalid_argument(f"model name '{name[:32]}...' has {len(name)} characters; the most is {_MAX_NAME}")
+
+
+def shown(name: str) -> str:
+    """Return a name in quotes, as it can be shown in one line of a log."""
+    return f"'{name}'" if name.isprintable() else ascii(name)
 
 
 def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> ModelEntry:
@@ -168,7 +183,8 @@ def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> 
     candidates = [model_dir / CONFIG_FILE]
     if config_name:
         candidates.insert(0, model_dir / "configs" / f"{config_name}.pbtxt")
-    config_path = next((path for path in candidates if path.is_file()), None)
+    # Also what cannot be read, a link that leads nowhere: to go on without it would serve something else.
+    config_path = next((path for path in candidates if os.path.lexists(path)), None)
     return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path, config_name=config_name)
 
 

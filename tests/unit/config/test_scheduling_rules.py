@@ -58,7 +58,7 @@ def config_of(text):
         (
             f'platform: "ensemble" ensemble_scheduling {{ {STEP % ("a", "I", "t")} {STEP % ("b", "t", "O")} }}',
             "ensemble",
-            ["Step 1: a: I -> t.", "Step 2: b: t -> O."],
+            ["\na: I -> t.", "\nb: t -> O."],
         ),
         ("max_batch_size: 8 response_cache { enable: true }", "default", ["response cache first"]),
     ],

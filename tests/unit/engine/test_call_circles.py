@@ -78,6 +78,16 @@ def test_a_bystander_in_a_full_queue_is_stuck_with_the_circle_but_names_it():
     assert describe(bystander, stuck) == ["a", "a"]
 
 
+def test_an_instance_that_waits_for_resources_of_the_caller():
+    a, b = FakeServed("a"), FakeServed("b")
+    call = make_call(a, b, parents=[client_request(a)])
+    assert find_stuck([call]) == []
+    b.barred_by = a.instances[0]
+    assert find_stuck([call]) == [call]
+    b.barred_by = object()  # somebody else holds them, and ends
+    assert find_stuck([call]) == []
+
+
 def test_models_without_a_request_yet():
     call = make_call(FakeServed("a"), FakeServed("b"))
     call.model = None

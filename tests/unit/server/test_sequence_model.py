@@ -55,8 +55,9 @@ class Served:
         request.model = self
         self.taken.append(request)
 
-    def cancel(self, request: InferRequest) -> None:
+    def cancel(self, request: InferRequest) -> bool:
         self.cancelled.append(request)
+        return True
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_own_sequences_are_executed_here() -> None:
     request = request_of(sequence_of(1), start=True)
     model.submit(request)
     assert (served.taken, forwarding.sent) == ([request], [])
-    model.cancel(request)
+    assert model.cancel(request)
     assert served.cancelled == [request]
 
 
@@ -119,7 +120,8 @@ def test_sequences_of_others_are_forwarded() -> None:
     model.submit(request)
     assert (served.taken, forwarding.sent) == ([], [(3, request)])
     assert request.model is model
-    model.cancel(request)
+    for _ in range(2):
+        assert not model.cancel(request)
     assert forwarding.cancelled == [request]
     assert request.cancelled
 

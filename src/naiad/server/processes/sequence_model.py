@@ -102,11 +102,12 @@ class SequenceModel:
             raise
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a request wherever it is; True when it was dropped at once, which is known of one here only."""
+        """Cancel a request wherever it is; True when it was dropped at once, which one elsewhere never is."""
         if request.model is not self:
             return self._served.cancel(request)
-        request.cancelled = True
-        self._forwarding.cancel(request)
+        if not request.cancelled:
+            request.cancelled = True
+            self._forwarding.cancel(request)
         return False
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
@@ -158,6 +159,11 @@ class SequenceModel:
         return self._served.live_sequence_count + len(self._elsewhere)
 
     @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """None: sequences are not batched adaptively."""
+        return self._served.adaptive_state
+
+    @property
     def pending_count(self) -> int:
         """Requests that wait for an instance of this process."""
         return self._served.pending_count
@@ -166,11 +172,6 @@ class SequenceModel:
     def in_flight_count(self) -> int:
         """Requests that wait or execute in this process."""
         return self._served.in_flight_count
-
-    @property
-    def adaptive_state(self) -> AdaptiveState | None:
-        """What the batcher of this process has learned."""
-        return self._served.adaptive_state
 
     @property
     def instances(self) -> Sequence[Instance]:
