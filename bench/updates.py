@@ -7,6 +7,7 @@
 Each prints what it has found and exits with 1 when a figure of it is not met.
 """
 
+import functools
 import http.client
 import json
 import random
@@ -63,11 +64,16 @@ output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
 """
 
 
+@functools.cache
+def _onnx_bytes() -> bytes:
+    return models.add_sub().SerializeToString()
+
+
 def write_onnx(root: Path, name: str, version: int = 1) -> None:
     """Write a version of an ONNX model that adds and subtracts, without a configuration."""
     directory = root / name / str(version)
     directory.mkdir(parents=True)
-    (directory / "model.onnx").write_bytes(models.add_sub().SerializeToString())
+    (directory / "model.onnx").write_bytes(_onnx_bytes())
 
 
 def write_python(root: Path, name: str, *, version: int = 1, seconds: float = 0.0, megabytes: int = 0) -> None:

@@ -152,6 +152,7 @@ CASES: dict[str, tuple[Write, list[str]]] = {
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bad") / "models"
     write_identity(root, "good")
+    write_identity(root, ".git")
     return root
 
 
@@ -204,7 +205,7 @@ def test_files(server: ServerProcess, root: Path, tmp_path: Path, case: str) -> 
         ("a%2Fb", "must not be a path"),
         ("..%2Fgood", "must not be a path"),
         ("a%5Cb", "must not be a path"),
-        (".git", "begins with a dot"),
+        (".git", "model '.git' is not found in"),
         ("a%0Ab", "'a\\nb' has characters that cannot be printed"),
         ("a%00b", "must not be a path"),
         ("a%7F", "cannot be printed"),

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the dynamic batcher keeps its promises."""
+"""Whatever happens in whatever order, the default scheduler and the dynamic batcher keep their promises."""
 
 import copy
 
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from naiad.core.errors import InferError
+from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.queue import QueuePolicy
 from support.scheduling import MS, waiting_request
@@ -185,3 +186,60 @@ class BatcherMachine(RuleBasedStateMachine):
 
 TestBatcher = BatcherMachine.TestCase
 TestBatcher.settings = settings(max_examples=200, stateful_step_count=40)
+
+
+class DirectMachine(RuleBasedStateMachine):
+    """The default scheduler: what waits leaves in order of arrival, alone, and once."""
+
+    def __init__(self):
+        super().__init__()
+        self.scheduler = DirectScheduler()
+        self.waiting = []
+        self.gone = []
+        self.now_ns = 1
+
+    @rule(rows=st.integers(0, 7), priority=st.integers(0, 3), timeout_us=st.sampled_from([0, 1]))
+    def enqueue(self, rows, priority, timeout_us):
+        self.now_ns += MS
+        request = waiting_request(at_ns=self.now_ns, rows=rows, priority=priority, timeout_us=timeout_us)
+        assert self.scheduler.enqueue(request, self.now_ns), "a free instance would not be woken"
+        self.waiting.append(request)
+
+    @rule(instance=st.integers(0, 2))
+    def take(self, instance):
+        batch = self.scheduler.take(self.now_ns, instance)
+        assert (batch is None) == (not self.waiting)
+        if batch is not None:
+            assert list(batch.requests) == [self.waiting.pop(0)]
+            assert batch.size == batch.requests[0].batch_size
+            self.gone.extend(batch.requests)
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if self.waiting:
+            request = data.draw(st.sampled_from(self.waiting))
+            assert self.scheduler.cancel(request)
+            self.waiting.remove(request)
+            self.gone.append(request)
+
+    @rule(data=st.data())
+    def cancel_what_has_left(self, data):
+        if self.gone:
+            assert not self.scheduler.cancel(data.draw(st.sampled_from(self.gone)))
+
+    @rule(is_sure=st.integers(0, 5))
+    def drain(self, is_sure):
+        if not is_sure:
+            assert self.scheduler.drain() == self.waiting
+            self.gone.extend(self.waiting)
+            self.waiting.clear()
+
+    @invariant()
+    def nothing_is_forgotten(self):
+        assert self.scheduler.pending_count == len(self.waiting)
+        assert bool(self.scheduler.wake_ns()) == bool(self.waiting)
+        assert (self.scheduler.expire_ns(), self.scheduler.expire(self.now_ns)) == (0, ())
+
+
+TestDirect = DirectMachine.TestCase
+TestDirect.settings = settings(max_examples=100, stateful_step_count=60)

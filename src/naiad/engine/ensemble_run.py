@@ -235,12 +235,14 @@ class EnsembleRun:
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
         sub: StepRequest = request  # type: ignore[assignment]  # made in start
         self._busy += 1
+        if response.final:
+            # Before a failure cancels what is open: this step is not any more.
+            self._steps.discard(sub)
         if response.error is not None:
             self.fail(response.error)
         elif not response.empty_final and self._failure is None:
             self._take(sub.flow, sub.step, response)
         if response.final:
-            self._steps.discard(sub)
             if sub.times is not None:
                 self._add_times(sub.times)
             self.open_count -= 1

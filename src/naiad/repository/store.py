@@ -120,7 +120,7 @@ class LocalStore:
         """Describe the model in subdirectory `name`. Raises InferError for a bad name and for one not there."""
         check_model_name(name)
         model_dir = self._root / name
-        if not model_dir.is_dir():
+        if name.startswith(".") or not model_dir.is_dir():
             raise not_found(f"model '{name}' is not found in model repository {self._root}")
         return entry_of_directory(name, model_dir, config_name=self._config_name)
 
@@ -163,8 +163,6 @@ def check_model_name(name: str) -> None:
         raise invalid_argument("model name must not be empty")
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise invalid_argument(f"model name {shown(name)} must not be a path: '/', '\\' and '..' are refused")
-    if name.startswith("."):
-        raise invalid_argument(f"model name {shown(name)} begins with a dot: hidden directories are no models")
     if not name.isprintable():
         raise invalid_argument(
             f"model name {shown(name)} has characters that cannot be printed; rename its directory"

@@ -149,3 +149,14 @@ def test_a_request_that_has_ended_is_not_cancelled(members: Members) -> None:
     members.answer()
     assert not model.cancel(request)
     assert counts(model) == (0, 0)
+
+
+def test_a_step_that_has_failed_is_not_cancelled_as_well(members: Members) -> None:
+    model, answers = ensemble(members), Answers()
+    ask(model, answers, "a")
+    (step,) = members.asked
+    members.asked.clear()
+    error = InferError(ErrorCode.INTERNAL, "broken")
+    step.on_response(step, InferResponse(ResponseHeader("member", "1", ()), error=error))
+    assert outcomes(answers) == [("a", ErrorCode.INTERNAL)]
+    assert not step.cancelled, "its member would count a cancelled execution"

@@ -97,6 +97,25 @@ class TestQueueSize:
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
             delaying.enqueue(waiting_request(at_ns=2 * MS), 2 * MS)
 
+    def test_what_is_taken_makes_room_for_exactly_as_many(self):
+        # The limit counts those that wait, not those that execute.
+        scheduler = DynamicScheduler(max_batch_size=2, default_policy=QueuePolicy(max_queue_size=3))
+        enqueue_all(scheduler, [waiting_request() for _ in range(3)])
+        scheduler.take(0)
+        enqueue_all(scheduler, [waiting_request(), waiting_request()])
+        with pytest.raises(InferError, match="Exceeds maximum queue size"):
+            scheduler.enqueue(waiting_request(), 0)
+
+    def test_a_burst_of_a_thousand_is_refused_but_for_exactly_so_many(self):
+        scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueuePolicy(max_queue_size=100))
+        refused = 0
+        for _ in range(1000):
+            try:
+                scheduler.enqueue(waiting_request(), 0)
+            except InferError:
+                refused += 1
+        assert (scheduler.pending_count, refused) == (100, 900)
+
 
 class TestTimeout:
     def test_reject_is_on_time(self):
@@ -167,6 +186,20 @@ class TestTimeout:
         assert (scheduler.wake_ns(), scheduler.expire_ns()) == (10 * MS, 20 * MS)
         scheduler.enqueue(waiting_request(timeout_us=4000), 0)
         assert scheduler.wake_ns() == 4 * MS
+
+    def test_what_was_taken_does_not_time_out(self):
+        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
+        enqueue_all(scheduler, [waiting_request(), waiting_request()])
+        assert scheduler.take(4 * MS).size == 2
+        assert (scheduler.expire_ns(), scheduler.expire(9 * MS)) == (0, [])
+
+    def test_a_batch_that_is_held_loses_those_that_time_out(self):
+        policy = QueuePolicy(timeout_ns=50 * MS, allows_override=True)
+        scheduler = DynamicScheduler(max_batch_size=4, delay_ns=10 * MS, default_policy=policy)
+        stays, _ = enqueue_all(scheduler, [waiting_request(), waiting_request(timeout_us=2000)])
+        assert scheduler.take(0) is None
+        assert scheduler.take(10 * MS).requests == [stays]
+        assert len(scheduler.expire(10 * MS)) == 1
 
     def test_a_burst_of_timeouts_leaves_nothing_behind(self):
         policy = QueuePolicy(timeout_ns=MS, allows_override=True)

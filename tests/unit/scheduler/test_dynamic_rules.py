@@ -94,6 +94,21 @@ def test_after_the_delay_the_maximum_still_holds():
     assert taken(scheduler, 100 * MS) == (1, "delay")
 
 
+def test_a_batch_that_is_cut_goes_whole_after_the_delay():
+    # Decision a does not hold once the delay is over; c sends everything up to the cut.
+    scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2])
+    enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "AAAB"])
+    assert taken(scheduler, 100 * MS) == (3, "shape")
+
+
+def test_what_is_cancelled_is_as_if_it_had_never_come():
+    scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2])
+    first, other_shape, _ = enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "ABA"])
+    scheduler.cancel(other_shape)
+    assert taken(scheduler) == (2, "preferred")
+    assert first.lane is None
+
+
 def test_between_preferred_sizes_the_reached_one_goes_at_once():
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2, 8])
     enqueue_all(scheduler, [waiting_request() for _ in range(3)])
