@@ -150,7 +150,9 @@ class ModelStatistics:
         rows = sum([request.batch_size or 1 for request in requests])
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
-            self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
+            # Of an iterative model perhaps none is done.
+            if arrivals:
+                self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
             self._inference_count += rows
 
     def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
