@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from bench import analyzer, connections, payloads, sequences, transfer
+from bench import adaptive, analyzer, connections, many, payloads, sequences, transfer
 from bench.bare import BareSession
 from bench.load import Shape, measure
 from bench.payloads import GRPC, HTTP_BINARY, HTTP_JSON, Payload, Workload
@@ -148,7 +148,7 @@ def processes(session: Session) -> None:
             count: stack.enter_context(session.serve(Naiad(f"--processes={count}"), repository, f"naiad-{count}"))
             for count in counts
         }
-        for transport in (HTTP_BINARY, GRPC):
+        for transport in (HTTP_BINARY, HTTP_JSON, GRPC):
             entries = [
                 replace(checked(session, server, payloads.add_sub("add_sub"), transport), extra={"processes": count})
                 for count, server in running.items()
@@ -223,10 +223,11 @@ def _image_rounds(session: Session, workload: Workload, repository: Path, bare: 
     options = session.options
     with contextlib.ExitStack() as stack:
         naiad = stack.enter_context(session.serve(Naiad(), repository))
+        # JSON right after the bare loop: the figure is a small difference between the two.
+        plan = [(checked(session, naiad, workload, HTTP_JSON), Shape(1))]
         # Two in flight: while one computes the next is received, as under any real load.
-        plan = [(checked(session, naiad, workload, HTTP_BINARY), Shape(2))]
+        plan += [(checked(session, naiad, workload, HTTP_BINARY), Shape(2))]
         plan += [(checked(session, naiad, workload, GRPC), Shape(2))]
-        plan += [(checked(session, naiad, workload, HTTP_JSON), Shape(1))]
         if session.installed("fastapi"):
             fastapi = stack.enter_context(session.serve(FastApi(threads), repository))
             plan += [(checked(session, fastapi, workload, HTTP_JSON), Shape(1))]
@@ -418,6 +419,15 @@ def _analyze(session: Session, server: Running, model: str, transport: str, conc
     session.add("perf_analyzer", row, found)
 
 
+def many_models(session: Session) -> None:
+    """A thousand small models: start, index, and a request beside them."""
+    if "naiad" not in session.options.servers:
+        return
+    options = session.options
+    for found in many.measure(session.work / "many", rounds=options.rounds, seconds=options.seconds):
+        session.add("many", {"server": "naiad", "models": many.MODELS}, found)
+
+
 CASES: dict[str, Callable[[Session], None]] = {
     "start": start,
     "onnx": onnx,
@@ -432,6 +442,8 @@ CASES: dict[str, Callable[[Session], None]] = {
     "shared_memory": shared_memory,
     "decoupled": decoupled,
     "sequences": live_sequences,
+    "many": many_models,
+    "adaptive": adaptive.run,
     "perf_analyzer": perf_analyzer,
     "idle_connections": connections.idle_connections,
     "tls": connections.tls,

@@ -160,6 +160,30 @@ def _sequences(rows: Sequence[Row]) -> Iterator[Figure]:
             yield _at_most(f"{name}: cost", ratio, 1.5, "x the CPU of a request that carries its state")
 
 
+def _many(rows: Sequence[Row]) -> Iterator[Figure]:
+    for ours in _rows(rows, case="many"):
+        name = f"{ours['models']:,} models"
+        yield _at_most(f"{name}: ready", middle(ours, "ready_s"), 20, "s")
+        yield _at_most(f"{name}: repository index", middle(ours, "index_ms"), 50, "ms")
+        ratio = middle(ours, "cpu_us") / middle(ours, "alone_cpu_us")
+        yield _at_most(f"{name}: request", ratio, 1.05, "x the CPU beside one model")
+
+
+def _adaptive(rows: Sequence[Row]) -> Iterator[Figure]:
+    measured = _rows(rows, case="adaptive")
+    for ours in _rows(measured, delay_us="adaptive"):
+        if ours["share"] == 1.0:
+            continue
+        same = {"instances": ours["instances"], "load": ours["load"], "share": 1.0}
+        fixed = [row for row in _rows(measured, **same) if row["delay_us"] != "adaptive"]
+        best = min(fixed, key=lambda row: middle(row, "p99_us"))
+        p99_us, limit_us = middle(ours, "p99_us"), middle(best, "p99_us")
+        name = f"Adaptive batching, {ours['instances']} instance(s), {ours['load']} load: p99 at 95 % of it"
+        limit = f"at most {limit_us / 1000:.2f} ms, that of the best of {len(fixed)} fixed delays at 100 %"
+        text = f"{p99_us / 1000:.2f} ms (best fixed delay: {best['delay_us']} µs)"
+        yield Figure(name, limit, text, p99_us <= limit_us)
+
+
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in _rows(rows, case="start", server="naiad", model="add_sub"):
         name = "One small ONNX model"
@@ -197,6 +221,8 @@ _JUDGES: Sequence[Callable[[Sequence[Row]], Iterator[Figure]]] = (
     _bls,
     _response_cache,
     _sequences,
+    _many,
+    _adaptive,
     _start,
     _idle_connections,
     _tls,

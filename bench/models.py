@@ -12,6 +12,7 @@
 | repeat | the repeat backend |
 | chain | an ensemble of three add_sub steps |
 | bls_onnx, bls_py | a `model.py` that passes its inputs to add_sub, or to add_sub_py, and answers what comes back |
+| deep_N_DELAY, deep_N_adaptive | ONNX, 48 layers of 128, N instances of one thread; a fixed delay in us or adaptive |
 | busy, busy_cached | ONNX, 60 products with a 256x256 matrix, about a millisecond; the second with a response cache |
 
 The peers' own formats are made from the same functions, so that every server computes the same thing.
@@ -172,6 +173,25 @@ BUSY_LAYERS = 60
 """About a millisecond on one core."""
 
 
+DEEP_CONFIG = """
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: 32
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 128 ] }} ]
+output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 128 ] }} ]
+instance_group [ {{ count: {instances} kind: KIND_CPU }} ]
+parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
+dynamic_batching {{ {delay} }}
+{parameters}
+"""
+DEEP_WIDTH, DEEP_LAYERS = 128, 48
+"""What a layer costs beside its arithmetic makes a batch of 32 about 6 times as fast as its rows one by one."""
+DEEP_DELAYS_US = (0, 100, 200, 500, 1000, 2000)
+DEEP_INSTANCES = (1, 2)
+ADAPTIVE = "adaptive"
+_ADAPTIVE_PARAMETER = 'parameters { key: "adaptive_batching" value { string_value: "true" } }'
+
+
 def _tensor(name: str, dims: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
@@ -213,6 +233,22 @@ def busy() -> onnx.ModelProto:
     nodes = [helper.make_node("MatMul", [a, "matrix"], [b]) for a, b in pairwise(names)]
     weights = [numpy_helper.from_array(matrix, "matrix")]
     return _model(helper.make_graph(nodes, "busy", [_tensor("INPUT0", [256])], [_tensor("OUTPUT0", [256])], weights))
+
+
+def deep() -> onnx.ModelProto:
+    """Return a narrow network of many layers with random weights."""
+    random = np.random.default_rng(0)
+    scale = (2.0 / DEEP_WIDTH) ** 0.5
+    nodes, weights, last = [], [], "x"
+    for layer in range(DEEP_LAYERS):
+        values = random.normal(0.0, scale, (DEEP_WIDTH, DEEP_WIDTH)).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, f"w{layer}"))
+        out = "y" if layer == DEEP_LAYERS - 1 else f"r{layer}"
+        nodes.append(helper.make_node("MatMul", [last, f"w{layer}"], [f"m{layer}"]))
+        nodes.append(helper.make_node("Relu", [f"m{layer}"], [out]))
+        last = out
+    dims = ["batch", DEEP_WIDTH]
+    return _model(helper.make_graph(nodes, "deep", [_tensor("x", dims)], [_tensor("y", dims)], weights))
 
 
 class _ResNet:
@@ -353,6 +389,19 @@ def write_busy(repository: Path) -> None:
         _write(repository, name, config, "model.onnx", busy().SerializeToString())
 
 
+def write_deep(repository: Path) -> None:
+    """Write the deep network with every delay and adaptive, on one and on two instances."""
+    content = deep().SerializeToString()
+    for instances in DEEP_INSTANCES:
+        for delay_us in DEEP_DELAYS_US:
+            name, delay = f"deep_{instances}_{delay_us}", f"max_queue_delay_microseconds: {delay_us}"
+            config = DEEP_CONFIG.format(name=name, instances=instances, delay=delay, parameters="")
+            _write(repository, name, config, "model.onnx", content)
+        name = f"deep_{instances}_{ADAPTIVE}"
+        config = DEEP_CONFIG.format(name=name, instances=instances, delay="", parameters=_ADAPTIVE_PARAMETER)
+        _write(repository, name, config, "model.onnx", content)
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "add_sub": write_add_sub,
     "add_sub_py": write_add_sub_py,
@@ -364,6 +413,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "busy": write_busy,
     "bls_onnx": lambda repository: write_bls(repository, "bls_onnx", "add_sub"),
     "bls_py": lambda repository: write_bls(repository, "bls_py", "add_sub_py"),
+    "deep": write_deep,
 }
 
 

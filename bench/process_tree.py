@@ -41,6 +41,10 @@ class CpuMeter:
             used[process.pid] = times.user + times.system
         return used
 
+    def seconds_before(self) -> float:
+        """Return the CPU seconds that had been used when the meter was made."""
+        return sum(self._start.values())
+
     def seconds(self) -> float:
         """Return the CPU seconds since then. Raises RuntimeError when a process has ended: its time would be lost."""
         now = self._used()

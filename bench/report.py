@@ -158,6 +158,38 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("CPU µs / chunk", _number("cpu_us", digits=1)),
         ),
     ),
+    "many": (
+        "Many models",
+        "Small ONNX models in one repository, without configurations. A request: HTTP, JSON, one connection, one of "
+        "the models, beside a server that has but one.",
+        (
+            ("models", _text("models")),
+            ("ready after s", _number("ready_s", digits=1)),
+            ("CPU s until then", _number("start_cpu_s", digits=1)),
+            ("index ms", _number("index_ms", digits=1)),
+            ("RSS MiB", _number("rss_mib")),
+            ("CPU µs / request", _number("cpu_us", digits=1)),
+            ("with one model", _number("alone_cpu_us", digits=1)),
+        ),
+    ),
+    "adaptive": (
+        "Adaptive batching",
+        "A narrow network of 48 layers on one thread; a batch of 32 takes about as long as six rows one by one. "
+        "Requests leave at random moments (Poisson), whether or not earlier ones have been answered, and their "
+        "latency counts from then. Load: a share of what the model does when there is always something to do.",
+        (
+            ("instances", _text("instances")),
+            ("load", _text("load")),
+            ("requests/s sent", lambda row: f"{row['rate'] * row['share']:.0f}"),
+            ("delay µs", _text("delay_us")),
+            ("answers/s", _number("throughput")),
+            ("p50 ms", _number("p50_us", 1e-3, 2)),
+            ("p99 ms", _number("p99_us", 1e-3, 2)),
+            ("rows / batch", _number("mean_rows", digits=1)),
+            ("CPU µs / request", _number("cpu_us")),
+            ("client late p99 ms", _number("late_p99_us", 1e-3, 2)),
+        ),
+    ),
     "start": (
         "Start, memory, idle",
         "One model, ready, no request yet.",

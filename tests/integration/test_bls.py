@@ -567,3 +567,23 @@ def test_models_cannot_be_loaded_without_explicit_control(server):
             result.append(str(error))
     """
     assert run_code(server, code) == ["explicit model load / unload is not allowed if polling is enabled"] * 2
+
+
+# --- the example ----------------------------------------------------------------------------------------------------
+
+
+def test_example_distance(tmp_path):
+    examples = Path(__file__).parents[2] / "examples" / "python"
+    running = ServerProcess(tmp_path / "log", f"--model-repository={examples}")
+    try:
+        running.wait_ready()
+        for a, b, distance in (([1, 2, 3, 4], [1, 2, 0, 0], 5.0), ([1, 1, 1, 1], [1, 1, 1, 1], 0.0)):
+            inputs = [
+                {"name": name, "datatype": "FP32", "shape": [1, 4], "data": data}
+                for name, data in (("A", a), ("B", b))
+            ]
+            answer = running.post("/v2/models/distance/infer", {"inputs": inputs})
+            assert answer.status == 200, answer.body
+            assert answer.json["outputs"][0]["data"] == [distance]
+    finally:
+        running.stop()

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -89,11 +89,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def start(tmp_path: Path) -> Iterator[StartServer]:
     started: list[ServerProcess] = []
 
-    def launch(*flags: str, without: Sequence[str] = ()) -> ServerProcess:
+    def launch(*flags: str) -> ServerProcess:
         root = tmp_path / "models"
         root.mkdir()
         write_models(root)
-        loads = [f"--load-model={name}" for name in LOADED_AT_START if name not in without]
+        loads = [f"--load-model={name}" for name in LOADED_AT_START]
         running = ServerProcess(
             tmp_path / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads, *flags
         )
@@ -240,9 +240,9 @@ def test_a_caller_is_unloaded_when_its_calls_are_answered(server):
 # --- sequences ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["sum", "oldest"])
-def test_sequences_of_a_called_model(server, model):
-    code = f"""
+def sequence_code(model: str) -> str:
+    """Return code that sends two sequences to a model and one request without a beginning."""
+    return f"""
     START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
     def step(who, number, flags=0):
         fields = {{"correlation_id": who, "flags": flags}}
@@ -253,7 +253,14 @@ def test_sequences_of_a_called_model(server, model):
         step(9, 1)["code"],
     ]
     """
-    assert run_code(server, code) == [1, 10, 3, 30, 6, 35, "INVALID_ARG"]
+
+
+SUMS = [1, 10, 3, 30, 6, 35, "INVALID_ARG"]
+
+
+@pytest.mark.parametrize("model", ["sum", "oldest"])
+def test_sequences_of_a_called_model(server, model):
+    assert run_code(server, sequence_code(model)) == SUMS
 
 
 # --- the end of the server ------------------------------------------------------------------------------------------
@@ -309,13 +316,8 @@ def test_a_thread_that_calls_after_the_end_of_its_model_gets_an_exception(start)
 # --- several server processes ---------------------------------------------------------------------------------------
 
 
-def start_pair(start: StartServer) -> ServerProcess:
-    """Start two processes; sequences are not served by several."""
-    return start("--processes=2", without=("sum", "oldest"))
-
-
 def test_every_process_answers_its_own_calls(start):
-    running = start_pair(start)
+    running = start("--processes=2")
     code = "result = [os.getppid(), run('other', 'result = os.getppid()')]"
     found = [run_code(running, code) for _ in range(16)]
     assert all(caller == called for caller, called in found)
@@ -323,7 +325,7 @@ def test_every_process_answers_its_own_calls(start):
 
 
 def test_a_model_loads_and_unloads_in_every_process(start):
-    running = start_pair(start)
+    running = start("--processes=2")
     load = 'pb_utils.load_model("loaded"); result = pb_utils.is_model_ready("loaded")'
     assert run_code(running, load) is True
     found = [run_code(running, "result = [os.getppid(), run('loaded', 'result = 3')]") for _ in range(8)]
@@ -335,6 +337,14 @@ def test_a_model_loads_and_unloads_in_every_process(start):
     assert {result for _, result in found} == {False}
     failed = 'try: pb_utils.load_model("nobody")\nexcept pb_utils.TritonModelException as e: result = str(e)'
     assert "failed to load 'nobody'" in run_code(running, failed)
+
+
+def test_sequences_of_a_called_model_in_several_processes(start):
+    running = start("--processes=2")
+    code = sequence_code("sum") + "result = [os.getppid(), *result]"
+    found = [run_code(running, code) for _ in range(6)]
+    assert len({pid for pid, *_ in found}) == 2
+    assert [sums for _, *sums in found] == [SUMS] * 6
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------

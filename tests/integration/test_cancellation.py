@@ -12,12 +12,30 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from support.departures import EVERY, Departure, json_body
+from naiad.protocol.service_pb2 import ModelInferRequest
+from support.certificates import Certificates
+from support.departures import CANCEL, DEADLINES, EVERY, Departure, grpc_body, grpc_deadline, grpc_reset, json_body
 from support.ensemble_models import tensor, write_ensemble
 from support.held_models import Notes, write_held
+from support.model_repository import write_model
+from support.process_resources import ProcessResources
+from support.raw_http1 import HttpPeer, http_request
+from support.raw_http2 import (
+    DATA,
+    END_STREAM,
+    GRPC_INFER,
+    GRPC_LIVE,
+    RST_STREAM,
+    Http2Peer,
+    frame,
+    grpc_head,
+    grpc_message,
+)
 from support.server_process import Answer, ServerProcess
 
 _numbers = itertools.count()
+PROMPT_S = 3.0
+"""What takes milliseconds is done after this, however busy the machine is."""
 VECTOR = ("FP32", "-1")
 STEP = ({"IN": "IN"}, {"OUT": "OUT"})
 
@@ -34,13 +52,17 @@ class Place:
     def __init__(self, server: ServerProcess, notes: Notes) -> None:
         self.server = server
         self.notes = notes
+        self._blocking: list[str] = []
 
-    def ask(self, model: str, request_id: str, values: tuple[float, ...] = (1.0,)) -> Callable[[], Answer]:
+    def ask(
+        self, model: str, request_id: str, values: tuple[float, ...] = (1.0,), **parameters: object
+    ) -> Callable[[], Answer]:
         """Send a request from a client that stays; return what waits for its answer."""
         answers: list[Answer] = []
+        body = json_body(request_id, values, **parameters)
 
         def infer() -> None:
-            answers.append(self.server.request("POST", f"/v2/models/{model}/infer", json_body(request_id, values)))
+            answers.append(self.server.request("POST", f"/v2/models/{model}/infer", body))
 
         thread = threading.Thread(target=infer)
         thread.start()
@@ -54,9 +76,16 @@ class Place:
     def block(self, model: str) -> tuple[str, Callable[[], Answer]]:
         """Occupy the model's instance; return the request's id and what waits for its answer."""
         request_id = f"blocks-{next(_numbers)}"
+        self._blocking.append(request_id)
         wait = self.ask(model, request_id)
         self.notes.wait(request_id, "began")
         return request_id, wait
+
+    def unblock(self) -> None:
+        """Let go what a test that failed has left."""
+        for request_id in self._blocking:
+            self.notes.let_go(request_id)
+        self._blocking.clear()
 
     def metric(self, name: str, model: str, **labels: str) -> float:
         text = self.server.get("/metrics", url=self.server.metrics_url).body.decode()
@@ -88,17 +117,38 @@ class Place:
         return int(row["execution_count"])
 
     def lines_about(self, request_id: str) -> list[str]:
-        return [line for line in self.server.log_text().splitlines() if f"[request id: {request_id}]" in line]
+        """Wait for the log to say something of a request, and return all that it says."""
+        mark = f"[request id: {request_id}]"
+        self.server.wait_log(re.escape(mark))
+        return [line for line in self.server.log_text().splitlines() if mark in line]
+
+
+GIVES_UP = """
+  backend: "python"
+  input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]
+  output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]
+"""
+GIVES_UP_SOURCE = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        error = pb_utils.TritonError("had enough", pb_utils.TritonError.CANCELLED)
+        return [pb_utils.InferenceResponse(error=error) for _ in requests]
+"""
 
 
 def write_models(root: Path, notes: Path) -> None:
     write_held(root, "held", notes)
     write_held(root, "second", notes)
     write_held(root, "emits", notes, decoupled=True)
+    write_model(root, "gives-up", GIVES_UP, {"1/model.py": GIVES_UP_SOURCE})
     delay = "dynamic_batching { preferred_batch_size: [ 3 ] max_queue_delay_microseconds: 5000000 }"
     write_held(root, "batch", notes, max_batch_size=3, extra=delay)
     policy = "max_queue_size: 2 default_timeout_microseconds: 100000 allow_timeout_override: true"
     write_held(root, "queued", notes, extra=f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}")
+    policy = "default_timeout_microseconds: 600000000 allow_timeout_override: true"
+    write_held(root, "patient", notes, extra=f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}")
     write_held(root, "cached", notes, extra="response_cache { enable: true }")
     sequence = "sequence_batching { max_sequence_idle_microseconds: 60000000 %s }"
     write_held(root, "direct", notes, extra=sequence % "direct { }")
@@ -118,7 +168,7 @@ def write_models(root: Path, notes: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("cancellation")
     root, notes = directory / "models", directory / "notes"
     write_models(root, notes)
@@ -135,6 +185,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         server.stop()
 
 
+@pytest.fixture
+def place(shared_place: Place) -> Iterator[Place]:
+    yield shared_place
+    shared_place.unblock()
+
+
 @pytest.fixture(params=EVERY, ids=str)
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -143,6 +199,14 @@ def way(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def leaves(way: str) -> Departure:
     return EVERY[way]
+
+
+def leave_at(leave: Callable[[], object], way: str) -> float:
+    """Have a client leave, and return when it did, on the monotonic clock."""
+    left = time.monotonic()
+    leave()
+    # Whose deadline passes leaves then, which `leave` has waited for.
+    return time.monotonic() if way in DEADLINES else left
 
 
 def fresh(way: str) -> str:
@@ -156,17 +220,20 @@ def test_what_waits_is_dropped_while_the_instance_is_busy(place: Place, way: str
     request_id = fresh(way)
     before = place.metric("naiad_inference_cancelled_total", "held", where="queue")
     blocking, answer = place.block("held")
+    failed = place.metric("nv_inference_request_failure", "held", reason="CANCELED")
     leave = leaves(place.server, "held", request_id)
     place.wait_pending("held", 1)
     executions = place.executions("held")
-    leave()
+    left = leave_at(leave, way)
     place.wait_pending("held", 0)
+    assert time.monotonic() - left < PROMPT_S
     assert not place.notes.has(blocking, "go")
     place.notes.let_go(blocking)
     assert answer().status == 200
     assert not place.notes.has(request_id, "began")
     assert place.executions("held") == executions + 1
     assert place.metric("naiad_inference_cancelled_total", "held", where="queue") == before + 1
+    assert place.metric("nv_inference_request_failure", "held", reason="CANCELED") == failed + 1
     (line,) = place.lines_about(request_id)
     code = "DEADLINE_EXCEEDED" if way == "grpc-deadline" else "(CANCELLED|DEADLINE_EXCEEDED)"
     protocol = "gRPC" if way.startswith("grpc") else "HTTP"
@@ -176,22 +243,25 @@ def test_what_waits_is_dropped_while_the_instance_is_busy(place: Place, way: str
 # --- requests that execute ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["held", "emits"])
-def test_what_executes_is_told(place: Place, way: str, leaves: Departure, model: str) -> None:
-    if model == "emits" and ("stream" not in way and "lines" not in way):
-        pytest.skip("asks for one response")
+EXECUTING = [("held", way) for way in EVERY] + [("emits", way) for way in EVERY if "stream" in way or "lines" in way]
+
+
+@pytest.mark.parametrize(("model", "way"), EXECUTING)
+def test_what_executes_is_told(place: Place, way: str, model: str) -> None:
     request_id = fresh(way)
     before = place.metric("naiad_inference_cancelled_total", model, where="execution")
-    leave = leaves(place.server, model, request_id)
+    failed = place.metric("nv_inference_request_failure", model, reason="CANCELED")
+    leave = EVERY[way](place.server, model, request_id)
     place.notes.wait(request_id, "began")
-    leave()
-    place.notes.wait(request_id, "cancelled")
+    left = leave_at(leave, way)
+    assert place.notes.wait(request_id, "cancelled") - left < PROMPT_S
     # The instance is free for the next.
-    request_id = fresh("next")
-    place.notes.let_go(request_id)
-    if model == "held":
-        assert place.ask(model, request_id, (4.0,))().json["outputs"][0]["data"] == [8.0]
+    place.wait_in_flight(model, 0)
     assert place.metric("naiad_inference_cancelled_total", model, where="execution") == before + 1
+    # The model answered: that nobody took the answer is no failure of its.
+    assert place.metric("nv_inference_request_failure", model, reason="CANCELED") == failed
+    (line,) = place.lines_about(request_id)
+    assert re.search(r"failed: (CANCELLED|DEADLINE_EXCEEDED): .*while it was executed", line)
 
 
 def test_batch_mates_get_their_answers(place: Place, way: str, leaves: Departure) -> None:
@@ -314,3 +384,210 @@ def test_those_who_wait_for_the_same_answer_keep_it_when_the_first_leaves(place:
     assert answer().json["outputs"][0]["data"] == [2.0]
     assert place.executions("cached") == executions + 1
     assert not place.notes.has(other, "began")
+
+
+# --- timeouts -------------------------------------------------------------------------------------------------------
+
+
+def grpc_infer(server: ServerProcess, model: str, request_id: str, *, timeout_us: int = 0) -> tuple[int, str]:
+    """Return status and message of a call without a deadline."""
+    message = ModelInferRequest()
+    message.ParseFromString(grpc_body(model, request_id))
+    if timeout_us:
+        message.parameters["timeout"].int64_param = timeout_us
+    with Http2Peer(server.grpc_url) as peer:
+        answer = peer.call(1, GRPC_INFER, message.SerializeToString())
+    return answer.grpc_status, answer.grpc_message
+
+
+@pytest.mark.parametrize(("model", "timeout_us", "waits_s"), [("queued", 0, 0.1), ("patient", 50_000, 0.05)])
+@pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+def test_a_timeout_in_the_queue_is_answered_on_time(
+    place: Place, protocol: str, model: str, timeout_us: int, waits_s: float
+) -> None:
+    blocking, answer = place.block(model)
+    rejected = place.metric("nv_inference_request_failure", model, reason="REJECTED")
+    cancelled = place.metric("naiad_inference_cancelled_total", model, where="queue")
+    request_id, start = fresh("late"), time.monotonic()
+    if protocol == "HTTP":
+        late = place.ask(model, request_id, **({"timeout": timeout_us} if timeout_us else {}))()
+        assert (late.status, late.json["error"]) == (503, "Request timeout expired")
+        assert late.headers["Retry-After"] == "1"
+    else:
+        status, message = grpc_infer(place.server, model, request_id, timeout_us=timeout_us)
+        assert (status, message) == (14, "Request timeout expired")
+    assert waits_s <= time.monotonic() - start < waits_s + PROMPT_S
+    assert not place.notes.has(blocking, "go")
+    place.notes.let_go(blocking)
+    assert answer().status == 200
+    assert not place.notes.has(request_id, "began")
+    assert place.metric("nv_inference_request_failure", model, reason="REJECTED") == rejected + 1
+    assert place.metric("naiad_inference_cancelled_total", model, where="queue") == cancelled
+    assert len(place.lines_about(request_id)) == 1
+
+
+@pytest.mark.parametrize("model", ["held", "patient"])
+def test_a_grpc_deadline_is_answered_on_time(place: Place, model: str) -> None:
+    blocking, answer = place.block(model)
+    start = time.monotonic()
+    # Asserts the status and the request's id.
+    grpc_deadline(place.server, model, fresh("late"))()
+    assert 0.4 <= time.monotonic() - start < 0.4 + PROMPT_S
+    place.notes.let_go(blocking)
+    assert answer().status == 200
+
+
+def test_a_full_queue_refuses_at_once_and_cancelling_makes_room(place: Place) -> None:
+    # The queue of two; its timeout is short, so nobody can be kept in it for long.
+    for _ in range(3):
+        blocking, answer = place.block("queued")
+        waiting = [place.ask("queued", fresh("waits")) for _ in range(2)]
+        time.sleep(0.02)
+        start = time.monotonic()
+        refused = place.ask("queued", fresh("refused"))()
+        waited_s = time.monotonic() - start
+        answers = [wait().status for wait in waiting]
+        place.notes.let_go(blocking)
+        assert answer().status == 200
+        assert answers == [503, 503]
+        assert refused.status == 503
+        if "Exceeds maximum queue size" in refused.json["error"]:
+            assert waited_s < PROMPT_S
+            return
+    pytest.fail("the queue was never full, however often it was filled")
+
+
+def test_a_timeout_of_a_step_is_the_ensembles(place: Place) -> None:
+    blocking, answer = place.block("queued")
+    request_id = fresh("late")
+    late = place.ask("strict", request_id)()
+    assert late.status == 503
+    assert late.json["error"].endswith("Request timeout expired")
+    assert "in ensemble 'strict', " in late.json["error"]
+    status, message = grpc_infer(place.server, "strict", fresh("late"))
+    assert (status, message.endswith("Request timeout expired")) == (14, True)
+    place.notes.let_go(blocking)
+    assert answer().status == 200
+
+
+# --- codes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_answers_cancelled(place: Place) -> None:
+    before = place.metric("nv_inference_request_success", "gives-up")
+    answer = place.ask("gives-up", fresh("asks"))()
+    assert (answer.status, answer.json["error"]) == (499, "had enough")
+    assert grpc_infer(place.server, "gives-up", fresh("asks")) == (1, "had enough")
+    assert place.metric("nv_inference_request_success", "gives-up") == before + 2
+    assert place.metric("naiad_inference_cancelled_total", "gives-up", where="execution") == 0
+
+
+def test_what_waits_behind_a_cancelled_request_of_its_sequence(place: Place) -> None:
+    names = [fresh("sequence") for _ in range(3)]
+    first = place.ask("direct", names[0], sequence_id=21, sequence_start=True)
+    place.notes.wait(names[0], "began")
+    leave = grpc_reset(place.server, "direct", names[1], sequence_id=21)
+    place.wait_pending("direct", 1)
+    last = place.ask("direct", names[2], sequence_id=21)
+    place.wait_pending("direct", 2)
+    leave()
+    answer = last()
+    assert answer.status == 499
+    assert "a request before it in its sequence was cancelled" in answer.json["error"]
+    place.notes.let_go(names[0])
+    assert first().status == 200
+
+
+# --- many -----------------------------------------------------------------------------------------------------------
+
+STORM = 10_000
+
+
+def grpc_storm(server: ServerProcess, model: str, count: int) -> None:
+    """Send requests over one connection and reset each of them, a hundred at a time."""
+    stream_ids = itertools.count(1, 2)
+    with Http2Peer(server.grpc_url) as peer:
+        body = grpc_message(grpc_body(model, "storm"))
+        for _ in range(count // 100):
+            ids = [next(stream_ids) for _ in range(100)]
+            sent = [peer.headers(each, grpc_head(GRPC_INFER)) + frame(DATA, END_STREAM, each, body) for each in ids]
+            assert peer.send(b"".join(sent))
+            assert peer.send(b"".join([frame(RST_STREAM, 0, each, CANCEL) for each in ids]))
+        # Whatever was sent before has been read when this is answered.
+        assert peer.call(next(stream_ids), GRPC_LIVE, b"").grpc_status == 0
+
+
+def http_storm(server: ServerProcess, model: str, count: int) -> None:
+    """Send requests over connections of their own, and close these."""
+    message = http_request(f"/v2/models/{model}/infer", json_body("storm"))
+    for _ in range(count):
+        with HttpPeer(server.http_url) as peer:
+            peer.send(message)
+
+
+@pytest.mark.parametrize(("storm", "count"), [(grpc_storm, STORM), (http_storm, STORM // 10)])
+@pytest.mark.parametrize("model", ["held", "patient", "narrow"])
+def test_a_storm_leaves_nothing(
+    place: Place, model: str, storm: Callable[[ServerProcess, str, int], None], count: int
+) -> None:
+    blocking, answer = place.block(model)
+    storm(place.server, model, 100)  # what grows once
+    place.wait_in_flight(model, 1)
+    before = place.metric("naiad_inference_cancelled_total", model, where="queue")
+    resources = ProcessResources(place.server.process.pid)
+    resident_bytes = resources.resident_bytes()
+    storm(place.server, model, count)
+    place.wait_in_flight(model, 1)
+    resources.assert_back()
+    cancelled = place.metric("naiad_inference_cancelled_total", model, where="queue") - before
+    # HTTP: what ends with its connection before it was read is no request.
+    assert cancelled == count if storm is grpc_storm else 0 < cancelled <= count
+    # Each would hold some KB, were it still there.
+    assert resources.resident_bytes() - resident_bytes < 16 << 20
+    place.notes.let_go(blocking)
+    assert answer().status == 200
+    place.wait_in_flight(model, 0)
+    assert not place.notes.has("storm", "began")
+
+
+# --- other servers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["http-close", "http-aio-task", "grpc-reset", "grpc-deadline", "grpc-stream-stop"])
+def test_in_several_processes(processes: Place, way: str) -> None:
+    request_id = fresh(way)
+    leave = EVERY[way](processes.server, "held", request_id)
+    processes.notes.wait(request_id, "began")
+    left = leave_at(leave, way)
+    assert processes.notes.wait(request_id, "cancelled") - left < PROMPT_S
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("processes")
+    root, notes = directory / "models", directory / "notes"
+    write_held(root, "held", notes)
+    server = ServerProcess(directory / "log", f"--model-repository={root}", "--processes=2")
+    try:
+        server.wait_ready()
+        yield Place(server, Notes(notes))
+    finally:
+        server.stop()
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    root, notes = tmp_path / "models", tmp_path / "notes"
+    write_held(root, "held", notes)
+    server = ServerProcess(tmp_path / "log", f"--model-repository={root}", *certificates.flags("http"))
+    server.tls = certificates.client_context()
+    try:
+        server.wait_ready()
+        place = Place(server, Notes(notes))
+        request_id = fresh("tls")
+        leave = EVERY["http-close"](server, "held", request_id)
+        place.notes.wait(request_id, "began")
+        left = leave_at(leave, "http-close")
+        assert place.notes.wait(request_id, "cancelled") - left < PROMPT_S
+    finally:
+        server.stop()

@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import json
 import queue
+import shutil
+import subprocess
 import zlib
 
 import grpc
@@ -136,6 +138,49 @@ def test_grpc_stream(compressing, algorithm):
             assert result.get_response().id == str(number)
             expected = LARGE + np.float32(number) if number % 2 else SMALL
             np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), expected)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_answers_of_a_grpc_stream_are_compressed_on_the_wire(compressing):
+    """As curl sees it: the encoding is named once, each message says whether it is compressed."""
+    body = b""
+    for data in (SMALL, LARGE, LARGE[:, :1000]):
+        request = service_pb2.ModelInferRequest(model_name="identity_fp32", id="x" * 300)
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=data.shape)
+        request.raw_input_contents.append(data.tobytes())
+        message = request.SerializeToString()
+        body += b"\0" + len(message).to_bytes(4, "big") + message
+    fields = ("content-type: application/grpc", "te: trailers", "grpc-accept-encoding: identity, deflate, gzip")
+    done = subprocess.run(
+        [
+            *(
+                "curl",
+                "-sS",
+                "--max-time",
+                "30",
+                "--http2-prior-knowledge",
+                "-D",
+                "/dev/stderr",
+                "--data-binary",
+                "@-",
+            ),
+            *(word for field in fields for word in ("-H", field)),
+            f"http://{compressing.grpc_url}/inference.GRPCInferenceService/ModelStreamInfer",
+        ],
+        input=body,
+        capture_output=True,
+        check=True,
+    )
+    assert b"grpc-encoding: gzip\r\n" in done.stderr
+    body = done.stdout
+    sizes = []
+    while body:
+        assert body[0] == 1
+        end = 5 + int.from_bytes(body[1:5], "big")
+        answer = service_pb2.ModelStreamInferResponse.FromString(gzip.decompress(body[5:end]))
+        sizes.append(len(answer.infer_response.raw_output_contents[0]))
+        body = body[end:]
+    assert sizes == [SMALL.nbytes, LARGE.nbytes, 4000]
 
 
 @pytest.mark.parametrize("size", [LIMIT + 100, 30 * LIMIT])

@@ -125,8 +125,15 @@ def test_connections_that_never_ask_anything_are_closed(narrow: ServerProcess, b
 def test_nested_json(narrow: ServerProcess, depth: int) -> None:
     body = b'{"inputs":' + b"[" * depth + b"]" * depth + b"}"
     answer = narrow.request("POST", "/v2/models/identity/infer", body)
-    assert answer.status == 500
-    assert "nested too deeply" in answer.json["error"]
+    assert answer.status == 400
+    assert "arrays and objects are nested more than 512 levels deep" in answer.json["error"]
+
+
+@pytest.mark.parametrize("path", ["repository/index", "logging", "repository/models/identity/load"])
+def test_nested_json_of_control_calls(narrow: ServerProcess, path: str) -> None:
+    answer = narrow.request("POST", f"/v2/{path}", b'{"ready":' + b"[" * 600 + b"]" * 600 + b"}")
+    assert answer.status == 400
+    assert "nested more than 512 levels deep" in answer.json["error"]
 
 
 # --- HTTP/2

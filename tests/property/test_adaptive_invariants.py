@@ -30,7 +30,7 @@ class Load(Simulation):
             self.cancelled.append(request)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     gaps_ns=st.lists(_GAPS_NS, min_size=1, max_size=120),
     kinds=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("AAAAB")), min_size=120, max_size=120),

@@ -79,7 +79,7 @@ def play(data, cuts):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_cutting_changes_nothing(data):
     conversation = data.draw(conversations())
     cuts = data.draw(st.lists(st.integers(0, len(conversation)), max_size=20))
@@ -87,19 +87,19 @@ def test_cutting_changes_nothing(data):
 
 
 @given(conversations())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_single_bytes_change_nothing(conversation):
     assert play(conversation, range(len(conversation))) == play(conversation, [])
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bytes_raise_nothing_else(data, cuts):
     play(OPENING + data, [cut for cut in cuts if cut <= len(data)])
 
 
 @given(conversations(), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_spoilt_conversations_raise_nothing_else(conversation, spots):
     spoilt = bytearray(conversation)
     for position, byte in spots:
@@ -165,7 +165,7 @@ class WindowedPeer:
 
 
 @given(ACTIONS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_windows_of_the_peer_are_kept_and_used_up(actions):
     windowed = WindowedPeer()
     for action, which, size in actions:
@@ -184,7 +184,7 @@ def test_windows_of_the_peer_are_kept_and_used_up(actions):
 
 
 @given(st.lists(st.tuples(FIELDS, st.sampled_from(["request", "request", "trailers", "resize"])), max_size=20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_header_cache_gives_what_decoding_gives(steps):
     encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), HeaderDecoder(65_536)
     for fields, step in steps:
@@ -201,7 +201,7 @@ def test_header_cache_gives_what_decoding_gives(steps):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_header_decoder_agrees_with_the_hpack_package_on_any_bytes(block):
     try:
         expected = tuple((bytes(name), bytes(value)) for name, value in hpack.Decoder().decode(block, raw=True))

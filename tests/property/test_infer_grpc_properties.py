@@ -57,7 +57,7 @@ def check(decoded, message):
 
 
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(st.tuples(st.integers(0, 3), names), max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_decode_agrees_with_protobuf_whatever_was_decoded_before(messages, picks):
     decoder = InferRequestDecoder()
     for message in messages:
@@ -92,7 +92,7 @@ def top_level_fields(message):
 
 
 @given(requests(), requests(), st.randoms())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_decode_agrees_with_protobuf_in_any_field_order(message, other, random):
     pieces = top_level_fields(message)
     random.shuffle(pieces)
@@ -103,7 +103,7 @@ def test_decode_agrees_with_protobuf_in_any_field_order(message, other, random):
 
 
 @given(requests(), st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_damaged_messages_raise_infer_error_or_agree_with_protobuf(message, data):
     decoder = InferRequestDecoder()
     good = message.SerializeToString()

@@ -84,7 +84,7 @@ _FRAGMENTS = st.sampled_from([*_WORDS.split(" "), *_MARKS.split(" "), "'y'", "#c
 
 
 @given(st.lists(_FRAGMENTS, max_size=40).map(" ".join))
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_any_text_is_read_without_harm(text: str):
     parsed = parse_pbtxt(text)
     for problem in parsed.problems:
@@ -95,7 +95,7 @@ def test_any_text_is_read_without_harm(text: str):
 
 
 @given(configs(), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_what_protobuf_refuses_is_a_problem(config: ModelConfig, data: st.DataObject):
     """Cut a piece out of a good text: what protobuf's reader refuses is a problem here, and otherwise both agree."""
     text = format_config(config)

@@ -98,5 +98,5 @@ class LimiterMachine(RuleBasedStateMachine):
             assert self.holders(), "nobody holds anything and somebody waits"
 
 
-LimiterMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+LimiterMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestRateLimiter = LimiterMachine.TestCase

@@ -184,4 +184,4 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBatcher.settings = settings(max_examples=200, stateful_step_count=40)

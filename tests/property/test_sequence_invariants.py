@@ -17,11 +17,12 @@ IDLE_NS = 10 * MS
 class Story:
     """What the caller knows of one sequence."""
 
-    def __init__(self, number, live, heard_ns):
+    def __init__(self, number, live, active_ns):
         self.number = number
         self.live = live
         """The scheduler's own notes, of which only the public ones are read."""
-        self.heard_ns = heard_ns
+        self.active_ns = active_ns
+        """When a request of it came or was over."""
         self.seated_ns = None
         self.place = None
         self.waiting = []
@@ -124,7 +125,7 @@ class SequenceMachine(RuleBasedStateMachine):
             story = self.open_story(request)
             assert story.place == (min(free) if free else None), "slots go by number first and instance second"
         assert request.sequence is story.live, "a request joined another sequence"
-        story.heard_ns = self.now_ns
+        story.active_ns = self.now_ns
         story.waiting.append(request)
         self.story_of[request] = story
         if ends:
@@ -158,6 +159,11 @@ class SequenceMachine(RuleBasedStateMachine):
         assert request not in self.gone, "a request left twice"
         assert request in self.story_of, "a request left that never came"
         self.gone.add(request)
+
+    def close(self, request):
+        story = self.story_of[request]
+        story.open.remove(request)
+        story.active_ns = self.now_ns
 
     # --- instances ----------------------------------------------------------------------------------------------
 
@@ -201,8 +207,7 @@ class SequenceMachine(RuleBasedStateMachine):
         for request, story in zip(requests, stories, strict=True):
             self.leave(request)
             story.waiting.pop(0)
-            if self.is_decoupled or not self.is_direct:
-                story.open.append(request)
+            story.open.append(request)
         self.forget_the_over()
 
     @rule(data=st.data())
@@ -219,9 +224,9 @@ class SequenceMachine(RuleBasedStateMachine):
         waiting_for_final = [request for request, story in self.story_of.items() if request in story.open]
         if waiting_for_final:
             request = data.draw(st.sampled_from(waiting_for_final))
-            self.story_of[request].open.remove(request)
+            self.close(request)
             self.forget_the_over()
-            self.scheduler.release(request)
+            self.scheduler.release(request, self.now_ns)
             self.wake()
 
     # --- time ---------------------------------------------------------------------------------------------------
@@ -289,10 +294,12 @@ class SequenceMachine(RuleBasedStateMachine):
     def compare_idleness(self, story):
         if story.live.has_ended:
             assert story.place is not None, "a sequence in the backlog became idle"
-            assert self.now_ns >= story.heard_ns + IDLE_NS, "a sequence became idle too early"
+            assert not story.waiting, "a sequence became idle while a request of it waited"
+            assert not story.open, "a sequence became idle while a request of it executed"
+            assert self.now_ns >= story.active_ns + IDLE_NS, "a sequence became idle too early"
             self.end_story(story)
-        elif story.place is not None:
-            assert self.now_ns < max(story.heard_ns, story.seated_ns) + IDLE_NS, "an idle sequence lives on"
+        elif story.place is not None and not story.waiting and not story.open:
+            assert self.now_ns < max(story.active_ns, story.seated_ns) + IDLE_NS, "an idle sequence lives on"
 
     def forget_the_over(self):
         self.stories = [story for story in self.stories if not story.is_over]
@@ -406,9 +413,9 @@ class SequenceMachine(RuleBasedStateMachine):
                     self.end_execution(instance)
             for request, story in self.story_of.items():
                 if self.is_decoupled and request in story.open:
-                    story.open.remove(request)
+                    self.close(request)
                     self.forget_the_over()
-                    self.scheduler.release(request)
+                    self.scheduler.release(request, self.now_ns)
                     self.wake()
             self.pass_time(MS)
         assert self.gone == set(self.story_of), "a request was never answered"
@@ -419,11 +426,11 @@ class SequenceMachine(RuleBasedStateMachine):
         for request in self.running[instance]:
             story = self.story_of[request]
             if not self.is_decoupled and request in story.open:
-                story.open.remove(request)
+                self.close(request)
         self.forget_the_over()
         self.running[instance] = None
         self.look(instance)
 
 
 TestSequences = SequenceMachine.TestCase
-TestSequences.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, report_multiple_bugs=False)
+TestSequences.settings = settings(max_examples=200, stateful_step_count=40, report_multiple_bugs=False)

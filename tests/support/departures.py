@@ -5,7 +5,8 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,20 @@ Departure = Callable[[ServerProcess, str, str], Leave]
 """(server, model, request id) to what makes the client leave."""
 
 CANCEL = (8).to_bytes(4, "big")
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-def json_body(request_id: str, values: tuple[float, ...] = (1.0,)) -> bytes:
+def json_body(request_id: str, values: tuple[float, ...] = (1.0,), **parameters: object) -> bytes:
     """Return a request for a held model."""
     tensor = {"name": "IN", "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
-    return json.dumps({"id": request_id, "inputs": [tensor]}).encode()
+    return json.dumps({"id": request_id, "parameters": parameters, "inputs": [tensor]}).encode()
 
 
-def grpc_body(model: str, request_id: str) -> bytes:
+def grpc_body(model: str, request_id: str, **parameters: int) -> bytes:
     """Return a request for a held model."""
     request = ModelInferRequest(model_name=model, id=request_id)
+    for name, value in parameters.items():
+        request.parameters[name].int64_param = value
     request.inputs.add(name="IN", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
     return request.SerializeToString()
 
@@ -104,16 +108,18 @@ def http2_reset(server: ServerProcess, model: str, request_id: str) -> Leave:
 # --- gRPC -----------------------------------------------------------------------------------------------------------
 
 
-def _grpc_peer(server: ServerProcess, model: str, request_id: str, **fields: str) -> Http2Peer:
+def _grpc_peer(
+    server: ServerProcess, model: str, request_id: str, parameters: Mapping[str, int] = NOTHING, **fields: str
+) -> Http2Peer:
     peer = Http2Peer(server.grpc_url)
-    body = frame(DATA, END_STREAM, 1, grpc_message(grpc_body(model, request_id)))
+    body = frame(DATA, END_STREAM, 1, grpc_message(grpc_body(model, request_id, **parameters)))
     peer.send(peer.headers(1, grpc_head(GRPC_INFER, **fields)) + body)
     return peer
 
 
-def grpc_reset(server: ServerProcess, model: str, request_id: str) -> Leave:
+def grpc_reset(server: ServerProcess, model: str, request_id: str, **parameters: int) -> Leave:
     """RST_STREAM."""
-    peer = _grpc_peer(server, model, request_id)
+    peer = _grpc_peer(server, model, request_id, parameters)
     return lambda: peer.send(frame(RST_STREAM, 0, 1, CANCEL))
 
 

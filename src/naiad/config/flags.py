@@ -110,7 +110,8 @@ _REPOSITORY = (
     Flag(
         "model-repository",
         _STRING,
-        "A model repository directory; repeatable. A model that is in two of them is not available. "
+        "A model repository: a directory, or a URL s3://bucket/path, gs://bucket/path, as://account/container/path; "
+        "repeatable. A model that is in two of them is not available. "
         "A positional MODEL path does the same, and may be a bare model file or one model's directory.",
         target="repository.paths",
         repeat=True,
@@ -176,6 +177,20 @@ _REPOSITORY = (
         _STRING,
         "Read a model's configs/<name>.pbtxt where it exists, instead of its config.pbtxt.",
         target="repository.model_config_name",
+    ),
+    Flag(
+        "cloud-cache-directory",
+        _STRING,
+        "naiad: where copies of models from object stores are kept, for several servers if they like; else "
+        "$NAIAD_CACHE/models, or naiad/models in the user's cache directory.",
+        target="repository.cloud_cache_directory",
+    ),
+    Flag(
+        "cloud-cache-max-bytes",
+        _INTEGER,
+        "naiad: how much that cache may hold; what was not used for the longest time goes first.",
+        target="repository.cloud_cache_max_bytes",
+        minimum=1,
     ),
     Flag(
         "model-load-thread-count",

@@ -48,6 +48,9 @@ class RepositoryOptions:
     strict_readiness: bool = True
     ready_models: str = "all"
     model_config_name: str = ""
+    cloud_cache_directory: str = ""
+    """Where copies of models from object stores are kept; empty: as the environment says."""
+    cloud_cache_max_bytes: int = 64 << 30
     control_mode: str = "none"
     """none: everything is loaded at start; poll: what changes later, too; explicit: what `load_models` names, and
     what commands ask for."""

@@ -20,6 +20,7 @@ class Batch:
         "client_headers",
         "compute_end_ns",
         "compute_start_ns",
+        "decision",
         "emit",
         "exec_end_ns",
         "exec_start_ns",
@@ -35,6 +36,8 @@ class Batch:
         """Total rows over all requests."""
         self.release_reason = release_reason
         """Why the scheduler closed it: full, preferred, delay, shape, strategy, priority, idle."""
+        self.decision = ""
+        """Adaptive batchers only: one of `adaptive_state.DECISIONS`."""
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
         """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
         returned, until the one that is `final`."""
@@ -46,12 +49,3 @@ class Batch:
         self.compute_start_ns = 0
         self.compute_end_ns = 0
         self.exec_end_ns = 0
-
-    def part(self, requests: Sequence[InferRequest]) -> "Batch":
-        """Return some requests of this batch as one of the same size and times, for statistics."""
-        part = Batch(requests, self.size, self.release_reason)
-        part.exec_start_ns = self.exec_start_ns
-        part.compute_start_ns = self.compute_start_ns
-        part.compute_end_ns = self.compute_end_ns
-        part.exec_end_ns = self.exec_end_ns
-        return part

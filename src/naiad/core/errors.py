@@ -53,6 +53,10 @@ class InferError(Exception):
         return f"InferError({self.code.name}, {self.message!r})"
 
 
+class UnknownSequenceError(InferError):
+    """A request goes on with a sequence that nobody has begun, or that has ended."""
+
+
 def invalid_argument(message: str) -> InferError:
     """Return an INVALID_ARG error with `message`."""
     return InferError(ErrorCode.INVALID_ARG, message)

@@ -17,6 +17,9 @@ class BatchSource(Protocol):
     def take(self, driver: Any) -> tuple[Batch | None, int]:
         """Return the next batch, or None and when to ask again (0: when woken, negative: never, it has stopped)."""
 
+    def join_idle(self, driver: Any) -> bool:
+        """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""
+
     def withdraw(self, driver: Any) -> bool:
         """Take a driver off the list of the idle; False when someone is about to wake it."""
 

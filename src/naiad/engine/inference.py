@@ -1,6 +1,6 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,9 +12,11 @@ from naiad.core.errors import InferError, invalid_argument, not_found, unavailab
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.tensor import TensorSpec
+from naiad.engine.explain import explain
 from naiad.engine.served import Served
 from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
+from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import VersionStatistics
 from naiad.telemetry.trace_settings import Changes, unknown_model
@@ -43,8 +45,8 @@ class Catalog(Protocol):
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return a row per model version, as far as that is known without looking; never waits."""
 
-    def is_ready(self) -> bool:
-        """Tell whether every model is in a state that lets the server be ready (strict readiness)."""
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the models that count are ready, while the `ill` ones are loaded and cannot execute."""
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the index with the models that were never loaded; reads the repository. Raises InferError."""
@@ -71,6 +73,7 @@ class Engine:
         """The regions that clients have registered."""
         self._catalog: Catalog | None = None
         self._table: dict[str, dict[str, Served]] = {}
+        self._published: Mapping[str, Mapping[int, Served]] = {}
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], object] | None = None
         """None while nothing is traced, which then costs nothing."""
@@ -82,15 +85,22 @@ class Engine:
         self._catalog = catalog
 
     def publish(self, ready: Mapping[str, Mapping[int, Served]]) -> None:
-        """Replace the set of versions that take requests: model name to version to served model."""
+        """Replace the set of versions that take requests: model name to version to served model.
+
+        The row of a model whose mapping is the same object as before is taken over.
+        """
         table: dict[str, dict[str, Served]] = {}
+        before = self._published
         for name, versions in ready.items():
-            if versions:
+            if versions and before.get(name) is versions and name in self._table:
+                table[name] = self._table[name]
+            elif versions:
                 row = {str(version): served for version, served in versions.items()}
                 row[""] = versions[max(versions)]
                 row["-1"] = row[""]
                 table[name] = row
         self._table = table
+        self._published = ready
 
     def set_started(self) -> None:
         """Declare start-up over: from now on readiness is what the models say."""
@@ -167,9 +177,7 @@ class Engine:
         """Tell whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._catalog is None:
             return False
-        if not self._catalog.is_ready():
-            return False
-        return not any(row[""].health for row in self._table.values())
+        return self._catalog.is_ready([name for name, row in self._table.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
@@ -241,6 +249,10 @@ class Engine:
         return [
             row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)
         ]
+
+    def explanation(self, name: str, version: str = "") -> Explanation:
+        """Return how requests of a ready model are scheduled. Raises InferError when it is not ready."""
+        return explain(self.served(name, version))
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the versions that were loaded or should have been; with `ready_only` the ready ones."""

@@ -15,6 +15,7 @@ from naiad.engine.batch_source import BatchSource
 
 _HEALTH_POLL_S = 0.05
 """How often an instance that cannot execute is asked whether it can again."""
+_START_POLL_S = 0.001
 _FAST_NS = 100_000
 """A mean execution shorter than this is not worth a thread."""
 _MEAN_WEIGHT = 16
@@ -30,7 +31,8 @@ _UNKNOWN_NS = 100 * _FAST_NS
 class InstanceThread:
     """One thread per instance: no loop round trip lies between two batches.
 
-    A thread that finds nothing to do sleeps on a lock of its own until the model releases it.
+    A thread that finds nothing to do sleeps on a lock of its own until the model releases it. It is started when the
+    instance is woken for the first time: of a thousand models most may never be asked.
     """
 
     def __init__(self, model: BatchSource, instance: Instance, loop: Loop, index: int = 0) -> None:
@@ -42,13 +44,15 @@ class InstanceThread:
         self._is_movable = instance.runs_on_any_thread
         self._mean_ns = _UNKNOWN_NS
         self._penalty_count = 0
+        self._is_started = False
         self._waker = threading.Lock()
         self._waker.acquire()
         self._thread = threading.Thread(target=self._run, name=f"{model.name}:{model.version}", daemon=True)
 
     def start(self) -> None:
         """Begin to take batches."""
-        self._thread.start()
+        if self._model.join_idle(self):
+            self._rouse()
 
     def wake(self) -> None:
         """End its sleep soon; called on the loop after the model has taken it off the list of the idle."""
@@ -57,16 +61,30 @@ class InstanceThread:
         if self._is_movable and self._mean_ns < _FAST_NS and not self._penalty_count:
             self._loop.call_soon(self._execute_on_loop)
         else:
-            self._loop.call_soon(self._waker.release)
+            self._loop.call_soon(self._rouse)
 
     def wake_now(self) -> None:
         """End its sleep at once; callable on any thread."""
-        self._waker.release()
+        self._rouse()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for its end after the model was told to stop; whether it has ended."""
-        self._thread.join(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        while not self._is_started:
+            # It was woken for a request, and the loop has not come to start it.
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_START_POLL_S)
+        self._thread.join(max(0.0, deadline_s - time.monotonic()))
         return not self._thread.is_alive()
+
+    def _rouse(self) -> None:
+        """Start the thread, or end its sleep. Only who has taken it off the list of the idle does so."""
+        if self._is_started:
+            self._waker.release()
+        else:
+            self._thread.start()
+            self._is_started = True
 
     def _execute_on_loop(self) -> None:
         """Execute one batch here while the thread sleeps, then let the loop read before the next."""
@@ -80,7 +98,7 @@ class InstanceThread:
             if not wake_ns or (wake_ns > 0 and not self._model.withdraw(self)):
                 return
         # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.
-        self._waker.release()
+        self._rouse()
 
     def _judge(self, batch: Batch) -> None:
         """Learn from an execution; only called by the side that executed."""

@@ -63,7 +63,7 @@ class IterativeRequests:
             if error is not None:
                 dropped.append((request, error))
         for request in (*done, *(request for request, _ in dropped)):
-            self._scheduler.release(request)
+            self._scheduler.release(request, now_ns)
         return dropped
 
     def _put_back(self, request: InferRequest, now_ns: int) -> InferError | None:

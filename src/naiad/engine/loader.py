@@ -13,6 +13,7 @@ from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
+from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
@@ -231,6 +232,8 @@ class ModelLoader:
         strategy: BatchStrategy | None,
     ) -> ServedModel:
         config = context.config
+        for hint in batching_hints(config):
+            _log.info("model '%s': %s", context.name, hint)
         return ServedModel(
             name=context.name,
             version=context.version,

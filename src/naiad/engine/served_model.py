@@ -1,5 +1,6 @@
 """One served model version: its scheduler, its instances, and what drives them."""
 
+import logging
 import threading
 import time
 import traceback
@@ -21,11 +22,13 @@ from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.iterative import IterativeRequests, split
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.solitude import solitude_hint, watch_for_solitude
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.ordering import OrderedRelease
 from naiad.telemetry.statistics import ModelStatistics
 
+_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 Driver = InstanceThread | InstanceOnLoop
@@ -97,9 +100,9 @@ class ServedModel:
         """Drivers that take no batch any more."""
         self._driver_count = len(self._instances)
         self._executing = 0
-        self._stopping = False
-        self._refusing = False
-        """Whether only requests are taken that go on with a live sequence."""
+        self._solitude = watch_for_solitude(config)
+        self._stopping = self._refusing = False
+        """`_refusing`: whether only requests are taken that go on with a live sequence."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(self._instances)]
@@ -279,8 +282,8 @@ class ServedModel:
                     driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
                     self._driver_count += 1
                     started.append(driver_of[id(instance)])
-            self._scheduler.change_instance_count(len(instances))
             self._instances = list(instances)
+            self._scheduler.change_instance_count(len(instances))
             self._drivers = [driver_of[id(instance)] for instance in instances]
             self._leaving.update(going)
             for driver in [driver for driver in self._idle if driver in going]:
@@ -434,7 +437,7 @@ class ServedModel:
         """Let the sequence of a decoupled request go on; called on any thread."""
         if self._is_by_instance:
             with self._lock:
-                self._scheduler.release(request)
+                self._scheduler.release(request, _now_ns())
                 other = self._pop_woken()
             if other is not None:
                 other.wake_now()
@@ -470,6 +473,14 @@ class ServedModel:
         for driver in found[1:]:
             driver.wake_now()
         return found[0] if found else None
+
+    def join_idle(self, driver: Driver) -> bool:
+        """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""
+        with self._lock:
+            if self._stopping or self._scheduler.pending_count:
+                return True
+            self._idle.append(driver)
+        return False
 
     def withdraw(self, driver: Driver) -> bool:
         """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
@@ -524,18 +535,23 @@ class ServedModel:
             self.fail(batch, wrong, on_loop=on_loop)
             return
         batch.exec_end_ns = end_ns = _now_ns()
-        again: Sequence[InferRequest] = ()
         if self._iterative is not None:
-            self._executing_ended(batch)
-            done, again = split(batch, responses)
-            batch, responses = batch.part(done), [each for each in responses if each is not RESCHEDULE]
+            self._complete_step(batch, responses, on_loop=on_loop)
+            return
         self.statistics.record_batch(batch, responses, end_ns)
         _tell_times(batch)
-        if self._iterative is None:
-            self._executing_ended(batch)
-        else:
-            self._go_on(batch.requests, again)
+        self._executing_ended(batch)
         self._deliver(batch.requests, responses, on_loop=on_loop)
+
+    def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+        """Answer those requests of an iterative model that are done, and put the others back."""
+        done, again = split(batch, responses)
+        answers = [response for response in responses if response is not RESCHEDULE]
+        self.statistics.record_batch(batch, answers, batch.exec_end_ns, done=done)
+        _tell_times(batch)
+        self._executing_ended(batch)
+        self._go_on(done, again)
+        self._deliver(done, answers, on_loop=on_loop)
 
     def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
         """Count a batch whose instance is free again; its requests stay open until their final responses."""
@@ -546,9 +562,8 @@ class ServedModel:
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
         again = self._completed(batch)
-        if again:
-            batch = batch.part([request for request in batch.requests if request not in again])
-        self.statistics.record_batch(batch, (), end_ns)
+        done = [request for request in batch.requests if request not in again] if again else None
+        self.statistics.record_batch(batch, (), end_ns, done=done)
         _tell_times(batch)
         self._go_on((), again)
         if self._scheduler.learns:
@@ -591,10 +606,16 @@ class ServedModel:
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
     def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:
+        is_hinted = False
         with self._lock:
+            if self._solitude is not None:
+                is_hinted = self._solitude.observe(self._executing + self._scheduler.pending_count)
             self._executing -= len(batch.requests)
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=failed)
+        if is_hinted:
+            self._solitude = None
+            _log.info(solitude_hint(self.name))
 
     def _wake_all(self) -> None:
         for driver in self._idle:

@@ -36,7 +36,7 @@ _BY_PATH = tuple(
         (_MODEL + "/ready", "health"),
         (_MODEL + "/(?:infer|generate|generate_stream)", "inference"),
         (_MODEL + "/config", "model-config"),
-        (r"/v2/models/stats|" + _MODEL + "/stats", "statistics"),
+        (r"/v2/models/stats|" + _MODEL + "/(?:stats|explain)", "statistics"),
         (r"/v2/trace/setting|" + _MODEL + "/trace/setting", "trace"),
         (r"/v2/logging", "logging"),
         (r"/v2/(?:system|cuda)sharedmemory/.*", "shared-memory"),

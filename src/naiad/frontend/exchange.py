@@ -89,6 +89,9 @@ class GrpcCall(Protocol):
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send one message of a streaming answer."""
 
+    def send_encoded(self, parts: Sequence[Buffer], encoding: bytes, *, is_compressed: bool) -> None:
+        """Send one message of a streaming answer whose messages may be compressed with `encoding`."""
+
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
         """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
 

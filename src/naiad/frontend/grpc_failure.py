@@ -1,9 +1,10 @@
 """How a gRPC call ends in failure: status, message, a log line, and the request id that ties them together."""
 
+from typing import Protocol
 from urllib.parse import quote
 
 from naiad.core.errors import InferError
-from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.exchange import Headers
 from naiad.protocol.status import status_of
 from naiad.telemetry.log import log_request_failure, new_request_id
 
@@ -13,12 +14,19 @@ _MAX_ID_CHARACTERS = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
-def finish(call: GrpcCall, error: InferError) -> None:
+class Answered(Protocol):
+    """What ends with a status: a call, or what stands before it."""
+
+    def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
+        """End the call with a gRPC status."""
+
+
+def finish(call: Answered, error: InferError) -> None:
     """End a control call with the status of `error`."""
     call.finish(status_of(error.code).grpc, error.message)
 
 
-def finish_infer(call: GrpcCall, request_id: str, model: str, version: str, error: InferError) -> None:
+def finish_infer(call: Answered, request_id: str, model: str, version: str, error: InferError) -> None:
     """End an inference call with the status of `error` and log the failure, once.
 
     The log line and the trailer `triton-request-id` carry the same id: the client's, or one made here when the client

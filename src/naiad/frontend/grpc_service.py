@@ -102,7 +102,8 @@ class InferenceGrpcService:
     def _stream_of(self, call: GrpcCall) -> InferStream:
         stream = call.context
         if type(stream) is not InferStream:
-            stream = InferStream(call, self._engine, self._decode, self._forwarding)
+            sender = None if self._compression is None else self._compression.sender(call)
+            stream = InferStream(call, self._engine, self._decode, self._forwarding, sender)
         return stream
 
     # --- inference -------------------------------------------------------------------------------------------

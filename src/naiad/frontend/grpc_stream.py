@@ -16,6 +16,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.departure import Departure, version_of
 from naiad.frontend.exchange import GrpcCall, Headers
+from naiad.frontend.grpc_compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.protocol.infer_grpc import identify
 from naiad.protocol.infer_grpc_stream import (
@@ -68,10 +69,19 @@ class InferStream:
         "_open",
         "_open_bytes",
         "_order",
+        "_sender",
     )
 
-    def __init__(self, call: GrpcCall, engine: Engine, decode: Decode, forwarding: HeaderForwarding | None) -> None:
+    def __init__(
+        self,
+        call: GrpcCall,
+        engine: Engine,
+        decode: Decode,
+        forwarding: HeaderForwarding | None,
+        sender: Sender | None = None,
+    ) -> None:
         self._call = call
+        self._sender = sender or call
         self._engine = engine
         self._decode = decode
         self._forwarding = forwarding
@@ -135,7 +145,7 @@ class InferStream:
 
     def writable(self) -> None:
         """Go on if there is room again."""
-        if self._is_congested and self._call.queued_bytes <= MAX_QUEUED_BYTES // 2:
+        if self._is_congested and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
             self._set_congested(False)
         if self._is_held and not self._is_over and self._has_room():
             self._is_held = False
@@ -195,7 +205,7 @@ class InferStream:
         if self._is_strict:
             # Triton: with `triton_grpc_error` the first error of inference ends the call.
             self.fail()
-            grpc_failure.finish_infer(self._call, request.id, header.model_name, header.model_version, error)
+            grpc_failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
             return
         grpc_failure.log(request.id, header.model_name, header.model_version, error)
         text = _text(error)
@@ -216,9 +226,9 @@ class InferStream:
             self._send(order.popleft().answer or ())
 
     def _send(self, parts: Sequence[Buffer]) -> None:
-        call = self._call
-        call.send(parts)
-        if call.queued_bytes > MAX_QUEUED_BYTES and not self._is_congested:
+        sender = self._sender
+        sender.send(parts)
+        if sender.queued_bytes > MAX_QUEUED_BYTES and not self._is_congested:
             self._hold()
             self._set_congested(True)
 
@@ -274,7 +284,7 @@ class InferStream:
 
     def _finish(self, status: int, message: str = "") -> None:
         self._close()
-        self._call.finish(status, message)
+        self._sender.finish(status, message)
 
     def _close(self) -> None:
         # Call and stream refer to each other: without this the garbage collector would have to find them.

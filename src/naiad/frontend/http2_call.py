@@ -173,6 +173,13 @@ class Http2Call(Stream):
         `queued_bytes` tells how much of earlier messages waits for the peer. A call whose peer lets more than the
         connection's limit wait is reset, which its client sees as RESOURCE_EXHAUSTED, and `on_cancel` is called.
         """
+        self._send(parts, HEADER_BLOCK, 0)
+
+    def send_encoded(self, parts: Sequence[Buffer], encoding: bytes, *, is_compressed: bool) -> None:
+        """Send one message of a streaming answer whose messages may be compressed with `encoding`."""
+        self._send(parts, COMPRESSED_HEADER_BLOCKS[encoding], 1 if is_compressed else 0)
+
+    def _send(self, parts: Sequence[Buffer], header_block: bytes, flag: int) -> None:
         if self.is_local_closed:
             return
         if self.queued_bytes > self.owner.max_queued_bytes:
@@ -187,8 +194,8 @@ class Http2Call(Stream):
         output = self.owner.output
         if not self.has_sent_headers:
             self.has_sent_headers = True
-            output.send_headers(self, HEADER_BLOCK)
-        output.send_data(self, (_pack_prefix(0, size), *parts))
+            output.send_headers(self, header_block)
+        output.send_data(self, (_pack_prefix(flag, size), *parts))
         if not self.owner.is_dirty:
             self.owner.mark_dirty()
 

@@ -21,6 +21,8 @@ from naiad.protocol.control_json import (
     encode_server_metadata,
     encode_statistics,
 )
+from naiad.protocol.explanation_json import encode_explanation
+from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.statistics import VersionStatistics
 
 _NO_BODY: tuple[bytes, ...] = ()
@@ -53,6 +55,9 @@ class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of a model, or of all models."""
+
+    def explanation(self, name: str, version: str = "") -> Explanation:
+        """Return how requests of a model are scheduled. Raises InferError for an unknown model."""
 
 
 class RestApi:
@@ -92,6 +97,7 @@ class RestApi:
                 Route(_MODEL + "/ready", get(self._model_ready)),
                 Route(_MODEL + "/config", get(self._model_config)),
                 Route(_MODEL + "/stats", get(self._model_statistics)),
+                Route(_MODEL + "/explain", get(self._model_explanation)),
                 *settings.routes(),
                 *SharedMemoryRoutes(self._engine.shared_memory).routes(),
                 Route(_REPOSITORY + "/index", post(self._repository.index)),
@@ -136,6 +142,10 @@ class RestApi:
     def _model_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
         rows = self._engine.statistics(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
+
+    def _model_explanation(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        explanation = self._engine.explanation(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
 
 
 def _get(action: Action) -> Mapping[str, Action]:

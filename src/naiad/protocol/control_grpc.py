@@ -52,8 +52,8 @@ def decode_index_request(message: Buffer) -> bool:
     return request.ready
 
 
-def decode_load_request(message: Buffer) -> tuple[str, dict[str, str | bytes]]:
-    """Return the model's name and the load parameters: `config` (str) and `file:<path>` (bytes).
+def decode_load_request(message: Buffer) -> tuple[str, dict[str, str | bytes | bool]]:
+    """Return the model's name and the load parameters: `config` (str), `file:<path>` (bytes), `force` and `dry_run`.
 
     Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for other or ill-typed parameters.
     """
@@ -63,16 +63,18 @@ def decode_load_request(message: Buffer) -> tuple[str, dict[str, str | bytes]]:
     return request.model_name, parameters
 
 
-def _load_parameter(key: str, parameter: Any) -> str | bytes:
+def _load_parameter(key: str, parameter: Any) -> str | bytes | bool:
     if key == "config":
         kind = "string_param"
     elif key.startswith("file:"):
         kind = "bytes_param"
+    elif key in ("force", "dry_run"):  # naiad's
+        kind = "bool_param"
     else:
         raise invalid_argument(f"unrecognized load parameter '{key}'.")
     if parameter.WhichOneof("parameter_choice") != kind:
         raise invalid_argument(f"invalid value type for load parameter '{key}', expected {kind}.")
-    value: str | bytes = getattr(parameter, kind)
+    value: str | bytes | bool = getattr(parameter, kind)
     return value
 
 

@@ -129,6 +129,8 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
             for batch in row.batch_stats
         ],
         "memory_usage": [],
+        # Not Triton's: why batches went.
+        "release_reasons": row.release_reasons,
     }
 
 
@@ -172,12 +174,17 @@ def decode_index_request(body: Buffer) -> bool:
     return ready
 
 
-def decode_load_parameters(body: Buffer) -> dict[str, str | bytes]:
-    """Return the `parameters` of a load request: `config` (str) and `file:<path>` (bytes). Raises InferError."""
+def decode_load_parameters(body: Buffer) -> dict[str, str | bytes | bool]:
+    """Return the `parameters` of a load request: `config` (str), `file:<path>` (bytes), `force` and `dry_run` (bool).
+
+    Raises InferError.
+    """
     return {name: _load_parameter(name, value) for name, value in _parameters(body).items()}
 
 
-def _load_parameter(name: str, value: Any) -> str | bytes:
+def _load_parameter(name: str, value: Any) -> str | bytes | bool:
+    if name in ("force", "dry_run"):  # naiad's
+        return as_bool(name, value)
     if name == "config":
         return as_string(name, value)
     if not name.startswith("file:"):

@@ -14,6 +14,7 @@ import simdjson
 
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Buffer
+from naiad.protocol.json_depth import check_depth
 
 JsonObject: TypeAlias = Mapping[str, Any]
 Members: TypeAlias = tuple[tuple[str, Any], ...]
@@ -31,8 +32,8 @@ _SURROGATE = re.compile(r"\\u[dD][89abAB]")
 def parse_infer_document(text: Buffer) -> JsonObject:
     """Return the members of an inference request that have a meaning; `data` of inputs may be a `simdjson.Array`.
 
-    A document that is not an object has no members, as Triton sees it. Raises InferError(INTERNAL) for what is not
-    JSON (Triton: a syntax error is a 500).
+    A document that is not an object has no members, as Triton sees it. Raises InferError: INTERNAL for what is not
+    JSON (Triton: a syntax error is a 500), INVALID_ARG for what is nested too deeply.
     """
     try:
         return _infer_members(_parse(text))
@@ -58,7 +59,8 @@ def _infer_members(root: Any) -> JsonObject:
 def parse_members(text: Buffer) -> Members:
     """Return the members of a document that is an object; members that are objects are `Members` as well.
 
-    Arrays may be `simdjson.Array`. Raises InferError(INTERNAL) for what is not JSON or no object.
+    Arrays may be `simdjson.Array`. Raises InferError: INTERNAL for what is not JSON or no object,
+    INVALID_ARG for what is nested too deeply.
     """
     try:
         members = _as_members(_parse(text))
@@ -117,8 +119,9 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
 
     Objects are dictionaries unless `object_type` makes something else of their members.
 
-    Raises InferError(INTERNAL) that tells what is wrong and where.
+    Raises InferError: INTERNAL that tells what is wrong and where, INVALID_ARG for what is nested too deeply.
     """
+    check_depth(text)
     try:
         decoded = str(text, "utf-8")
         if "Inf" in decoded:
@@ -134,8 +137,6 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
         raise _syntax_error(error.msg, error.pos) from None
     except ValueError as error:
         raise internal(f"failed to parse the request JSON buffer: {error}") from None
-    except RecursionError:
-        raise internal("failed to parse the request JSON buffer: nested too deeply") from None
     return tree
 
 

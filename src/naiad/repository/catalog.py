@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
@@ -12,8 +12,9 @@ from naiad.config.pbtxt import ParsedConfig
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.repository.agent_chain import AgentChain
+from naiad.repository.fingerprint import content_digest
 from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V
-from naiad.repository.store import ModelEntry, Store, check_model_name
+from naiad.repository.store import ModelEntry, Sighting, Store, check_model_name
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +72,16 @@ class _Loaded(Generic[V]):
     """Set when it is in place already: the change that makes it what was asked for."""
 
 
+@dataclass(slots=True)
+class Look:
+    """How all stores looked at one moment."""
+
+    sightings: dict[str, list[tuple[str, Sighting]]] = field(default_factory=dict)
+    """By name of the model, each with the location of the store."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Locations of stores that could not be read, with the reason."""
+
+
 class Catalog(Generic[V]):
     """Models of one or several stores; when each is loaded is for others to say, see `control`."""
 
@@ -90,6 +101,8 @@ class Catalog(Generic[V]):
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
         self._abandoned = False
+        self._last_names: dict[str, list[str]] = {}
+        """By location, as `known_names` found them."""
         self._agents: dict[str, AgentChain] = {}
         """The agents of what is in place, by model; changed only by who loads or unloads it."""
 
@@ -100,9 +113,9 @@ class Catalog(Generic[V]):
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
-    def is_ready(self) -> bool:
-        """Tell whether the readiness rule is met."""
-        return self._lifecycle.is_ready
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
 
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""
@@ -112,16 +125,61 @@ class Catalog(Generic[V]):
         """Return the names of all models in all stores, sorted. Reads them. Raises InferError when it cannot."""
         return sorted({name for store in self._stores for name in store.list_models()})
 
+    def known_names(self) -> list[str]:
+        """Return the names as `list_names`, of a store that cannot be read those it had when it could."""
+        for store in self._stores:
+            try:
+                self._last_names[store.location] = list(store.list_models())
+            except InferError as error:
+                _log.error("the index lacks what is new in %s: %s", store.location, error.message)
+        return sorted({name for names in self._last_names.values() for name in names})
+
     def find(self, name: str) -> ModelEntry:
-        """Return a model as the stores have it. Raises InferError when none or several have it."""
+        """Return a model as the stores have it; whoever gets it releases it.
+
+        Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
+        """
         check_model_name(name)
-        found = [store for store in self._stores if name in store.list_models()]
+        if len(self._stores) == 1:
+            return self._stores[0].open_model(name)
+        found: list[tuple[str, Sighting]] = []
+        unreadable: InferError | None = None
+        for store in self._stores:
+            try:
+                sighting = store.sight(name)
+            except InferError as error:
+                _log.error("looking for model '%s': %s", name, error.message)
+                unreadable = error
+                continue
+            if sighting is not None:
+                found.append((store.location, sighting))
         if not found:
             where = ", ".join(store.location for store in self._stores)
-            raise not_found(f"no model '{name}' in {where}")
+            raise unreadable or not_found(f"no model '{name}' in {where}")
         if len(found) > 1:
-            raise invalid_argument(f"{DUPLICATE}: {', '.join(store.location for store in found)}")
-        return found[0].open_model(name)
+            raise invalid_argument(f"{DUPLICATE}: {', '.join(location for location, _ in found)}")
+        return found[0][1].open()
+
+    def contents(self, name: str) -> bytes:
+        """Return what is the same as long as a model's files hold the same. Raises InferError, OSError."""
+        entry = self.find(name)
+        try:
+            return content_digest(entry)
+        finally:
+            entry.release()
+
+    def look(self) -> Look:
+        """Return how all models look now, with one question to each store."""
+        look = Look()
+        for store in self._stores:
+            try:
+                models = store.look()
+            except InferError as error:
+                look.unreadable[store.location] = error.message
+                continue
+            for name, sighting in models.items():
+                look.sightings.setdefault(name, []).append((store.location, sighting))
+        return look
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return what is to be loaded of a model. Raises InferError."""
@@ -158,28 +216,50 @@ class Catalog(Generic[V]):
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
             return self._finish_load(plan, self._start_load(pool, plan, kept))
 
+    def rehearse(self, plan: ModelPlan) -> None:
+        """Load the versions of one model and let go of them; nothing that is served notices. Raises InferError."""
+        failures = ""
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="rehearse") as pool:
+            futures = {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
+        for version, future in futures.items():
+            try:
+                stop_version(future.result(), 0.0)
+            except Exception as error:
+                _log.error(
+                    "rehearsal: '%s' version %d would not load: %s", plan.entry.name, version, reason_of(error)
+                )
+                failures += f"version {version} would be at UNAVAILABLE state: {reason_of(error)};\n"
+        if failures:
+            raise invalid_argument(f"load would fail for model '{plan.entry.name}': {failures}")
+
     def abandon(self) -> None:
         """Give up loading: what is being loaded finishes, what waits is not begun."""
         self._abandoned = True
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
         """Return the models that are unique, and whether that was all of them."""
-        owners: dict[str, list[Store]] = {}
+        sightings: dict[str, list[tuple[str, Sighting]]] = {}
         for store in self._stores:
-            for name in store.list_models():
-                owners.setdefault(name, []).append(store)
-        entries: list[ModelEntry] = []
-        for name, stores in sorted(owners.items()):
-            if len(stores) > 1:
-                where = ", ".join(store.location for store in stores)
+            for name, sighting in store.look().items():
+                sightings.setdefault(name, []).append((store.location, sighting))
+        unique: dict[str, Sighting] = {}
+        for name, found in sorted(sightings.items()):
+            if len(found) > 1:
+                where = ", ".join(location for location, _ in found)
                 _log.error("failed to poll model '%s': not unique across all model repositories: %s", name, where)
                 self._lifecycle.fail_model(name, DUPLICATE)
-                continue
-            try:
-                entries.append(stores[0].open_model(name))
-            except (InferError, OSError) as error:
-                self._fail_model(name, error)
-        return entries, len(entries) == len(owners)
+            else:
+                unique[name] = found[0][1]
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="open") as pool:
+            entries = [entry for entry in pool.map(self._open, unique, unique.values()) if entry is not None]
+        return entries, len(entries) == len(sightings)
+
+    def _open(self, name: str, sighting: Sighting) -> ModelEntry | None:
+        try:
+            return sighting.open()
+        except (InferError, OSError) as error:
+            self._fail_model(name, error)
+            return None
 
     def _plan(self, entry: ModelEntry) -> ModelPlan | None:
         try:
@@ -262,7 +342,7 @@ class Catalog(Generic[V]):
             else:
                 stop_version(useless.version, 0.0)
             self._lifecycle.fail_version(name, version, UNLOADED)
-        if plan.agents is not None:
+        if plan.agents is not None and self._agents.get(name) is not plan.agents:
             plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
 
@@ -310,6 +390,8 @@ class Catalog(Generic[V]):
 
     def _change_agents(self, name: str, agents: AgentChain | None) -> list[AgentChain]:
         """Put the agents of a new load in place; return those of what it replaces, to be stopped after that."""
+        if agents is not None and self._agents.get(name) is agents:
+            return []
         before = self._agents.pop(name, None)
         if agents is not None:
             self._agents[name] = agents

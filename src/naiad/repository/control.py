@@ -5,12 +5,12 @@ the same models one waits for the other. The state of a model is what the catalo
 is why a model is loaded and from what.
 """
 
+import fnmatch
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
@@ -18,15 +18,18 @@ from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
-from naiad.repository.fingerprint import FileState, file_state
+from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
-from naiad.repository.override import FORCE, BroughtFiles, Override, read_override, with_config
+from naiad.repository.load_order import LoadOrder, LoadRecord
+from naiad.repository.override import DRY_RUN, FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
 
 FINISH_TIMEOUT_S = 600.0
 """How long requests of a version that was replaced or unloaded may take to finish."""
 _START_THREADS = 8
+_PATTERN = frozenset("*?[")
+"""What makes a name at start stand for all models whose names match."""
 
 
 class NoControl(Generic[V]):
@@ -43,16 +46,16 @@ class NoControl(Generic[V]):
         """Return a row per model version, as the life cycle knows it."""
         return self._catalog.index(ready_only)
 
-    def is_ready(self) -> bool:
-        """Tell whether the readiness rule is met."""
-        return self._catalog.is_ready()
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        return self._catalog.is_ready(ill)
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index with the models that the stores have and that were never loaded. Raises InferError."""
+        """Return the index with the models that the stores have and that were never loaded."""
         rows = list(self._catalog.index(ready_only))
         if not ready_only:
             known = {row.name for row in rows}
-            rows += [IndexEntry(name) for name in self._catalog.list_names() if name not in known]
+            rows += [IndexEntry(name) for name in self._catalog.known_names() if name not in known]
             rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
         return rows
 
@@ -75,50 +78,6 @@ class NoControl(Generic[V]):
         return self._catalog.unload_all(timeout_s)
 
 
-@dataclass(slots=True)
-class _Record(Generic[V]):
-    """Why a model is loaded, and from what."""
-
-    files_seen: FileState | None
-    """How its files looked; None for files that a command brought along."""
-    plan: ModelPlan
-    members: frozenset[str]
-    is_explicit: bool = False
-    """A command named it; otherwise an ensemble needs it."""
-    is_overridden: bool = False
-    files: BroughtFiles | None = None
-    retirement: threading.Thread | None = None
-    """Stops what the last load replaced."""
-
-
-@dataclass(slots=True)
-class _Order:
-    """What one load command is about: the model, and the members that it needs."""
-
-    name: str
-    override: Override | None
-    is_forced: bool = False
-    files: BroughtFiles | None = None
-    plans: dict[str, ModelPlan] = field(default_factory=dict)
-    files_seen: dict[str, FileState | None] = field(default_factory=dict)
-    borrowed: set[str] = field(default_factory=set)
-    """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
-
-    def give_back(self, name: str) -> None:
-        """Let go of a plan that is not needed: another command has brought about the same meanwhile."""
-        plan = self.plans[name]
-        if plan.agents is not None and name not in self.borrowed:
-            plan.agents.load_failed()
-        self.borrowed.add(name)
-
-    def release(self) -> None:
-        """Remove what was prepared and did not come to be loaded."""
-        for name in self.plans:
-            self.give_back(name)
-        if self.files is not None:
-            self.files.remove()
-
-
 class ExplicitControl(NoControl[V]):
     """Mode EXPLICIT: what is loaded at start is named, and commands do the rest."""
 
@@ -128,19 +87,34 @@ class ExplicitControl(NoControl[V]):
         self._settle = settle
         self._at_start = at_start
         self._claims = Claims()
-        self._records: dict[str, _Record[V]] = {}
+        self._records: dict[str, LoadRecord] = {}
         """A record is changed only by who has claimed its name."""
         self._is_stopping = False
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def load_at_start(self) -> bool:
-        """Load the models named at start, `*` for all; whether all of them are ready. Raises InferError."""
-        names = self._catalog.list_names() if "*" in self._at_start else list(dict.fromkeys(self._at_start))
+        """Load the models named at start, which may be patterns; whether all of them are ready. Raises InferError."""
+        names, all_found = self._names_at_start()
         if not names:
-            return True
+            return all_found
         with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
-            return all(list(pool.map(self._load_named, names)))
+            return all([all_found, *pool.map(self._load_named, names)])
+
+    def _names_at_start(self) -> tuple[list[str], bool]:
+        """Return the models that are named at start, and whether every pattern stands for some. Raises InferError."""
+        names: dict[str, None] = {}
+        all_found = True
+        for wanted in self._at_start:
+            if not _PATTERN.intersection(wanted):
+                names[wanted] = None
+                continue
+            found = fnmatch.filter(self._catalog.list_names(), wanted)
+            names |= dict.fromkeys(found)
+            if not found and wanted != "*":
+                _log.error("--load-model=%s: no model of any repository has such a name", wanted)
+                all_found = False
+        return list(names), all_found
 
     def _load_named(self, name: str) -> bool:
         try:
@@ -154,17 +128,26 @@ class ExplicitControl(NoControl[V]):
 
         What is served goes on until the new versions are in place, and for good when they fail. Members of an
         ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
-        loading fails.
+        loading fails. As a rehearsal (`dry_run`), everything is done and nothing is put in place.
         """
-        order = _Order(name, read_override(name, parameters), is_forced=bool(parameters.get(FORCE)))
+        order = LoadOrder(
+            name,
+            read_override(name, parameters),
+            is_forced=bool(parameters.get(FORCE)),
+            is_rehearsal=bool(parameters.get(DRY_RUN)),
+        )
         try:
             self._make_plans(order)
             with self._claims.hold(order.plans):
                 if self._is_stopping:
                     raise unavailable("Server not ready")
-                self._load(order)
+                if order.is_rehearsal:
+                    self._rehearse(order)
+                else:
+                    self._load(order)
         finally:
             order.release()
+            self._hold_ensembles_against(order.replaced)
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
@@ -197,8 +180,7 @@ class ExplicitControl(NoControl[V]):
             if record.retirement is not None:
                 record.retirement.join(max(0.0, deadline_s - time.monotonic()))
                 in_time = in_time and not record.retirement.is_alive()
-            if record.files is not None:
-                record.files.remove()
+            record.let_go()
         return in_time
 
     def ensembles_of(self, name: str) -> list[str]:
@@ -207,7 +189,7 @@ class ExplicitControl(NoControl[V]):
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
-    def _make_plans(self, order: _Order) -> None:
+    def _make_plans(self, order: LoadOrder) -> None:
         """Find out what is to be loaded. Raises InferError(INTERNAL), as Triton, whatever is wrong with it."""
         try:
             self._plan(order, order.name, order.override)
@@ -231,13 +213,14 @@ class ExplicitControl(NoControl[V]):
             else:
                 waiting += member_names(order.plans[member].config)
 
-    def _plan(self, order: _Order, name: str, override: Override | None) -> None:
+    def _plan(self, order: LoadOrder, name: str, override: Override | None) -> None:
         if override is not None and override.files:
             order.files = BroughtFiles(name, override.files)
             order.files_seen[name] = None
             entry = order.files.entry(override.config)
         else:
             entry = self._catalog.find(name)
+            order.note_opened(entry)
             order.files_seen[name] = file_state(entry)
             if override is not None:
                 entry = with_config(entry, override)
@@ -249,7 +232,7 @@ class ExplicitControl(NoControl[V]):
             order.plans[name] = self._catalog.plan(entry)
             order.borrowed.discard(name)
 
-    def _load(self, order: _Order) -> None:
+    def _load(self, order: LoadOrder) -> None:
         failure: InferError | None = None
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
@@ -266,13 +249,40 @@ class ExplicitControl(NoControl[V]):
             raise failure
         self._records[order.name].is_explicit = True
 
-    def _own_plan(self, order: _Order, name: str) -> ModelPlan:
+    def _rehearse(self, order: LoadOrder) -> None:
+        """Load what a load would, and let go of it again. Raises InferError as a load.
+
+        An ensemble is held against those of its members that are served.
+        """
+        for group in by_dependency(list(order.plans.values())):
+            for plan in group:
+                if not self._is_current(order, plan.entry.name):
+                    self._catalog.rehearse(plan)
+
+    def _hold_ensembles_against(self, replaced: Collection[str]) -> None:
+        """Load the ensembles anew that have a replaced member: whether they still fit shows in the index."""
+        ensembles = {ensemble for name in replaced for ensemble in self.ensembles_of(name)}
+        for ensemble in sorted(ensembles.difference(replaced)):
+            with self._claims.hold([ensemble]):
+                record = self._records.get(ensemble)
+                if record is None or self._is_stopping:
+                    continue
+                if record.retirement is not None:
+                    record.retirement.join()
+                try:
+                    retired = self._catalog.load(record.plan)
+                except InferError as error:
+                    _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
+                else:
+                    record.retirement = self._retire(ensemble, retired, None)
+
+    def _own_plan(self, order: LoadOrder, name: str) -> ModelPlan:
         """Return a plan to load from: what seemed to be loaded may have gone before it was this command's turn."""
         if name in order.borrowed:
             self._plan(order, name, None)
         return order.plans[name]
 
-    def _is_current(self, order: _Order, name: str) -> bool:
+    def _is_current(self, order: LoadOrder, name: str) -> bool:
         """Tell whether what is served of a model is what a load would bring."""
         record = self._records.get(name)
         if record is None or not self._catalog.is_served(name):
@@ -281,10 +291,12 @@ class ExplicitControl(NoControl[V]):
             return False
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
+        if not record.members.isdisjoint(order.replaced):
+            return False
         overrides = name == order.name and order.override is not None
         return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
 
-    def _load_one(self, order: _Order, plan: ModelPlan) -> None:
+    def _load_one(self, order: LoadOrder, plan: ModelPlan) -> None:
         name = plan.entry.name
         order.borrowed.add(name)  # from here on it is the catalog's
         previous = self._records.get(name)
@@ -292,8 +304,9 @@ class ExplicitControl(NoControl[V]):
             # At most one old set of versions of a model is about, however often it is loaded.
             previous.retirement.join()
         replaced = self._catalog.load(plan, self._unchanged_versions(order, plan))
+        order.replaced.add(name)
         is_requested = name == order.name
-        record = self._records[name] = _Record(
+        record = self._records[name] = LoadRecord(
             order.files_seen[name],
             plan,
             frozenset(member_names(plan.config)),
@@ -302,9 +315,10 @@ class ExplicitControl(NoControl[V]):
         )
         if is_requested:
             record.files, order.files = order.files, None
-        record.retirement = self._retire(name, replaced, None if previous is None else previous.files)
+        record.release = order.releases.pop(name, None)
+        record.retirement = self._retire(name, replaced, previous)
 
-    def _unchanged_versions(self, order: _Order, plan: ModelPlan) -> set[int]:
+    def _unchanged_versions(self, order: LoadOrder, plan: ModelPlan) -> set[int]:
         """Return the versions whose files are as they were loaded, if the configuration still fits them."""
         name = plan.entry.name
         record = self._records.get(name)
@@ -316,20 +330,20 @@ class ExplicitControl(NoControl[V]):
         return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
 
     def _retire(
-        self, name: str, replaced: Sequence[LoadedVersion], files: BroughtFiles | None
+        self, name: str, replaced: Sequence[LoadedVersion], previous: LoadRecord | None
     ) -> threading.Thread | None:
         """Have versions finish their requests and go, while those that replace them serve."""
         if not replaced:
-            if files is not None:
-                files.remove()
+            if previous is not None:
+                previous.let_go()
             return None
 
         def stop() -> None:
             self._settle()
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
-            if files is not None:
-                files.remove()
+            if previous is not None:
+                previous.let_go()
             _log.info("released the versions of '%s' that were replaced", name)
 
         thread = threading.Thread(target=stop, name=f"retire-{name}", daemon=True)
@@ -350,8 +364,7 @@ class ExplicitControl(NoControl[V]):
             return
         if record.retirement is not None:
             record.retirement.join()
-        if record.files is not None:
-            record.files.remove()
+        record.let_go()
 
     def _members_to_unload(self, name: str) -> list[str]:
         """Return the members of an ensemble that nothing but it has loaded, those of its members included."""

@@ -16,6 +16,8 @@ def fingerprint(entry: ModelEntry) -> bytes:
 
     Looks at names, sizes and times, not into files. Symbolic links are followed: deployments switch them.
     """
+    if entry.fingerprint:
+        return entry.fingerprint
     return _digest(_files(entry))
 
 
@@ -37,6 +39,9 @@ class FileState:
 
 def file_state(entry: ModelEntry) -> FileState:
     """Look at a model's files as `fingerprint` does, each version and the configuration for itself."""
+    if entry.fingerprint:
+        # Of a state that is kept for itself nothing may stay in use when another takes its place.
+        return FileState(b"", dict.fromkeys(entry.version_dirs, entry.fingerprint), entry.fingerprint)
     if entry.preset.default_model_filename:
         return FileState(b"", {number: fingerprint(entry) for number in entry.version_dirs}, b"")
     # Each version for itself: two of them may be links to the same files.
@@ -65,8 +70,10 @@ def _digest(paths: Iterable[str]) -> bytes:
 def content_digest(entry: ModelEntry) -> bytes:
     """Return what is the same as long as the model's files have the same names and hold the same bytes.
 
-    Reads every file. Raises OSError when one cannot be read.
+    Reads every file, unless the store knows. Raises OSError when one cannot be read.
     """
+    if entry.fingerprint:
+        return entry.fingerprint
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(_files(entry)):
         if not os.path.isfile(path):

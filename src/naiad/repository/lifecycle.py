@@ -8,7 +8,8 @@ A reload leaves the old version READY and in place until the swap.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Generic, Protocol, TypeVar
 
 from naiad.core.model import IndexEntry, ModelState
@@ -30,7 +31,10 @@ class LoadedVersion(Protocol):
 V = TypeVar("V", bound=LoadedVersion)
 
 Publish = Callable[[Mapping[str, Mapping[int, V]]], None]
-"""Gets, after every change, model name to version to what is loaded, for everything that is READY."""
+"""Gets, after every change, model name to version to what is loaded, for everything that is READY.
+
+The mapping of a model that has not changed is the same object as before.
+"""
 
 
 class _Version(Generic[V]):
@@ -61,8 +65,9 @@ class _Model(Generic[V]):
 class ReadyRule:
     """Which models must be ready for the server to be ready.
 
-    `all` is Triton's strict readiness: every version that the life cycle knows is READY, or was unloaded on purpose,
-    and no known model is without one. `any`: at least one model is ready. `none`: the server answers, no more.
+    `all`: no version that the life cycle knows has failed, and no known model is without one. What is on its way in
+    or out does not count: more models, or fewer, are no reason to turn traffic away. (Triton's strict readiness is
+    the same but for those.) `any`: at least one model is ready. `none`: the server answers, no more.
     Anything else names the models that count, comma-separated; each needs a ready version.
     """
 
@@ -70,20 +75,24 @@ class ReadyRule:
         self._rule = rule
         self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
 
-    def holds(self, rows: Sequence[IndexEntry]) -> bool:
-        """Tell whether the rule is met by the rows of the repository index."""
+    def holds(self, rows: Sequence[IndexEntry], ill: Collection[str] = ()) -> bool:
+        """Tell whether the rule is met by the rows of the repository index, while the `ill` models cannot execute."""
+        ready = {row.name for row in rows if row.state is ModelState.READY}
+        return self.judge(ready, any(not _is_available(row) for row in rows), ill)
+
+    def judge(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
+        """Tell whether the rule is met: `ready` have a version that is, `has_failed` says that some model failed."""
         if self._rule == "none":
             return True
-        ready = {row.name for row in rows if row.state is ModelState.READY}
         if self._rule == "any":
-            return bool(ready)
+            return bool(ready - frozenset(ill) if ill else ready)
         if self._rule == "all":
-            return all(_is_available(row) for row in rows)
-        return self._names <= ready
+            return not ill and not has_failed
+        return self._names <= ready and self._names.isdisjoint(ill)
 
 
 def _is_available(row: IndexEntry) -> bool:
-    if row.state is ModelState.READY:
+    if row.state in (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING):
         return True
     return row.state is ModelState.UNAVAILABLE and row.reason == UNLOADED
 
@@ -96,12 +105,23 @@ class Lifecycle(Generic[V]):
         self._ready_rule = ready_rule or ReadyRule()
         self._lock = threading.Lock()
         self._models: dict[str, _Model[V]] = {}
+        self._ready: set[str] = set()
+        """Models with a version that is READY."""
+        self._failed: set[str] = set()
+        """Models with a version that is neither available nor unloaded on purpose, or with none at all."""
+        self._published: dict[str, Mapping[int, V]] = {}
+        """What was published last; the entry of a model is another object only if the model has changed."""
         self._is_ready = self._ready_rule.holds(())
 
     @property
     def is_ready(self) -> bool:
         """Whether the readiness rule is met; answered without a lock."""
         return self._is_ready
+
+    def is_ready_without(self, ill: Collection[str]) -> bool:
+        """Tell whether the readiness rule is met while these models are loaded and cannot execute."""
+        with self._lock:
+            return self._ready_rule.judge(self._ready, bool(self._failed), ill)
 
     def rows(self) -> list[IndexEntry]:
         """Return a row per version, ordered by name and version, and one per model without versions."""
@@ -111,24 +131,39 @@ class Lifecycle(Generic[V]):
     def _rows(self) -> list[IndexEntry]:
         rows = []
         for name in sorted(self._models):
-            model = self._models[name]
-            for number in sorted(model.versions):
-                version = model.versions[number]
-                rows.append(IndexEntry(name, str(number), version.state, version.reason))
-            if not model.versions:
-                state = ModelState.UNAVAILABLE if model.reason else None
-                rows.append(IndexEntry(name, "", state, model.reason))
+            rows += self._rows_of(name)
         return rows
 
-    def _changed(self, *, published: bool = False) -> None:
-        """Take over a change; the lock is held, so changes are published in the order in which they happen."""
-        self._is_ready = self._ready_rule.holds(self._rows())
+    def _rows_of(self, name: str) -> list[IndexEntry]:
+        model = self._models[name]
+        if not model.versions:
+            return [IndexEntry(name, "", ModelState.UNAVAILABLE if model.reason else None, model.reason)]
+        numbered = sorted(model.versions.items())
+        return [IndexEntry(name, str(number), version.state, version.reason) for number, version in numbered]
+
+    def _changed(self, name: str, *, published: bool = False) -> None:
+        """Take over a change of one model; the lock is held, so changes are published in their order.
+
+        Only that model is looked at: with a thousand of them, looking at all on every change takes minutes.
+        """
+        rows = self._rows_of(name) if name in self._models else []
+        for names, belongs in (
+            (self._ready, any(row.state is ModelState.READY for row in rows)),
+            (self._failed, not all(map(_is_available, rows))),
+        ):
+            if belongs:
+                names.add(name)
+            else:
+                names.discard(name)
+        self._is_ready = self._ready_rule.judge(self._ready, bool(self._failed))
         if published:
-            ready = {
-                name: {n: v.loaded for n, v in model.versions.items() if v.loaded is not None}
-                for name, model in self._models.items()
-            }
-            self._publish({name: versions for name, versions in ready.items() if versions})
+            versions = self._models[name].versions if name in self._models else {}
+            loaded = {n: v.loaded for n, v in versions.items() if v.loaded is not None}
+            if loaded:
+                self._published[name] = loaded
+            else:
+                self._published.pop(name, None)
+            self._publish(dict(self._published))
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +171,7 @@ class Lifecycle(Generic[V]):
         """Make a model known that was not loaded."""
         with self._lock:
             self._models.setdefault(name, _Model())
-            self._changed()
+            self._changed(name)
 
     def fail_model(self, name: str, reason: str) -> None:
         """Record why a model has no version to load; what it serves already stays, and says why it is not new."""
@@ -146,7 +181,7 @@ class Lifecycle(Generic[V]):
             for version in model.versions.values():
                 if version.loaded is not None:
                     version.reason = _STALE + reason
-            self._changed()
+            self._changed(name)
 
     def forget(self, name: str) -> None:
         """Remove a model that nothing is loaded of."""
@@ -154,7 +189,7 @@ class Lifecycle(Generic[V]):
             model = self._models.get(name)
             if model is not None and all(version.loaded is None for version in model.versions.values()):
                 del self._models[name]
-            self._changed()
+            self._changed(name)
 
     def begin_load(self, name: str, versions: Sequence[int]) -> None:
         """Declare versions LOADING, but for those that are READY: they serve until they are swapped."""
@@ -165,7 +200,7 @@ class Lifecycle(Generic[V]):
                 version = model.versions.setdefault(number, _Version())
                 if version.loaded is None:
                     version.become(ModelState.LOADING)
-            self._changed()
+            self._changed(name)
 
     def fail_version(self, name: str, version: int, reason: str) -> None:
         """Record why a version could not be loaded; a version that serves already stays READY."""
@@ -175,7 +210,7 @@ class Lifecycle(Generic[V]):
                 record.become(ModelState.UNAVAILABLE, reason)
             elif reason != UNLOADED:
                 record.reason = _STALE + reason
-            self._changed()
+            self._changed(name)
 
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
         """Put a new set of versions in place at once and return what it replaces, for the caller to stop.
@@ -195,7 +230,7 @@ class Lifecycle(Generic[V]):
                 record = versions.setdefault(number, _Version())
                 record.loaded = new
                 record.become(ModelState.READY)
-            self._changed(published=True)
+            self._changed(name, published=True)
         return retired
 
     # --- unloading --------------------------------------------------------------------------------------------------
@@ -212,7 +247,7 @@ class Lifecycle(Generic[V]):
                 versions[number].become(ModelState.UNLOADING)
                 if withdraw:
                     versions[number].loaded = None
-            self._changed(published=withdraw)
+            self._changed(name, published=withdraw)
         return unloading
 
     def forgive(self, name: str) -> None:
@@ -226,7 +261,7 @@ class Lifecycle(Generic[V]):
                     version.become(ModelState.UNAVAILABLE, UNLOADED)
             if not model.versions:
                 del self._models[name]
-            self._changed()
+            self._changed(name)
 
     def loaded_versions(self, name: str) -> dict[int, V]:
         """Return what is in place of a model."""
@@ -247,4 +282,4 @@ class Lifecycle(Generic[V]):
                 record = self._models[name].versions[number]
                 record.loaded = None
                 record.become(ModelState.UNAVAILABLE, UNLOADED)
-            self._changed(published=True)
+            self._changed(name, published=True)

@@ -15,6 +15,8 @@ from naiad.repository.versions import list_version_dirs
 _FILE = "file:"
 FORCE = "force"
 """naiad: a load command with this parameter true loads a model anew although nothing has changed."""
+DRY_RUN = "dry_run"
+"""naiad: a load command with this parameter true does everything but put the model in place."""
 _MAX_FILES = 1024
 
 
@@ -34,7 +36,7 @@ def read_override(name: str, parameters: Mapping[str, object]) -> Override | Non
     check_model_name(name)
     files: dict[str, bytes] = {}
     for key, value in parameters.items():
-        if key == FORCE:
+        if key in (FORCE, DRY_RUN):
             continue
         if key.startswith(_FILE) and isinstance(value, bytes):
             files[_checked_path(key.removeprefix(_FILE))] = value

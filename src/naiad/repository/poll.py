@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.catalog import Catalog, reason_of
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
+from naiad.repository.catalog import DUPLICATE, Catalog, reason_of
 from naiad.repository.control import ExplicitControl, refuse_commands
-from naiad.repository.fingerprint import content_digest, fingerprint
+from naiad.repository.fingerprint import fingerprint
 from naiad.repository.lifecycle import V
-from naiad.repository.store import ModelEntry
+from naiad.repository.store import Sighting
 from naiad.repository.watch import Watch
 
 _log = logging.getLogger(__name__)
 
-INCOMPLETE_MARK = ".uploading"
-"""While a model's directory has a file of this name, the model is being written."""
 _SOON_S = 0.5
 """How soon a model that has changed is looked at again."""
 _WORK_THREADS = 8
@@ -36,7 +34,10 @@ class PollControl(ExplicitControl[V]):
         self._busy: set[str] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._unreadable = ""
+        self._unreadable: dict[str, str] = {}
+        """Why stores cannot be read, by location."""
+        self._seen: dict[str, dict[str, bytes]] = {}
+        """How the models of each store looked when it could be read."""
         self._pool = ThreadPoolExecutor(_WORK_THREADS, thread_name_prefix="poll-work")
         self._thread = threading.Thread(target=self._run, name="poll", daemon=True)
 
@@ -45,13 +46,15 @@ class PollControl(ExplicitControl[V]):
     def load_at_start(self) -> bool:
         """Load everything that is there, then begin to look; whether all of it is ready. Raises InferError."""
         found: list[bool] = []
-        entries = self._look()
-        for name, entry in entries.items():
-            self._watch.note(name, fingerprint(entry))
+        seen, _, has_problem = self._look()
+        if self._unreadable:
+            raise internal("; ".join(self._unreadable.values()))
+        for name, look in seen.items():
+            self._watch.note(name, look)
         with ThreadPoolExecutor(_WORK_THREADS, thread_name_prefix="start") as pool:
-            found += pool.map(self._load_quietly, entries)
+            found += pool.map(self._load_quietly, seen)
         self._thread.start()
-        return all(found) and len(entries) == len(self._catalog.list_names())
+        return all(found) and not has_problem
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Refuse. Raises InferError(UNAVAILABLE)."""
@@ -83,41 +86,58 @@ class PollControl(ExplicitControl[V]):
         while not self._stop.wait(min(_SOON_S, self._poll_s) if self._watch.is_unsettled else self._poll_s):
             try:
                 self._poll_once()
-            except InferError as error:
-                self._note_unreadable(error.message)
             except Exception:
                 _log.exception("looking at the model repositories failed")
 
-    def _note_unreadable(self, reason: str) -> None:
-        # What is served goes on: a share that is away for a minute is no reason to unload anything.
-        if reason != self._unreadable:
-            _log.error("the model repositories cannot be read, what is loaded stays: %s", reason)
-        self._unreadable = reason
-
     def _poll_once(self) -> None:
-        entries = self._look()
-        if self._unreadable:
-            _log.info("the model repositories can be read again")
-            self._unreadable = ""
+        seen, incomplete, _ = self._look()
         with self._lock:
             busy = set(self._busy)
-        seen = {name: fingerprint(entry) for name, entry in entries.items()}
-        incomplete = [name for name, entry in entries.items() if (entry.model_dir / INCOMPLETE_MARK).exists()]
         to_load, to_unload = self._watch.look(seen, [*incomplete, *(busy & seen.keys())], time.monotonic())
         for name in to_load:
             self._begin(name, self._load_quietly)
         for name in to_unload:
             self._begin(name, self._unload_quietly)
 
-    def _look(self) -> dict[str, ModelEntry]:
-        """Return every model that can be opened; of the others the index tells the reason. Raises InferError."""
-        entries: dict[str, ModelEntry] = {}
-        for name in self._catalog.list_names():
+    def _look(self) -> tuple[dict[str, bytes], list[str], bool]:
+        """Return how all models look, which of them are incomplete, and whether some cannot be opened.
+
+        Of a store that cannot be read models look as they did when it could: what is served goes on, for a share or
+        a bucket that is away for a minute is no reason to unload anything. Of those that cannot be opened the index
+        tells the reason.
+        """
+        look = self._catalog.look()
+        self._note_unreadable(look.unreadable)
+        now: dict[str, dict[str, bytes]] = {each: self._seen.get(each, {}) for each in look.unreadable}
+        owners = {name: [location] for location, models in now.items() for name in models}
+        incomplete: list[str] = []
+        has_problem = False
+        for name, sightings in sorted(look.sightings.items()):
+            where = [*owners.get(name, []), *(location for location, _ in sightings)]
+            owners[name] = where
             try:
-                entries[name] = self._catalog.find(name)
+                if len(where) > 1:
+                    raise invalid_argument(f"{DUPLICATE}: {', '.join(where)}")
+                _, sighting = sightings[0]
+                now.setdefault(where[0], {})[name] = _fingerprint(sighting)
             except (InferError, OSError) as error:
                 self._catalog.note_failure(name, reason_of(error))
-        return entries
+                has_problem = True
+                continue
+            if sighting.is_incomplete:
+                incomplete.append(name)
+        self._seen = now
+        seen = {name: look for models in now.values() for name, look in models.items() if len(owners[name]) == 1}
+        return seen, incomplete, has_problem
+
+    def _note_unreadable(self, unreadable: Mapping[str, str]) -> None:
+        for location, reason in unreadable.items():
+            if location not in self._unreadable:
+                _log.error("the model repositories cannot be read, what is loaded stays: %s", reason)
+        for location in self._unreadable:
+            if location not in unreadable:
+                _log.info("the model repositories can be read again: %s", location)
+        self._unreadable = dict(unreadable)
 
     def _begin(self, name: str, work: Callable[[str], object]) -> None:
         with self._lock:
@@ -137,30 +157,21 @@ class PollControl(ExplicitControl[V]):
     def _load_quietly(self, name: str) -> bool:
         """Load a model unless its files hold what is served already; what goes wrong is in the log and the index."""
         try:
-            contents = content_digest(self._catalog.find(name))
+            contents = self._catalog.contents(name)
             if self._catalog.is_served(name) and self._contents.get(name) == contents:
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
                 return True
             super().load_model(name, {})
             self._contents[name] = contents
-            self._reload_ensembles_of(name)
         except InferError as error:
             # A version that failed to load has said so already.
-            if error.code is ErrorCode.INTERNAL:
+            if error.code is ErrorCode.INTERNAL and not self._catalog.is_served(name):
                 self._catalog.note_failure(name, reason_of(error))
             return False
         except OSError as error:
             self._catalog.note_failure(name, reason_of(error))
             return False
         return True
-
-    def _reload_ensembles_of(self, name: str) -> None:
-        """Hold the ensembles that contain a model against what has become of it."""
-        for ensemble in self.ensembles_of(name):
-            try:
-                super().load_model(ensemble, {"force": True})
-            except InferError as error:
-                _log.error("ensemble '%s' does not fit '%s' any more: %s", ensemble, name, error.message)
 
     def _unload_quietly(self, name: str) -> None:
         self._contents.pop(name, None)
@@ -169,3 +180,7 @@ class PollControl(ExplicitControl[V]):
         except InferError as error:
             _log.error("unloading '%s' failed: %s", name, error.message)
         self._catalog.forget(name)
+
+
+def _fingerprint(sighting: Sighting) -> bytes:
+    return sighting.fingerprint or fingerprint(sighting.open())

@@ -1,6 +1,8 @@
 """Stores: where models lie. A store lists models and brings what a loader needs to a local path."""
 
-from collections.abc import Mapping, Sequence
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -10,6 +12,14 @@ from naiad.core.errors import internal, invalid_argument, not_found
 from naiad.repository.versions import list_version_dirs
 
 CONFIG_FILE = "config.pbtxt"
+INCOMPLETE_MARK = ".uploading"
+"""While a model's directory has a file of this name, the model is being written."""
+_MAX_NAME = 255
+"""What file systems allow."""
+
+
+def _keep() -> None:
+    """Release nothing: the files are the operator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +37,26 @@ class ModelEntry:
     """What is known without a configuration file, for example the file name of a bare model file."""
     config_name: str = ""
     """--model-config-name: which file of `configs` is the configuration, if it is there."""
+    fingerprint: bytes = b""
+    """The same as long as the files hold the same, where the store knows; empty: look at the files."""
+    release: Callable[[], None] = field(default=_keep, compare=False)
+    """Called once nobody uses the files any more; the store may then remove its copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """How a model looked in a store at one moment, before anything of it was brought here."""
+
+    open: Callable[[], ModelEntry]
+    """Bring it to local paths. Raises InferError."""
+    fingerprint: bytes = b""
+    """The same as long as its files hold the same, where the store knows without them."""
+    is_incomplete: bool = False
+    """It says of itself that it is being written."""
 
 
 class Store(Protocol):
-    """A model repository; local directories today, object stores behind the same verbs."""
+    """A model repository: a local directory or an object store."""
 
     @property
     def location(self) -> str:
@@ -38,6 +64,12 @@ class Store(Protocol):
 
     def list_models(self) -> Sequence[str]:
         """Return the names of all models. Raises InferError when the repository cannot be read."""
+
+    def look(self) -> Mapping[str, Sighting]:
+        """Return how every model looks now, by name. Raises InferError when the repository cannot be read."""
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return how one model looks now; None when it is not there. Raises InferError."""
 
     def open_model(self, name: str) -> ModelEntry:
         """Bring a model to local paths and describe it. Raises InferError(NOT_FOUND) when it is not there."""
@@ -61,7 +93,8 @@ class LocalStore:
         Hidden ones are left out: version control, notebooks and Kubernetes volumes (`..data`) put them there.
         """
         try:
-            return sorted(c.name for c in self._root.iterdir() if c.is_dir() and not c.name.startswith("."))
+            with os.scandir(self._root) as children:
+                return sorted(c.name for c in children if not c.name.startswith(".") and c.is_dir())
         except FileNotFoundError:
             raise internal(
                 f"failed to stat file {self._root}: the model repository does not exist; check --model-repository"
@@ -70,6 +103,18 @@ class LocalStore:
             raise internal(f"model repository {self._root} is not a directory; check --model-repository") from None
         except OSError as error:
             raise internal(f"model repository {self._root} cannot be read: {error.strerror}") from error
+
+    def look(self) -> Mapping[str, Sighting]:
+        """Return the subdirectories; their files are looked at when they are opened."""
+        return {name: self._sighting(name) for name in self.list_models()}
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return a subdirectory, None when it is not there. Raises InferError as `list_models`."""
+        return self._sighting(name) if name in self.list_models() else None
+
+    def _sighting(self, name: str) -> Sighting:
+        is_incomplete = (self._root / name / INCOMPLETE_MARK).exists()
+        return Sighting(functools.partial(self.open_model, name), is_incomplete=is_incomplete)
 
     def open_model(self, name: str) -> ModelEntry:
         """Describe the model in subdirectory `name`. Raises InferError for a bad name and for one not there."""
@@ -96,6 +141,15 @@ class SingleModelStore:
         """Return the one name."""
         return [self._entry.name]
 
+    def look(self) -> Mapping[str, Sighting]:
+        """Return the one model."""
+        is_incomplete = (self._entry.model_dir / INCOMPLETE_MARK).exists()
+        return {self._entry.name: Sighting(lambda: self._entry, is_incomplete=is_incomplete)}
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return the model, None for any other name."""
+        return self.look().get(name)
+
     def open_model(self, name: str) -> ModelEntry:
         """Return the model. Raises InferError(NOT_FOUND) for any other name."""
         if name != self._entry.name:
@@ -108,7 +162,20 @@ def check_model_name(name: str) -> None:
     if not name:
         raise invalid_argument("model name must not be empty")
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise invalid_argument(f"model name '{name}' must not be a path: '/', '\\' and '..' are refused")
+        raise invalid_argument(f"model name {shown(name)} must not be a path: '/', '\\' and '..' are refused")
+    if name.startswith("."):
+        raise invalid_argument(f"model name {shown(name)} begins with a dot: hidden directories are no models")
+    if not name.isprintable():
+        raise invalid_argument(
+            f"model name {shown(name)} has characters that cannot be printed; rename its directory"
+        )
+    if len(name) > _MAX_NAME:
+        raise invalid_argument(f"model name '{name[:32]}...' has {len(name)} characters; the most is {_MAX_NAME}")
+
+
+def shown(name: str) -> str:
+    """Return a name in quotes, as it can be shown in one line of a log."""
+    return f"'{name}'" if name.isprintable() else ascii(name)
 
 
 def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> ModelEntry:
@@ -116,7 +183,8 @@ def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> 
     candidates = [model_dir / CONFIG_FILE]
     if config_name:
         candidates.insert(0, model_dir / "configs" / f"{config_name}.pbtxt")
-    config_path = next((path for path in candidates if path.is_file()), None)
+    # Also what cannot be read, a link that leads nowhere: to go on without it would serve something else.
+    config_path = next((path for path in candidates if os.path.lexists(path)), None)
     return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path, config_name=config_name)
 
 

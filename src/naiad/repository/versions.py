@@ -21,6 +21,11 @@ def parse_version(name: str) -> int | None:
     return int(name)
 
 
+def is_known_directory(name: str) -> bool:
+    """Tell whether the name is that of a version, or of a directory of a model with a meaning of its own."""
+    return name in _RESERVED or parse_version(name) is not None
+
+
 def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     """Return the version directories of a model by number, lowest first.
 

@@ -174,6 +174,7 @@ class AdaptiveScheduler(DynamicScheduler):
         else:
             why = "full"
         self._decisions[why] += 1
+        batch.decision = why
 
     @property
     def _is_certain(self) -> bool:

@@ -90,7 +90,9 @@ class Scheduler(abc.ABC):
         """Return the instances that have got something to do since the last call; with `is_by_instance` only."""
         return ()
 
-    def release(self, request: InferRequest) -> None:  # noqa: B027 - most schedulers forget what they have handed out
+    def release(  # noqa: B027 - most schedulers forget what they have handed out
+        self, request: InferRequest, now_ns: int
+    ) -> None:
         """Note that a request of a decoupled or iterative model, which was taken, has had its final response."""
 
     def record_execution(  # noqa: B027 - most schedulers learn nothing

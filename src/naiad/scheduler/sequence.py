@@ -6,28 +6,30 @@ it keeps its slot, and so its instance, until its last request has been handed o
 - Slots are given by number first and instance second, so slot 0 of each instance fills before slot 1.
 - END takes the id out of the table on arrival: a START with the same id opens another sequence at once.
 - START of a live id goes to the same slot behind the requests before it.
-- A sequence that has received no request for the idle time ends once its queue is empty.
+- A sequence ends that was idle for too long: no request of it came, waited or executed.
 - A whole sequence moves from the backlog into the slot that was freed first.
 """
 
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
-from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
+from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
 
 _BACKLOG = -1
+_EXPIRED_LIMIT = 1024
+"""Expired sequences that are remembered, to tell their clients what happened."""
 
 
 class LiveSequence:
     """One sequence from its START to its end."""
 
     __slots__ = (
+        "active_ns",
         "correlation_id",
         "has_ended",
-        "heard_ns",
         "instance",
         "is_busy",
         "is_released",
@@ -36,10 +38,10 @@ class LiveSequence:
         "state",
     )
 
-    def __init__(self, correlation_id: int | str, heard_ns: int) -> None:
+    def __init__(self, correlation_id: int | str, active_ns: int) -> None:
         self.correlation_id = correlation_id
-        self.heard_ns = heard_ns
-        """When its last request came."""
+        self.active_ns = active_ns
+        """When its last request came or, if that was later, when its last execution was over."""
         self.has_ended = False
         """Whether it takes no further requests: END has come, it was idle for too long, or it was cancelled."""
         self.instance = _BACKLOG
@@ -47,7 +49,7 @@ class LiveSequence:
         self.queue: deque[InferRequest] = deque()
         """Its requests in order of arrival that no batch and no inner batcher has taken yet."""
         self.is_busy = False
-        """Whether one of its requests is with the inner batcher or executes."""
+        """Whether one of its requests is with the inner batcher or executes, and the next has to wait for it."""
         self.is_released = False
         """Whether its slot, or its place in the backlog, is no longer its own."""
         self.state: object = None
@@ -65,7 +67,7 @@ class SequenceTable:
     def __init__(self, *, model_name: str, instance_count: int, slot_count: int, idle_ns: int) -> None:
         """Make `slot_count` slots for each of `instance_count` instances.
 
-        A sequence ends when no request of it has come for `idle_ns`.
+        A sequence ends when it has been idle for `idle_ns`.
         """
         self._model_name = model_name
         self._idle_ns = idle_ns
@@ -73,6 +75,8 @@ class SequenceTable:
         self.slots: list[list[LiveSequence | None]] = [[None] * slot_count for _ in range(instance_count)]
         self.backlog: deque[LiveSequence] = deque()
         self._by_id: dict[int | str, LiveSequence] = {}
+        self._expired: OrderedDict[int | str, int] = OrderedDict()
+        """Ids of sequences that were idle for too long, and since when each had been; the newest of them."""
         self._idle: list[tuple[int, int, LiveSequence]] = []
         """A heap of (no earlier than this does it become idle, number, sequence), one entry per sequence."""
         self._opened_count = 0
@@ -103,20 +107,32 @@ class SequenceTable:
         sequence = self._by_id.get(correlation_id)
         if sequence is None:
             if not header.sequence_start:
-                raise invalid_argument(
-                    f"{_prefix(request)}inference request for sequence {correlation_id} to model "
-                    f"'{self._model_name}' must specify the START flag on the first request of the sequence"
-                )
+                raise self._without_start(request, correlation_id, now_ns)
             sequence = self.open(correlation_id, now_ns)
-        sequence.heard_ns = now_ns
+        sequence.active_ns = now_ns
         if header.sequence_end:
             sequence.has_ended = True
             del self._by_id[correlation_id]
         return sequence
 
+    def _without_start(self, request: InferRequest, correlation_id: int | str, now_ns: int) -> InferError:
+        message = (
+            f"{_prefix(request)}inference request for sequence {correlation_id} to model '{self._model_name}' must "
+            "specify the START flag on the first request of the sequence"
+        )
+        idle_since_ns = self._expired.get(correlation_id)
+        if idle_since_ns is not None:
+            # Triton does not say why, and who has sent a START looks for the fault in the wrong place.
+            message += (
+                f"; sequence {correlation_id} has expired: nothing came for {(now_ns - idle_since_ns) // 1_000_000} "
+                f"ms, and max_sequence_idle_microseconds is {self._idle_ns // 1000}"
+            )
+        return UnknownSequenceError(ErrorCode.INVALID_ARG, message)
+
     def open(self, correlation_id: int | str, now_ns: int) -> LiveSequence:
         """Open a sequence in a free slot or at the end of the backlog."""
         sequence = LiveSequence(correlation_id, now_ns)
+        self._expired.pop(correlation_id, None)
         self._by_id[correlation_id] = sequence
         self._opened_count += 1
         self.live_count += 1
@@ -165,7 +181,8 @@ class SequenceTable:
     def pop_idle(self, now_ns: int) -> list[LiveSequence]:
         """End and return the sequences in slots that have been idle for too long.
 
-        Triton: those in the backlog do not become idle.
+        Triton: those in the backlog do not become idle. Unlike Triton's, neither does one that has a request waiting
+        or executing: it is the server that is slow then, not the client.
         """
         ended: list[LiveSequence] = []
         heap = self._idle
@@ -173,15 +190,21 @@ class SequenceTable:
             _, number, sequence = heapq.heappop(heap)
             if sequence.has_ended:
                 continue
-            due_ns = sequence.heard_ns + self._idle_ns
-            if sequence.is_backlogged:
-                due_ns = max(due_ns, now_ns + self._idle_ns)
+            due_ns = sequence.active_ns + self._idle_ns
+            if sequence.is_backlogged or sequence.is_busy or sequence.queue:
+                due_ns = now_ns + self._idle_ns
             if due_ns > now_ns:
                 heapq.heappush(heap, (due_ns, number, sequence))
                 continue
             self.end(sequence)
+            self._note_expired(sequence)
             ended.append(sequence)
         return ended
+
+    def _note_expired(self, sequence: LiveSequence) -> None:
+        self._expired[sequence.correlation_id] = sequence.active_ns
+        if len(self._expired) > _EXPIRED_LIMIT:
+            self._expired.popitem(last=False)
 
     def _skip_released(self) -> None:
         while self._idle and self._idle[0][2].has_ended:
@@ -192,6 +215,7 @@ class SequenceTable:
         for sequence in self._by_id.values():
             sequence.has_ended = True
         self._by_id.clear()
+        self._expired.clear()
         self._idle.clear()
         for sequence in self.backlog:
             sequence.queue.clear()
@@ -221,8 +245,11 @@ def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferReques
 
 def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
     """Return requests with the answer for those whose sequence was cancelled."""
+    # Triton says nothing; but these have clients that did not leave.
+    words = "a request before it in its sequence was cancelled, which ends the sequence"
     return [
-        Dropped(request, InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)) for request in requests
+        Dropped(request, InferError(ErrorCode.CANCELLED, f"{_prefix(request)}{words}", reason=FailureReason.CANCELED))
+        for request in requests
     ]
 
 

@@ -52,6 +52,7 @@ class DirectSequenceScheduler(SequenceScheduler):
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return one request of each ready slot of an instance, or None while there is none or they are held back."""
+        self._settle(instance, now_ns)
         heads = self._heads(instance)
         if not heads or self._release_ns(heads) > now_ns:
             return None
@@ -63,14 +64,12 @@ class DirectSequenceScheduler(SequenceScheduler):
             if request.shape_key == shape_key:
                 sequence.queue.popleft()
                 request.lane = None
-                sequence.is_busy = self._is_decoupled
+                sequence.is_busy = True
                 taken.append(request)
                 slots.append(slot)
-        self.pending_count -= len(taken)
+        self._note_taken(instance, taken)
         batch = Batch(taken, len(taken), self._reason(heads, taken))
         batch.slots = slots
-        for request in taken:
-            self._release_if_over(request.sequence, now_ns)
         return batch
 
     def _reason(self, heads: Sequence[tuple[int, LiveSequence]], taken: Sequence[InferRequest]) -> str:
@@ -96,12 +95,3 @@ class DirectSequenceScheduler(SequenceScheduler):
             return expire_ns
         release_ns = self._release_ns(heads) or 1
         return min(release_ns, expire_ns) if expire_ns else release_ns
-
-    def release(self, request: InferRequest) -> None:
-        """Let the next request of a sequence execute, now that the final response of this one has come."""
-        sequence: LiveSequence = request.sequence
-        sequence.is_busy = False
-        self._end_if_iterated(sequence)
-        if sequence.queue:
-            self._woken.add(sequence.instance)
-        self._release_if_over(sequence, sequence.heard_ns)

@@ -40,8 +40,6 @@ class OldestSequenceScheduler(SequenceScheduler):
             )
             for _ in range(instance_count)
         ]
-        self._executing: list[list[InferRequest]] = [[] for _ in range(instance_count)]
-        """What each instance executes at present; of decoupled models nothing, `release` tells of theirs."""
 
     def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
         if sequence.is_busy or not sequence.queue:
@@ -62,37 +60,13 @@ class OldestSequenceScheduler(SequenceScheduler):
         batch = self._inner[instance].take(now_ns)
         if batch is None:
             return None
-        self.pending_count -= len(batch.requests)
-        if not self._is_decoupled:
-            self._executing[instance].extend(batch.requests)
+        self._note_taken(instance, batch.requests)
         return batch
-
-    def _settle(self, instance: int, now_ns: int) -> None:
-        """Feed the sequences whose requests this instance has executed."""
-        executed = self._executing[instance]
-        if not executed:
-            return
-        self._executing[instance] = []
-        for request in executed:
-            self._go_on(request.sequence, now_ns)
-
-    def _go_on(self, sequence: LiveSequence, now_ns: int) -> None:
-        sequence.is_busy = False
-        self._feed(sequence, now_ns)
-        self._release_if_over(sequence, now_ns)
 
     def wake_ns(self, instance: int = 0) -> int:
         """Return when the inner batcher of this instance acts or a sequence ends, whichever comes first."""
         times = [time_ns for time_ns in (self._inner[instance].wake_ns(), self.expire_ns()) if time_ns]
         return min(times) if times else 0
-
-    def release(self, request: InferRequest) -> None:
-        """Feed the next request of a sequence, now that the final response of this one has come."""
-        sequence: LiveSequence = request.sequence
-        self._end_if_iterated(sequence)
-        self._go_on(sequence, sequence.heard_ns)
-        if sequence.is_busy:
-            self._woken.add(sequence.instance)
 
     def drain(self) -> list[InferRequest]:
         """Remove and return everything that waits; every sequence ends."""
@@ -103,5 +77,4 @@ class OldestSequenceScheduler(SequenceScheduler):
         """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
         left = self._inner[instance].drain()
         self.pending_count -= len(left)
-        self._executing[instance] = []
         return left + super().drain_instance(instance)

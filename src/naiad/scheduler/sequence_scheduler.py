@@ -32,6 +32,8 @@ class SequenceScheduler(Scheduler):
         self._woken: set[int] = set()
         self._rejected: list[Dropped] = []
         self._backlog_deadlines = Deadlines()
+        self._executing: list[list[InferRequest]] = [[] for _ in table.slots]
+        """What each instance executes at present; of decoupled models nothing, `release` tells of theirs."""
 
     # --- arrival --------------------------------------------------------------------------------------------------
 
@@ -62,12 +64,12 @@ class SequenceScheduler(Scheduler):
     def reschedule(self, request: InferRequest, now_ns: int) -> bool:
         """Put a request back at the head of its sequence.
 
-        Triton: at its end, and it fails when the sequence has been idle for too long, though it was executing.
+        Triton: at its end, and it fails when the sequence has been idle for too long, be it that it was executing.
         """
         sequence: LiveSequence = request.sequence
         if sequence.is_released:
             return False
-        sequence.heard_ns = now_ns
+        sequence.active_ns = now_ns
         sequence.queue.appendleft(request)
         request.lane = sequence
         self.pending_count += 1
@@ -85,6 +87,36 @@ class SequenceScheduler(Scheduler):
         """Return the instances whose slots have got something to do."""
         woken, self._woken = self._woken, set()
         return woken
+
+    # --- execution ------------------------------------------------------------------------------------------------
+
+    def _note_taken(self, instance: int, requests: Sequence[InferRequest]) -> None:
+        self.pending_count -= len(requests)
+        if not self._is_decoupled:
+            self._executing[instance].extend(requests)
+
+    def _settle(self, instance: int, now_ns: int) -> None:
+        """Let the sequences go on whose requests this instance has executed."""
+        executed = self._executing[instance]
+        if not executed:
+            return
+        self._executing[instance] = []
+        for request in executed:
+            self._go_on(request.sequence, now_ns)
+
+    def _go_on(self, sequence: LiveSequence, now_ns: int) -> None:
+        sequence.is_busy = False
+        sequence.active_ns = now_ns
+        self._feed(sequence, now_ns)
+        self._release_if_over(sequence, now_ns)
+
+    def release(self, request: InferRequest, now_ns: int) -> None:
+        """Let the next request of a sequence execute, now that the final response of this one has come."""
+        sequence: LiveSequence = request.sequence
+        self._end_if_iterated(sequence)
+        self._go_on(sequence, now_ns)
+        if sequence.queue or sequence.is_busy:
+            self._woken.add(sequence.instance)
 
     # --- the end of sequences -------------------------------------------------------------------------------------
 
@@ -152,7 +184,7 @@ class SequenceScheduler(Scheduler):
         sequence = request.sequence
         if request.lane is None or sequence is None:
             return False
-        now_ns = sequence.heard_ns
+        now_ns = sequence.active_ns
         if request.lane is sequence:
             behind = self._remove_from(sequence, request)[1:]
         else:
@@ -192,6 +224,7 @@ class SequenceScheduler(Scheduler):
     def drain_instance(self, instance: int) -> list[InferRequest]:
         """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
         left: list[InferRequest] = []
+        self._executing[instance] = []
         for sequence in self._table.slots[instance]:
             if sequence is not None:
                 drained = self._drain_sequence(sequence)
@@ -199,7 +232,7 @@ class SequenceScheduler(Scheduler):
                 left.extend(drained)
                 sequence.is_busy = False
                 self._table.end(sequence)
-                self._release_if_over(sequence, sequence.heard_ns)
+                self._release_if_over(sequence, sequence.active_ns)
         return left
 
     def _drain_sequence(self, sequence: LiveSequence | None) -> list[InferRequest]:

@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import sys
-from pathlib import Path
 
 from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
@@ -21,8 +20,8 @@ from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.control import ExplicitControl, NoControl
 from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.opening import CacheSettings, open_repository
 from naiad.repository.poll import PollControl
-from naiad.repository.store import Store, open_path
 from naiad.server.cache_metrics import show_cache
 from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
@@ -116,7 +115,8 @@ class Server:
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
-        stores: list[Store] = [open_path(Path(path), config_name=options.model_config_name) for path in options.paths]
+        cache = CacheSettings(options.cloud_cache_directory, options.cloud_cache_max_bytes)
+        stores = [open_repository(path, config_name=options.model_config_name, cache=cache) for path in options.paths]
         return Catalog(
             stores,
             loader,

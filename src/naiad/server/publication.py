@@ -37,26 +37,33 @@ class Publication:
     def __init__(self, engine: Engine, registry: Registry) -> None:
         self._engine = engine
         self._registry = registry
-        self._shown: dict[int, Served] = {}
+        self._ready: Ready = {}
         registry.add_rendered(_RESTARTS, self._render_restarts)
-        show_adaptive(registry, lambda: list(self._shown.values()))
+        show_adaptive(registry, self._served)
 
     def publish(self, ready: Ready) -> None:
         """Take over the set of versions that are ready now."""
-        serving = {id(served): served for versions in ready.values() for served in versions.values()}
+        before = self._ready
+        changed = [name for name, versions in ready.items() if before.get(name) is not versions]
+        gone = [name for name in before if name not in ready]
+        serving = {id(served): served for name in changed for served in ready[name].values()}
+        shown = {id(served): served for name in (*changed, *gone) for served in before.get(name, {}).values()}
         # The new come first: one that replaces another takes its place in the metrics without a gap.
         for key, served in serving.items():
-            if key not in self._shown:
+            if key not in shown:
                 self._add(served)
-        for key, served in self._shown.items():
+        for key, served in shown.items():
             if key not in serving:
                 self._registry.remove_model(served.statistics)
-        self._shown = serving
+        self._ready = ready
         self._engine.publish(ready)
+
+    def _served(self) -> list[Served]:
+        return [served for versions in self._ready.values() for served in versions.values()]
 
     def _render_restarts(self) -> str:
         lines = []
-        for served in list(self._shown.values()):
+        for served in self._served():
             for number, instance in enumerate(served.instances):
                 labels = {"model": served.name, "version": served.version, "instance": f"{served.name}_{number}"}
                 lines.append(f"{_RESTARTS}{format_labels(labels)} {instance.restart_count}")

@@ -28,6 +28,8 @@ LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_outp
 
 _BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
 _SAMPLE_LIMIT = 8192
+RECENT_LIMIT = 32
+"""Executed batches that are remembered one by one."""
 
 
 _NEVER = Duration()
@@ -52,6 +54,21 @@ class Sample(NamedTuple):
     compute_input_ns: int
     compute_infer_ns: int
     compute_output_ns: int
+
+
+class RecentBatch(NamedTuple):
+    """One executed batch; the times are monotonic."""
+
+    arrival_ns: int
+    """Of the first of its requests."""
+    start_ns: int
+    end_ns: int
+    rows: int
+    requests: int
+    reason: str
+    """`Batch.release_reason`."""
+    decision: str
+    """`Batch.decision`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,7 @@ class ModelStatistics:
         """Total batch size to executions and the summed input, infer and output ns."""
         self._buckets = [[0] * _BUCKET_COUNT for _ in LATENCIES]
         self._samples: deque[Sample] | None = None
+        self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
 
     def keep_samples(self) -> None:
         """Keep the latencies of the last requests from now on, for summaries; bounded."""
@@ -134,15 +152,24 @@ class ModelStatistics:
 
     # --- recording ------------------------------------------------------------------------------------------------
 
-    def record_batch(self, batch: Batch, responses: Sequence[InferResponse], end_ns: int, wall_ms: int = 0) -> None:
+    def record_batch(
+        self,
+        batch: Batch,
+        responses: Sequence[InferResponse],
+        end_ns: int,
+        wall_ms: int = 0,
+        *,
+        done: Sequence[InferRequest] | None = None,
+    ) -> None:
         """Count an executed batch whose times are stamped; `responses` are those of its requests, in order.
 
+        Of an iterative model only the requests that are `done` count, and `responses` are theirs.
         `end_ns` is the monotonic time at which the requests end, `wall_ms` the epoch time, by default the present.
         """
         # hot: bench/micro_scheduler.py
-        requests = batch.requests
+        requests = batch.requests if done is None else done
         if not self._answered_is_success and any([response.error for response in responses]):  # noqa: C419 - twice as fast
-            requests = self._record_errors(batch, responses, end_ns)
+            requests = self._record_errors(requests, responses, end_ns)
             if not requests:
                 return
         arrivals = [request.arrival_ns for request in requests]
@@ -150,7 +177,6 @@ class ModelStatistics:
         rows = sum([request.batch_size or 1 for request in requests])
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
-            # Of an iterative model perhaps none is done.
             if arrivals:
                 self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
             self._inference_count += rows
@@ -196,11 +222,13 @@ class ModelStatistics:
         self._fail_ns += end_ns - request.arrival_ns
         self._failures[reason] += 1
 
-    def _record_errors(self, batch: Batch, responses: Sequence[InferResponse], end_ns: int) -> Sequence[InferRequest]:
+    def _record_errors(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], end_ns: int
+    ) -> Sequence[InferRequest]:
         """Count the requests that failed alone; return the others."""
         successes: list[InferRequest] = []
         with self._lock:
-            for request, response in zip(batch.requests, responses, strict=True):
+            for request, response in zip(requests, responses, strict=True):
                 if response.error is None:
                     successes.append(request)
                 else:
@@ -218,6 +246,18 @@ class ModelStatistics:
         self._execution_count += 1
         reasons = self._release_reasons
         reasons[batch.release_reason] = reasons.get(batch.release_reason, 0) + 1
+        requests = batch.requests
+        self._recent.append(
+            (
+                requests[0].arrival_ns,
+                batch.exec_start_ns,
+                batch.exec_end_ns,
+                batch.size,
+                len(requests),
+                batch.release_reason,
+                batch.decision,
+            )
+        )
         # Bounded by the sizes that exist, of which there are max_batch_size.
         entry = self._batches.get(batch.size)
         if entry is None:
@@ -280,6 +320,12 @@ class ModelStatistics:
                 release_reasons=dict(self._release_reasons),
                 latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},
             )
+
+    def recent_batches(self) -> Sequence[RecentBatch]:
+        """Return the last batches, oldest first; at most `RECENT_LIMIT`."""
+        with self._lock:
+            recent = list(self._recent)
+        return [RecentBatch(*batch) for batch in recent]
 
     def samples(self) -> Sequence[Sample]:
         """Return the samples that are kept, oldest first; none unless `keep_samples` was called."""

@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from naiad.frontend.departure import Departure
 from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.side_threads import run_here
 from naiad.wire.limits import Http2Limits
@@ -259,3 +260,85 @@ def test_answer_that_cannot_be_compressed_is_a_failure(scene, caplog):
     with caplog.at_level(logging.ERROR, "naiad"):
         failed(MemoryError("no memory"))
     assert scene.status()[0] == "13"
+
+
+# --- answers in streams ---------------------------------------------------------------------------------------------
+
+
+class Streamed:
+    """A stream whose answers go through compression."""
+
+    def __init__(self, scene, accept="gzip"):
+        scene.send(STREAM, (0, b"ask"), end=False, more=(("grpc-accept-encoding", accept),))
+        self.scene = scene
+        self.call = scene.service.calls[0]
+        self.sender = GrpcCompression(1, scene.aside).sender(self.call)
+
+    def received(self):
+        """Return the fields, and the messages with whether they were compressed."""
+        frames = self.scene.talk.frames()
+        body, messages = self.scene.talk.body(frames), []
+        while body:
+            end = 5 + int.from_bytes(body[1:5], "big")
+            messages.append((body[0] == 1, gzip.decompress(body[5:end]) if body[0] else body[5:end]))
+            body = body[end:]
+        return self.scene.talk.fields(frames), messages
+
+
+def test_messages_of_a_stream_are_compressed_if_that_is_worth_it(scene):
+    stream = Streamed(scene)
+    stream.sender.send([b"small"])
+    stream.sender.send([b"ab" * 500, memoryview(b"c")])
+    stream.sender.finish(0)
+    fields, messages = stream.received()
+    assert fields["grpc-encoding"] == "gzip"
+    assert fields["grpc-status"] == "0"
+    assert messages == [(False, b"small"), (True, b"ab" * 500 + b"c")]
+
+
+def test_messages_behind_a_large_one_wait_and_so_does_the_status(scene):
+    stream = Streamed(scene)
+    large = LARGE[:20_000] * 3
+    for message in (b"first", large, b"between", large[::-1], b"last"):
+        stream.sender.send([message])
+    stream.sender.finish(8, "enough")
+    assert stream.sender.queued_bytes > 2 * len(large)
+    assert stream.received()[1] == [(False, b"first")]
+    scene.aside.go()
+    assert stream.received()[1] == [(True, large), (False, b"between")]
+    scene.aside.go()
+    fields, messages = stream.received()
+    assert messages == [(True, large[::-1]), (False, b"last")]
+    assert (fields["grpc-status"], fields["grpc-message"]) == ("8", "enough")
+    assert stream.sender.queued_bytes == 0
+    assert scene.aside.waiting == []
+
+
+def test_a_client_that_accepts_none_gets_the_call_itself(scene):
+    stream = Streamed(scene, "identity")
+    assert stream.sender is stream.call
+
+
+def test_more_than_can_be_compressed_ends_the_stream(scene):
+    stream = Streamed(scene)
+    reasons = []
+    stream.call.on_cancel = reasons.append
+    for _ in range(200):
+        stream.sender.send([ZEROS])
+    assert reasons == [Departure.DROPPED]
+    assert stream.sender.queued_bytes < 70_000_000
+    fields, messages = stream.received()
+    assert messages == []
+    assert fields["grpc-status"] == "8"
+    assert "faster than they can be compressed" in fields["grpc-message"]
+    scene.aside.go()
+    assert stream.received()[1] == []
+
+
+def test_a_message_that_cannot_be_compressed_ends_the_stream(scene, caplog):
+    stream = Streamed(scene)
+    stream.sender.send([LARGE])
+    _, _, failed = scene.aside.waiting.pop()
+    with caplog.at_level(logging.ERROR, "naiad"):
+        failed(MemoryError("no memory"))
+    assert stream.received()[0]["grpc-status"] == "13"

@@ -67,6 +67,8 @@ def test_load_request():
     [
         ("config", {"int64_param": 1}, "invalid value type for load parameter 'config', expected string_param."),
         ("file:a", {"string_param": "1"}, "invalid value type for load parameter 'file:a', expected bytes_param."),
+        ("force", {"string_param": "1"}, "invalid value type for load parameter 'force', expected bool_param."),
+        ("dry_run", {"int64_param": 1}, "invalid value type for load parameter 'dry_run', expected bool_param."),
         ("else", {"string_param": "1"}, "unrecognized load parameter 'else'."),
     ],
 )
@@ -75,6 +77,13 @@ def test_load_parameters_that_are_refused(key, value, text):
     with pytest.raises(InferError) as caught:
         control_grpc.decode_load_request(request.SerializeToString())
     assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_ARG, text)
+
+
+def test_load_parameters_of_naiad():
+    request = pb.RepositoryModelLoadRequest(model_name="m")
+    request.parameters["force"].bool_param = True
+    request.parameters["dry_run"].bool_param = False
+    assert control_grpc.decode_load_request(request.SerializeToString()) == ("m", {"force": True, "dry_run": False})
 
 
 def test_unload_request():

@@ -106,7 +106,8 @@ def test_statistics_have_all_keys():
         }
     ]
     assert (tree["response_stats"], tree["memory_usage"]) == ({}, [])
-    assert list(tree)[-4:] == ["inference_stats", "response_stats", "batch_stats", "memory_usage"]
+    assert list(tree)[-5:-1] == ["inference_stats", "response_stats", "batch_stats", "memory_usage"]
+    assert tree["release_reasons"] == {}
     assert (tree["last_inference"], tree["inference_count"], tree["execution_count"]) == (0, 0, 0)
 
 
@@ -157,6 +158,8 @@ def test_load_parameters():
     assert control_json.decode_load_parameters(b"") == {}
     body = b'{"parameters":{"config":"{}","file:1/model.py":"AAE="}}'
     assert control_json.decode_load_parameters(body) == {"config": "{}", "file:1/model.py": b"\0\1"}
+    body = b'{"parameters":{"force":true,"dry_run":false}}'
+    assert control_json.decode_load_parameters(body) == {"force": True, "dry_run": False}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +167,7 @@ def test_load_parameters():
     [
         (b'{"nope":"x"}', ErrorCode.INTERNAL, "unexpected error on creating Triton parameter 'nope'"),
         (b'{"config":{}}', ErrorCode.INTERNAL, "attempt to access JSON non-string as string"),
+        (b'{"force":"yes"}', ErrorCode.INTERNAL, "non-boolean"),
         (b'{"file:1/x":5}', ErrorCode.INTERNAL, "attempt to access JSON non-string as string"),
         (b'{"file:1/x":"#"}', ErrorCode.INVALID_ARG, "'file:1/x': the content of a file must be in base64"),
         (b"5", ErrorCode.INTERNAL, "attempt to get members for non-object"),

@@ -185,6 +185,27 @@ class TestStart:
         assert scene.served() == {"a": [1], "e": [1]}
         assert sorted(scene.loader.loads) == ["a:1", "e:1"]
 
+    @pytest.mark.parametrize(
+        ("wanted", "loaded"),
+        [
+            (("bert-*",), ["bert-a", "bert-b"]),
+            (("bert-?", "x"), ["bert-a", "bert-b", "x"]),
+            (("[xy]", "bert-a"), ["bert-a", "x"]),
+        ],
+    )
+    def test_patterns(self, tmp_path: Path, wanted: tuple[str, ...], loaded: list[str]) -> None:
+        scene = Scene(tmp_path, at_start=wanted)
+        for name in ("bert-a", "bert-b", "x", "other"):
+            scene.write(name)
+        assert scene.control.load_at_start()
+        assert sorted(scene.served()) == loaded
+
+    def test_a_pattern_that_stands_for_nothing(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("brt-*", "a"))
+        scene.write("a")
+        assert not scene.control.load_at_start()
+        assert scene.served() == {"a": [1]}
+
     def test_one_that_is_not_there(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, at_start=("a", "nothing"))
         scene.write("a")
@@ -569,3 +590,78 @@ def test_force_loads_anew_although_nothing_has_changed(scene: Scene) -> None:
     assert len(scene.loader.loaded) == 1
     scene.control.load_model("a", {"force": True})
     assert len(scene.loader.loaded) == 2
+
+
+class TestRehearsal:
+    def test_everything_is_done_and_nothing_is_put_in_place(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (model / "2").mkdir()
+        scene.load("a", dry_run=True)
+        assert scene.loader.loads == ["a:1", "a:1", "a:2"]
+        assert scene.served() == {"a": [1]}
+        assert scene.ready["a"][1] is scene.loader.loaded[0]
+        assert [version.stopped.is_set() for version in scene.loader.loaded] == [False, True, True]
+        assert scene.states() == {"a:1": "READY"}
+        scene.load("a")
+        assert scene.served() == {"a": [1, 2]}
+
+    def test_what_would_fail_is_told_and_not_recorded(self, scene: Scene) -> None:
+        model = scene.write("a")
+        scene.load("a")
+        (model / "1" / "broken").touch()
+        error = scene.refused("a", dry_run=True)
+        assert error.message == ("load would fail for model 'a': version 1 would be at UNAVAILABLE state: broken;\n")
+        assert scene.states() == {"a:1": "READY"}
+
+    def test_of_what_was_never_loaded(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a", dry_run=True)
+        assert scene.states() == {"a:": ""}
+        assert scene.served() == {}
+        assert "not found" not in str(scene.loader.loads)
+
+    def test_of_brought_files_leaves_none(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        directory = scene.root / "temporary"
+        directory.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(directory))
+        scene.control.load_model("new", {"config": config(), "file:5/model.bin": b"x", "dry_run": True})
+        assert scene.loader.loads == ["new:5"]
+        assert list(directory.iterdir()) == []
+
+
+class TestMembersOfEnsembles:
+    @pytest.fixture
+    def scene(self, tmp_path: Path) -> Scene:
+        scene = Scene(tmp_path)
+        for name in ("x", "y"):
+            scene.write(name)
+        scene.write("e", uses=("x", "y"))
+        scene.load("e")
+        scene.loader.loads.clear()
+        return scene
+
+    def test_a_replaced_member_has_its_ensembles_held_against_it(self, scene: Scene) -> None:
+        (scene.root / "x" / "1" / "weights").touch()
+        scene.load("x")
+        assert scene.loader.loads == ["x:1", "e:1"]
+        scene.load("x")
+        assert scene.loader.loads == ["x:1", "e:1"]
+
+    def test_also_when_the_ensemble_is_what_is_loaded(self, scene: Scene) -> None:
+        (scene.root / "x" / "1" / "weights").touch()
+        scene.load("e")
+        assert scene.loader.loads == ["x:1", "e:1"]
+
+    def test_one_that_does_not_fit_any_more_serves_on_and_says_so(self, scene: Scene) -> None:
+        (scene.root / "x" / "1" / "weights").touch()
+        (scene.root / "e" / "1" / "broken").touch()
+        scene.load("x")
+        assert scene.served() == {"e": [1], "x": [1], "y": [1]}
+        assert scene.states()["e:1"] == "READY serving what was loaded before, its update failed: broken"
+
+    def test_it_stays_what_an_override_made_it_and_implicit(self, scene: Scene) -> None:
+        scene.load("e", config=config(max_batch_size=3, ensemble_scheduling={"step": [{"model_name": "x"}]}))
+        (scene.root / "x" / "1" / "weights").touch()
+        scene.load("x")
+        assert scene.ready["e"][1].config.max_batch_size == 3

@@ -42,7 +42,6 @@ def state_of(lifecycle: Lifecycle[Version]) -> list[tuple[str, str, ModelState |
 def test_version_is_loading_until_it_is_swapped_in(lifecycle: Lifecycle[Version], table: Table) -> None:
     lifecycle.begin_load("m", [1, 3])
     assert state_of(lifecycle) == [("m", "1", ModelState.LOADING, ""), ("m", "3", ModelState.LOADING, "")]
-    assert not lifecycle.is_ready
     assert table.count == 0
     assert lifecycle.swap("m", {1: Version("a"), 3: Version("b")}) == []
     assert lifecycle.is_ready
@@ -110,7 +109,6 @@ def test_unload_goes_through_unloading_and_ends_unavailable(lifecycle: Lifecycle
     lifecycle.swap("m", {1: version})
     assert lifecycle.begin_unload("m") == {1: version}
     assert state_of(lifecycle) == [("m", "1", ModelState.UNLOADING, "")]
-    assert not lifecycle.is_ready
     assert table.ready == {"m": {1: "v"}}
     lifecycle.end_unload("m", [1])
     assert state_of(lifecycle) == [("m", "1", ModelState.UNAVAILABLE, UNLOADED)]
@@ -126,6 +124,7 @@ READY_A = IndexEntry("a", "1", ModelState.READY)
 FAILED_B = IndexEntry("b", "1", ModelState.UNAVAILABLE, "broken")
 UNLOADED_B = IndexEntry("b", "1", ModelState.UNAVAILABLE, "unloaded")
 LOADING_B = IndexEntry("b", "1", ModelState.LOADING)
+UNLOADING_B = IndexEntry("b", "1", ModelState.UNLOADING)
 NO_VERSION_B = IndexEntry("b")
 
 
@@ -136,15 +135,34 @@ NO_VERSION_B = IndexEntry("b")
         ("all", [READY_A], True),
         ("all", [READY_A, UNLOADED_B], True),
         ("all", [READY_A, FAILED_B], False),
-        ("all", [READY_A, LOADING_B], False),
+        ("all", [READY_A, LOADING_B], True),
+        ("all", [READY_A, UNLOADING_B], True),
         ("all", [READY_A, NO_VERSION_B], False),
         ("any", [READY_A, FAILED_B], True),
         ("any", [FAILED_B], False),
         ("none", [FAILED_B, LOADING_B], True),
         ("a", [READY_A, FAILED_B], True),
+        ("a", [READY_A, LOADING_B], True),
+        ("b", [READY_A, LOADING_B], False),
         ("a, b", [READY_A, FAILED_B], False),
         ("c", [READY_A], False),
     ],
 )
 def test_ready_rule(rule: str, rows: list[IndexEntry], holds: bool) -> None:
     assert ReadyRule(rule).holds(rows) is holds
+
+
+@pytest.mark.parametrize(
+    ("rule", "ill", "holds"),
+    [
+        ("all", [], True),
+        ("all", ["b"], False),
+        ("any", ["b"], True),
+        ("any", ["a", "b"], False),
+        ("none", ["a", "b"], True),
+        ("a", ["b"], True),
+        ("a", ["a"], False),
+    ],
+)
+def test_ready_rule_while_a_model_cannot_execute(rule: str, ill: list[str], holds: bool) -> None:
+    assert ReadyRule(rule).holds([READY_A, IndexEntry("b", "1", ModelState.READY)], ill) is holds

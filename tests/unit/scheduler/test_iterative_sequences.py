@@ -36,7 +36,7 @@ def test_rescheduled_requests_execute_together_with_new_ones(kind):
     assert scheduler.pending_count == 0
     assert scheduler.live_sequence_count == 2
     for request in (first, second):
-        scheduler.release(request)
+        scheduler.release(request, 600 * MS)
     assert scheduler.live_sequence_count == 0
 
 
@@ -60,9 +60,9 @@ def test_slot_is_kept_until_the_request_is_done(kind):
         assert taken(scheduler) == [first]
         assert scheduler.reschedule(first, 3)
     assert taken(scheduler) == [first]
-    scheduler.release(first)
+    scheduler.release(first, 600 * MS)
     assert taken(scheduler) == [second]
-    scheduler.release(second)
+    scheduler.release(second, 600 * MS)
     assert scheduler.live_sequence_count == 0
 
 
@@ -75,7 +75,7 @@ def test_execution_that_takes_longer_than_the_idle_time_does_not_end_the_sequenc
     assert list(scheduler.expire(500 * MS)) == []
     assert scheduler.reschedule(first, 500 * MS)
     assert taken(scheduler, 501 * MS) == [first]
-    scheduler.release(first)
+    scheduler.release(first, 600 * MS)
     assert scheduler.live_sequence_count == 0
 
 
@@ -86,9 +86,9 @@ def test_second_request_under_the_same_id_waits_for_the_first(kind):
     assert taken(scheduler) == [first]
     assert scheduler.reschedule(first, 3)
     assert taken(scheduler) == [first]
-    scheduler.release(first)
+    scheduler.release(first, 600 * MS)
     assert taken(scheduler) == [second]
-    scheduler.release(second)
+    scheduler.release(second, 600 * MS)
     assert scheduler.live_sequence_count == 0
 
 
@@ -110,7 +110,7 @@ def test_sequence_of_an_instance_that_died_is_not_gone_on_with(kind):
     taken(scheduler)
     assert scheduler.drain_instance(0) == []
     assert not scheduler.reschedule(first, 3)
-    scheduler.release(first)
+    scheduler.release(first, 600 * MS)
     assert scheduler.live_sequence_count == 0
     assert scheduler.pending_count == 0
 

@@ -158,10 +158,12 @@ def test_direct_backlog_wakes_the_instance_that_gets_it() -> None:
     assert set(scheduler.pop_woken()) == {0, 1}
     scheduler.enqueue(of_sequence(2, end=True, name="2b"), 0)
     scheduler.pop_woken()
-    scheduler.take(0, 1)
-    scheduler.take(0, 1)
-    assert set(scheduler.pop_woken()) == {1}
+    assert names(scheduler.take(0, 1)) == ["2"]
+    assert names(scheduler.take(0, 1)) == ["2b"]
+    assert scheduler.live_sequence_count == 3
     assert names(scheduler.take(0, 1)) == ["3"]
+    assert set(scheduler.pop_woken()) == {1}
+    assert scheduler.live_sequence_count == 2
 
 
 def test_direct_duplicate_start_goes_behind_in_the_same_slot() -> None:
@@ -202,7 +204,7 @@ def test_direct_decoupled_sequence_waits_for_the_final_response() -> None:
     assert names(scheduler.take(0)) == ["1a"]
     assert scheduler.take(0) is None
     scheduler.pop_woken()
-    scheduler.release(first)
+    scheduler.release(first, 0)
     assert set(scheduler.pop_woken()) == {0}
     assert names(scheduler.take(0)) == ["1b"]
 
@@ -258,7 +260,7 @@ def test_oldest_decoupled_sequence_waits_for_the_final_response() -> None:
     scheduler.enqueue(of_sequence(1, name="1b"), 0)
     assert names(scheduler.take(0)) == ["1a"]
     assert scheduler.take(0) is None
-    scheduler.release(first)
+    scheduler.release(first, 0)
     assert names(scheduler.take(0)) == ["1b"]
 
 
@@ -316,6 +318,7 @@ def test_cancelling_drops_what_waits_behind_in_the_sequence(make) -> None:
     dropped = scheduler.expire(0)
     assert [item.request.id for item in dropped] == ["c"]
     assert dropped[0].error.reason is FailureReason.CANCELED
+    assert dropped[0].error.message.startswith("[request id: c] a request before it in its sequence was cancelled")
     assert names(scheduler.take(0)) == ["a"]
     assert scheduler.take(0) is None
     assert scheduler.live_sequence_count == 0
@@ -352,7 +355,7 @@ def test_what_ends_after_its_instance_was_lost_frees_no_slot_again(make) -> None
     scheduler.enqueue(lost, 0)
     assert names(scheduler.take(0)) == ["lost"]
     scheduler.drain_instance(0)
-    scheduler.release(lost)
+    scheduler.release(lost, 0)
     assert scheduler.live_sequence_count == 0
     scheduler.enqueue(of_sequence(2, start=True), 0)
     waiting = of_sequence(3, start=True)

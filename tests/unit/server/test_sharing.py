@@ -1,7 +1,7 @@
 """Requests that concern all processes, with a supervisor that is made up."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ class Catalog:
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return []
 
-    def is_ready(self) -> bool:
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
         return True
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:

@@ -67,6 +67,10 @@ class CapturedCall:
         """Refuse: a control call's answer is compressed on its way to the client, not here."""
         raise AssertionError("answers of control calls are plain")
 
+    def send_encoded(self, parts: Sequence[Buffer], encoding: bytes, *, is_compressed: bool) -> None:
+        """Refuse: no control call is answered with a stream."""
+        raise AssertionError("answers of control calls are no streams")
+
     def send(self, parts: Sequence[Buffer]) -> None:
         """Keep a message."""
         self._pieces += map(bytes, parts)

@@ -41,6 +41,9 @@ class Channel(asyncio.Protocol):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._transport: asyncio.Transport | None = None
+        self._is_over = False
+        self._waiting_bytes: list[bytes] = []
+        """What is written at the end of this turn of the loop, or when the connection stands."""
         self._received = bytearray()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[object]] = {}
@@ -49,10 +52,14 @@ class Channel(asyncio.Protocol):
     @classmethod
     async def open(cls, connected: socket.socket, peer: Peer) -> "Channel":
         """Return the channel over a connected socket, which it owns from now on."""
-        loop = asyncio.get_running_loop()
-        connected.setblocking(False)
-        _, channel = await loop.create_unix_connection(lambda: cls(peer), sock=connected)
+        channel = cls(peer)
+        await channel.connect(connected)
         return channel
+
+    async def connect(self, connected: socket.socket) -> None:
+        """Begin, with what was told before, over a connected socket."""
+        connected.setblocking(False)
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=connected)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -62,7 +69,7 @@ class Channel(asyncio.Protocol):
 
     async def ask(self, question: object, timeout_s: float | None = None) -> object:
         """Send a question and return its answer. Raises ChannelError."""
-        if self._transport is None:
+        if self._is_over:
             raise ChannelError("the other process is gone")
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -76,12 +83,28 @@ class Channel(asyncio.Protocol):
             del self._waiting[number]
 
     def _send(self, kind: int, number: int, value: object) -> None:
-        if self._transport is not None:
-            payload = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-            self._transport.writelines((_HEAD.pack(len(payload), kind, number), payload))
+        if self._is_over:
+            return
+        if not self._waiting_bytes and self._transport is not None:
+            asyncio.get_running_loop().call_soon(self._flush)
+        payload = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self._waiting_bytes += (_HEAD.pack(len(payload), kind, number), payload)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._waiting_bytes:
+            waiting, self._waiting_bytes = self._waiting_bytes, []
+            self._transport.writelines(waiting)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return buffered + sum(map(len, self._waiting_bytes))
 
     def close(self) -> None:
         """Close this end once everything is sent; the peer is not told that it is lost."""
+        self._flush()
+        self._is_over = True
         if self._transport is not None:
             self._transport.close()
             self._transport = None
@@ -91,6 +114,7 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = transport  # type: ignore[assignment]  # that of a stream
+        self._flush()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and whatever messages they complete."""
@@ -115,8 +139,10 @@ class Channel(asyncio.Protocol):
                 future.set_exception(ChannelError("the other process is gone"))
         for task in self._tasks:
             task.cancel()
-        if self._transport is not None:
-            self._transport = None
+        self._transport = None
+        self._waiting_bytes.clear()
+        if not self._is_over:
+            self._is_over = True
             self._peer.lost()
 
     # --- receiving --------------------------------------------------------------------------------------------------

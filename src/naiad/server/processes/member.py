@@ -3,15 +3,19 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 import ssl
 import sys
+from pathlib import Path
 
 from naiad.backend.cores import share_cores
-from naiad.core.errors import InferError, unsupported
+from naiad.core.errors import InferError
 from naiad.core.model import ModelState
 from naiad.engine.loader import ModelLoader
+from naiad.engine.response_cache import ResponseStore
+from naiad.engine.served import Served
 from naiad.frontend.access import AccessRule
 from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
@@ -21,7 +25,6 @@ from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.router import Router
 from naiad.repository.catalog import ModelPlan
 from naiad.repository.lifecycle import UNLOADED
-from naiad.repository.store import ModelEntry
 from naiad.server.app import Server
 from naiad.server.endpoint import Service
 from naiad.server.ports import Ports, ServedConnections
@@ -39,6 +42,8 @@ from naiad.server.processes.messages import (
     StopBeingReady,
     Welcome,
 )
+from naiad.server.processes.neighbours import Neighbours
+from naiad.server.processes.sequence_model import Membership, SequenceModel
 from naiad.server.processes.sharing import Sharing
 from naiad.server.runner import run_to_status
 from naiad.server.signals import SIGNALS, StopSignal
@@ -87,17 +92,22 @@ class SupervisedStop(StopSignal):
 
 
 class _MemberLoader(ModelLoader):
-    """Loads what may be spread over several processes."""
+    """Loads models; those of sequences know which process has each sequence."""
 
-    def plan(self, entry: ModelEntry) -> ModelPlan:
-        """Plan as ever. Raises InferError(UNSUPPORTED) for models whose requests have to meet in one process."""
-        plan = super().plan(entry)
-        if plan.config.HasField("sequence_batching"):
-            raise unsupported(
-                f"model '{entry.name}' has sequence_batching: all requests of a sequence have to reach the same "
-                "process, which is not supported with --processes greater than 1; serve it with --processes 1"
-            )
-        return plan
+    _shares: tuple[Membership, Neighbours] | None = None
+
+    def share_sequences(self, membership: Membership, neighbours: Neighbours) -> None:
+        """Have sequences shared out; called once, before anything is loaded."""
+        self._shares = (membership, neighbours)
+
+    def load(self, plan: ModelPlan, version: int) -> Served:
+        """Load one version as ever. Raises InferError."""
+        served = super().load(plan, version)
+        if self._shares is None or not served.config.HasField("sequence_batching"):
+            return served
+        shared = SequenceModel(served, *self._shares)
+        shared.load_duration_ns = served.load_duration_ns
+        return shared
 
 
 class Member(Server):
@@ -114,6 +124,7 @@ class Member(Server):
         self._control = control
         self._handover = handover
         self._link: Link | None = None
+        self._neighbours = Neighbours(self._engine, Path(welcome.directory), welcome.slot)
 
     async def run(self) -> int:
         """Serve until the supervisor ends it and return the exit status."""
@@ -121,6 +132,7 @@ class Member(Server):
         channel = link.channel = await Channel.open(self._control, link)
         try:
             status = await super().run()
+            await self._neighbours.close()
             if not link.has_loaded:
                 channel.tell(Failed(self._failure()))
             return status
@@ -143,8 +155,15 @@ class Member(Server):
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
         return Ports(self._options, self._engine, loop, self._link)
 
+    def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
+        loader = super()._make_loader(loop, store)
+        assert isinstance(loader, _MemberLoader)
+        loader.share_sequences(self._welcome, self._neighbours)
+        return loader
+
     def _serves(self) -> None:
         assert self._link is not None
+        self._neighbours.listen()
         logging.disable(logging.NOTSET)
         self._link.serve()
 
@@ -156,6 +175,7 @@ class Link:
         self.channel: Channel | None = None
         self.has_loaded = False
         self._ports = welcome.ports
+        self._directory = welcome.directory
         self._engine = engine
         self._stop = stop
         self._sharing = Sharing(engine, self._ask)
@@ -253,5 +273,6 @@ class Link:
     def lost(self) -> None:
         """End at once: without its supervisor nobody would know of this process."""
         _log.error("the supervisor is gone; exiting")
+        shutil.rmtree(self._directory, ignore_errors=True)
         log.shut_down()
         os._exit(1)

@@ -22,6 +22,10 @@ class Welcome:
     process_count: int
     ports: Sequence[str]
     """Flag prefixes of the ports; connections are handed over with a position in it."""
+    directory: str
+    """Where members reach each other; nobody else can enter it."""
+    is_successor: bool
+    """Whether another had the slot before and has died."""
     quiet_below: int
     """Level below which the member logs nothing until it serves: what happens at start is told once, not N times."""
 

@@ -8,7 +8,9 @@ by all of them.
 import asyncio
 import logging
 import os
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
 
@@ -38,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 _EXIT_GRACE_S = 5.0
 """Beyond the exit timeout, which members keep themselves."""
+_MAX_DIRECTORY = 92
 _NOTE_SHARE = 100
 """Noting what members have counted takes at most one part in so many of their time."""
 
@@ -67,10 +70,18 @@ class Supervisor:
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False
+        self._directory = ""
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         self._stop.install(asyncio.get_running_loop())
+        self._directory = _make_directory()
+        try:
+            return await self._run()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _run(self) -> int:
         listeners = [bind(address) for address in self._addresses]
         for port, (address, listener) in enumerate(zip(self._addresses, listeners, strict=True)):
             self._acceptors[address.flag] = Acceptor(listener, port, self._hand_over)
@@ -129,6 +140,8 @@ class Supervisor:
             slot=slot,
             process_count=self._count,
             ports=[address.flag for address in self._addresses],
+            directory=self._directory,
+            is_successor=self._starts[slot] > 1,
             quiet_below=loud if is_first_time else logging.INFO,
         )
         self._supervision.started(slot)
@@ -294,3 +307,18 @@ class Supervisor:
     def _exit_now(self, status: int) -> None:
         self._kill_all()
         os._exit(status)
+
+
+def _make_directory() -> str:
+    """Make the directory in which members reach each other. Raises InferError."""
+    try:
+        directory = tempfile.mkdtemp(prefix="naiad-")
+        if len(directory) > _MAX_DIRECTORY:  # the path of a socket has to fit into 108 bytes
+            os.rmdir(directory)
+            directory = tempfile.mkdtemp(prefix="naiad-", dir="/tmp")
+    except OSError as error:
+        raise internal(
+            f"no directory for the sockets between processes can be made: {error.strerror}; name a writable one in "
+            "the environment variable TMPDIR"
+        ) from error
+    return directory

@@ -1,15 +1,4 @@
-"""Run a `model.py` in a plain test: no server, no worker process, no sockets.
-
-    from naiad.testing import PythonModel
-
-    def test_adds():
-        with PythonModel("models/add_sub") as model:
-            outputs = model.infer({"INPUT0": a, "INPUT1": b})
-            assert (outputs["OUTPUT0"] == a + b).all()
-
-The model runs in the test's own process, so breakpoints and coverage work. What `execute` returns is held to the same
-rules as in the server; tensors are not copied.
-"""
+"""A Python model in the test's own process."""
 
 import asyncio
 import inspect
@@ -21,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from naiad.backend.worker import pb_utils
 from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, RequestPlan, StreamedRequest
 from naiad.backend.worker.loading import load_model_class
@@ -32,25 +19,30 @@ from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import raise_problems
+from naiad.testing.called_models import Array, CalledModels, FakeModel
+from naiad.testing.model_error import ModelError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Mapping[str, Array]
 _DECOUPLED_S = 60.0
-
-
-class ModelError(Exception):
-    """The model answered a request with an error; the text is its message."""
 
 
 class PythonModel:
     """A Python model, initialized; `close` finalizes it."""
 
-    def __init__(self, path: str | Path, *, config: str = "", version: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        config: str = "",
+        version: int | None = None,
+        models: Mapping[str, FakeModel] | None = None,
+    ) -> None:
         """Load the model at `path`: its directory, or a `model.py`.
 
         `config` is the text of a `config.pbtxt` in place of the file beside the model; `version` a version directory,
-        the newest by default. Raises what importing and `initialize` raise, and InferError for a configuration that
-        cannot be read.
+        the newest by default. `models` are those that it can call, by name: functions from inputs to outputs, among
+        them `infer` and `stream` of other PythonModels. Raises what importing and `initialize` raise, InferError for
+        a configuration that cannot be read, and ValueError for names that another open PythonModel has brought.
         """
         path = Path(path).absolute()
         model_file = path if path.is_file() else _newest(path, version)
@@ -71,8 +63,13 @@ class PythonModel:
         self.instance: Any = model_class()
         """The model's own object."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        if hasattr(self.instance, "initialize"):
-            self.instance.initialize(_args(self.config, model_dir, model_file))
+        self._called = CalledModels(models) if models else None
+        try:
+            if hasattr(self.instance, "initialize"):
+                self.instance.initialize(_args(self.config, model_dir, model_file))
+        except BaseException:
+            self._leave()
+            raise
 
     def infer(
         self,
@@ -156,6 +153,11 @@ class PythonModel:
             self.instance.finalize()
         if self._loop is not None:
             self._loop.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._called is not None:
+            self._called.close()
         for entry in self._paths:
             if entry in sys.path:
                 sys.path.remove(entry)

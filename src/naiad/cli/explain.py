@@ -1,0 +1,147 @@
+"""`naiad explain`: how a request of a model is scheduled, and why its last batches went."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from naiad.cli.model_server import DEFAULT_URL, NoAnswerError, ask
+from naiad.cli.repository_model import NoModelError, find_models
+from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
+
+_DESCRIPTION = """\
+Print how a request of MODEL is scheduled and, from a running server, what waits, how large batches are and why
+the last ones went. Without a server, --model-repository explains what the configuration there would do.
+The exit status is 1 when there is nothing to explain, 2 for a wrong command line.
+"""
+_BAR_WIDTH = 40
+
+REASONS: Mapping[str, str] = {
+    "full": "the largest batch, or a batch of the default scheduler",
+    "preferred": "a preferred size was reached",
+    "delay": "it had been held for as long as it may",
+    "shape": "the next request had another shape",
+    "strategy": "the model's own batching rule closed it",
+    "priority": "an older request of a less urgent level was passed over",
+    "idle": "an instance was free and nothing else waited",
+}
+DECISIONS: Mapping[str, str] = {
+    "full": "full, of a preferred size or cut by another shape",
+    "turn": "its turn on the device had come",
+    "burst": "the rest of a burst had been waited for",
+    "goal": "it had to, for the latency goal",
+    "limit": "the longest hold was over",
+    "no_gain": "waiting would not have paid",
+    "unknown": "too little was known yet",
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Explain the model that the command line names and return the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        if options.model_repository is None:
+            found = ask(options.url, options.model, "explain", version=options.version, headers=options.header)
+        else:
+            found = read(options.model_repository, options.model)
+    except (NoAnswerError, NoModelError) as error:
+        print(f"naiad explain: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=2) if options.json else format_explanation(found))
+    return 0
+
+
+def read(repository: Path, model: str) -> dict[str, Any]:
+    """Return what the configuration in a repository would do. Raises NoModelError."""
+    report = find_models(repository, model)[model]
+    return {
+        "name": model,
+        "version": ", ".join(map(str, report.versions)),
+        "scheduler": scheduler_kind(report.config),
+        "rules": list(scheduling_rules(report.config)),
+        "hints": list(batching_hints(report.config)),
+    }
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def format_explanation(found: Mapping[str, Any]) -> str:
+    """Return an explanation as a person reads it."""
+    version = f", version {found['version']}" if found["version"] else ""
+    lines = [f"{found['name']}{version}: {found['scheduler']} scheduler", "", "A request"]
+    lines += [f"  {number}. {rule}" for number, rule in enumerate(found["rules"], 1)]
+    lines += [f"  ! {hint}" for hint in found["hints"]]
+    if "batches" in found:
+        lines += ["", *_format_now(found), *_format_sizes(found), *_format_reasons(found)]
+    if "adaptive" in found:
+        lines += ["", *_format_adaptive(found["adaptive"])]
+    if found.get("recent_batches"):
+        lines += ["", *_format_recent(found["recent_batches"])]
+    return "\n".join(lines)
+
+
+def _format_now(found: Mapping[str, Any]) -> list[str]:
+    return [
+        "Now",
+        f"  {found['waiting']} waiting, {found['executing']} executing, {found['instances']} instances",
+        f"  {found['batches']} batches so far; requests waited {found['queue_mean_us']:.0f} us on average",
+    ]
+
+
+def _format_sizes(found: Mapping[str, Any]) -> list[str]:
+    sizes = {int(size): count for size, count in found["batch_sizes"].items()}
+    if not sizes:
+        return []
+    most = max(sizes.values())
+    rows = [f"  {size:>5} {'#' * max(1, round(_BAR_WIDTH * n / most))} {n}" for size, n in sorted(sizes.items())]
+    return ["", "Rows of batches", *rows]
+
+
+def _format_reasons(found: Mapping[str, Any]) -> list[str]:
+    reasons = [(count, reason) for reason, count in found["release_reasons"].items() if count]
+    if not reasons:
+        return []
+    rows = [f"  {count:>8}  {reason:<10}{REASONS.get(reason, '')}" for count, reason in sorted(reasons, reverse=True)]
+    return ["", "Why they went", *rows]
+
+
+def _format_adaptive(learned: Mapping[str, Any]) -> list[str]:
+    decisions = [(count, name) for name, count in learned["decisions"].items() if count]
+    return [
+        "Learned",
+        f"  a batch takes {learned['fixed_us']:.0f} us and {learned['row_us']:.1f} us a row; "
+        f"99 of 100 at most {learned['tail_ratio']} times that",
+        f"  {learned['arrivals_per_s']:.0f} requests/s come; the instances do the work of {learned['parallelism']}",
+        f"  {learned['holds']} batches were held, for {learned['held_mean_us']:.0f} us on average",
+        *(f"  {count:>8}  {name:<10}{DECISIONS.get(name, '')}" for count, name in sorted(decisions, reverse=True)),
+    ]
+
+
+def _format_recent(batches: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["The last batches", "    ms ago   rows  requests  waited us  executed us  why"]
+    for batch in batches:
+        why = DECISIONS.get(batch.get("decision", "")) or REASONS.get(batch["reason"], "")
+        lines.append(
+            f"  {batch['ended_us_ago'] / 1000:>8.1f}  {batch['rows']:>5}  {batch['requests']:>8}  "
+            f"{batch['waited_us']:>9.0f}  {batch['executed_us']:>11.0f}  "
+            f"{batch.get('decision') or batch['reason']}: {why}"
+        )
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="naiad explain", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="MODEL", help="the model's name")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
+    parser.add_argument("--version", default="", help="of the model; default the newest that is ready")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, an API key for example"
+    )
+    parser.add_argument(
+        "--model-repository", type=Path, metavar="DIR", help="explain the configuration in there, ask no server"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser

@@ -1,0 +1,95 @@
+"""`naiad graph`: draw the pipeline of an ensemble."""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from naiad.cli.model_server import DEFAULT_URL, NoAnswerError, ask
+from naiad.cli.pipeline_svg import draw_svg
+from naiad.cli.pipeline_text import draw_text, list_steps
+from naiad.cli.repository_model import NoModelError, find_models
+from naiad.config.json_form import config_from_json
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pipeline import Pipeline, lay_out
+from naiad.core.errors import InferError
+
+_DESCRIPTION = """\
+Draw the pipeline of the ensemble MODEL: in the terminal, or as an SVG file with --output. The configuration is that
+of a running server, or with --model-repository that of a directory.
+The exit status is 1 when there is nothing to draw, 2 for a wrong command line.
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Draw the model that the command line names and return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.output is not None and options.output.suffix.lower() != ".svg":
+        parser.error(f"argument --output: '{options.output}' is no SVG file, expected a name that ends in .svg")
+    try:
+        if options.model_repository is None:
+            config, members = _ask(options.url, options.model, options.header)
+        else:
+            config, members = _read(options.model_repository, options.model)
+        pipeline = lay_out(config, members)
+    except (NoAnswerError, NoModelError) as error:
+        return _fail(str(error))
+    except InferError as error:
+        return _fail(error.message)
+    if options.output is None:
+        print(picture(pipeline, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+        return 0
+    try:
+        options.output.write_text(draw_svg(pipeline), encoding="utf-8")
+    except OSError as error:
+        return _fail(f"{options.output} cannot be written: {error.strerror}")
+    print(f"written to {options.output}")
+    return 0
+
+
+def _fail(reason: str) -> int:
+    print(f"naiad graph: {reason}", file=sys.stderr)
+    return 1
+
+
+def picture(pipeline: Pipeline, columns: int) -> str:
+    """Return the drawing; for a terminal with fewer `columns` than it needs, a list. 0 columns: no limit."""
+    if columns and pipeline.width > columns:
+        note = f"the picture needs {pipeline.width} columns, this terminal has {columns}; --output draws an SVG file"
+        return f"{list_steps(pipeline)}\n({note})"
+    return draw_text(pipeline)
+
+
+def _ask(url: str, model: str, headers: Sequence[str]) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
+    """Return the configurations of a model and its members as a server has them. Raises NoAnswerError, InferError."""
+    config = _config_of(url, model, headers)
+    names = {step.model_name for step in config.ensemble_scheduling.step}
+    return config, {name: _config_of(url, name, headers) for name in sorted(names)}
+
+
+def _config_of(url: str, model: str, headers: Sequence[str]) -> ModelConfig:
+    return config_from_json(orjson.dumps(ask(url, model, "config", headers=headers)))
+
+
+def _read(repository: Path, model: str) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
+    """Return the configurations of a model and of all others in a repository. Raises NoModelError."""
+    reports = find_models(repository, model)
+    return reports[model].config, {name: report.config for name, report in reports.items()}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="naiad graph", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="MODEL", help="the ensemble's name")
+    parser.add_argument("--output", type=Path, metavar="FILE.svg", help="write an SVG file instead of the terminal")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, an API key for example"
+    )
+    parser.add_argument(
+        "--model-repository", type=Path, metavar="DIR", help="draw the configuration in there, ask no server"
+    )
+    return parser

@@ -1,0 +1,153 @@
+"""What a configuration means for a request, in words: how it is scheduled, and what keeps it from being batched."""
+
+from collections.abc import Iterator, Sequence
+
+from naiad.config.adaptive_batching import read_adaptive_batching
+from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
+from naiad.config.validation_ensemble import condition_of
+
+
+def scheduler_kind(config: ModelConfig) -> str:
+    """Return which scheduler a configuration asks for."""
+    if config.HasField("ensemble_scheduling"):
+        return "ensemble"
+    if config.HasField("sequence_batching"):
+        return f"sequence, {'oldest' if config.sequence_batching.HasField('oldest') else 'direct'}"
+    if not config.HasField("dynamic_batching"):
+        return "default"
+    return "dynamic" if read_adaptive_batching(config) is None else "adaptive"
+
+
+def scheduling_rules(config: ModelConfig) -> Sequence[str]:
+    """Return what happens to a request of the model, one sentence or two a rule, in order."""
+    kind = scheduler_kind(config)
+    if kind == "ensemble":
+        return list(_ensemble_rules(config))
+    rules = {"default": _default_rules, "dynamic": _dynamic_rules, "adaptive": _dynamic_rules}
+    return [*_cache_rules(config), *rules.get(kind, _sequence_rules)(config)]
+
+
+def _cache_rules(config: ModelConfig) -> Iterator[str]:
+    if config.response_cache.enable:
+        yield "It is looked up in the response cache first. A hit is answered at once, without an instance."
+
+
+def _default_rules(config: ModelConfig) -> Iterator[str]:
+    yield "It is executed alone, as it came, by the first instance that is free; until then it waits in order."
+    if config.max_batch_size > 1:
+        yield f"It may bring up to {config.max_batch_size} rows itself; it is not put together with other requests."
+
+
+def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
+    batching = config.dynamic_batching
+    levels = batching.priority_levels
+    if levels:
+        yield (
+            f"It joins the queue of its priority, 1 to {levels}, {batching.default_priority_level} without one; "
+            "batches are filled from level 1 on."
+        )
+    yield from _policy_rules(batching.default_queue_policy, "" if not levels else " of its level")
+    yield (
+        f"A free instance takes it together with the requests around it, up to {max(1, config.max_batch_size)} rows, "
+        f"not requests{_same_shapes(config)}."
+    )
+    preferred = sorted(set(batching.preferred_batch_size))
+    if preferred:
+        sizes = ", ".join(map(str, preferred))
+        yield f"A batch of a preferred size ({sizes}) goes at once; of those that can be reached the largest."
+    yield from _adaptive_rules(config) if read_adaptive_batching(config) else _delay_rules(config)
+    yield "While every instance is busy it waits, and its batch grows by itself."
+    if batching.preserve_ordering:
+        yield "Its answer leaves after those of the requests that came before it."
+
+
+def _same_shapes(config: ModelConfig) -> str:
+    if any(tensor.allow_ragged_batch for tensor in config.input):
+        return ", of equal shapes but in ragged inputs"
+    if any(dim < 0 for tensor in config.input for dim in tensor.dims):
+        return ", of equal shapes"
+    return ""
+
+
+def _delay_rules(config: ModelConfig) -> Iterator[str]:
+    delay_us = config.dynamic_batching.max_queue_delay_microseconds
+    if delay_us:
+        yield f"A batch that could still grow is held until its oldest request has waited {delay_us} us."
+    else:
+        yield "No batch is held: there is no max_queue_delay_microseconds, so it goes with what waits at that moment."
+
+
+def _adaptive_rules(config: ModelConfig) -> Iterator[str]:
+    adaptive = read_adaptive_batching(config)
+    limit_us = config.dynamic_batching.max_queue_delay_microseconds or 1_000_000
+    yield (
+        "A batch that could still grow is held for as long as that was learned to pay: until its turn on a device "
+        f"that instances share, or for the rest of a burst; never for more than {limit_us} us."
+    )
+    if adaptive is not None and adaptive.latency_goal_ns:
+        goal_us = adaptive.latency_goal_ns // 1000
+        yield f"It is held longer while it will surely be answered within {goal_us} us, if others are likely to come."
+
+
+def _policy_rules(policy: ModelQueuePolicy, where: str) -> Iterator[str]:
+    if policy.max_queue_size:
+        yield f"It is refused while {policy.max_queue_size} requests{where} wait."
+    if policy.default_timeout_microseconds:
+        after = f"When it has waited {policy.default_timeout_microseconds} us"
+        own = " (or its own timeout, if that is shorter)" if policy.allow_timeout_override else ""
+        is_delayed = policy.timeout_action == ModelQueuePolicy.TimeoutAction.DELAY
+        yield f"{after}{own} it {'goes behind the others' if is_delayed else 'is answered UNAVAILABLE'}."
+
+
+def _sequence_rules(config: ModelConfig) -> Iterator[str]:
+    batching = config.sequence_batching
+    idle_us = batching.max_sequence_idle_microseconds or 1_000_000
+    rows = max(1, config.max_batch_size)
+    yield "It must name its sequence; the first of a sequence is marked as its start, the last as its end."
+    if batching.HasField("oldest"):
+        candidates = batching.oldest.max_candidate_sequences
+        yield (
+            f"Each instance has up to {candidates} live sequences and takes one request of each into a batch of up "
+            f"to {rows}, those that have waited longest first."
+        )
+        delay_us = batching.oldest.max_queue_delay_microseconds
+    else:
+        yield f"Its sequence has a row of its own, of {rows}, on one instance, and every batch has all rows."
+        delay_us = batching.direct.max_queue_delay_microseconds
+    if delay_us:
+        yield f"A batch that is not full is held for up to {delay_us} us."
+    yield "A sequence that finds no place waits for one to end."
+    yield f"A sequence of which nothing comes for {idle_us} us has ended."
+
+
+def _ensemble_rules(config: ModelConfig) -> Iterator[str]:
+    yield "It has no queue: each step is a request to its member as soon as the tensors that it reads are there."
+    for step in config.ensemble_scheduling.step:
+        version = "" if step.model_version < 0 else f" version {step.model_version}"
+        reads, writes = (", ".join(sorted(tensors.values())) for tensors in (step.input_map, step.output_map))
+        condition = condition_of(config, step)
+        only = f", if {condition} is true" if condition else ""
+        yield f"{step.model_name}{version}{only}: {reads} -> {writes}."
+    limit = config.ensemble_scheduling.max_inflight_requests
+    if limit:
+        yield f"At most {limit} requests of one step execute at a time."
+
+
+def batching_hints(config: ModelConfig) -> Sequence[str]:
+    """Return why requests of a model that looks as if it batched never share a batch; empty for all others."""
+    return list(_hints(config))
+
+
+def _hints(config: ModelConfig) -> Iterator[str]:
+    kind = scheduler_kind(config)
+    rows = config.max_batch_size
+    if kind in ("dynamic", "adaptive"):
+        sizes = set(config.dynamic_batching.preferred_batch_size)
+        if rows <= 1:
+            yield f"'dynamic_batching' never batches: 'max_batch_size' is {rows}; raise it if the model can batch"
+        elif sizes == {1}:
+            yield "'dynamic_batching' never batches: its only 'preferred_batch_size' is 1; leave the field out"
+    elif kind == "default" and rows > 1:
+        yield f"requests are never batched, though 'max_batch_size' is {rows}: add 'dynamic_batching {{ }}' for that"
+    elif kind == "sequence, oldest" and rows > 1 and config.sequence_batching.oldest.max_candidate_sequences == 1:
+        yield "sequences are never batched: 'max_candidate_sequences' is 1; raise it to as many as live at a time"

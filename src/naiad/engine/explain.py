@@ -1,0 +1,26 @@
+"""Puts together what there is to tell about a version's scheduling."""
+
+import time
+
+from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
+from naiad.engine.served import Served
+from naiad.telemetry.explanation import Explanation
+
+
+def explain(served: Served) -> Explanation:
+    """Return what is true of `served` at this moment."""
+    config = served.config
+    return Explanation(
+        name=served.name,
+        version=served.version,
+        scheduler=scheduler_kind(config),
+        rules=scheduling_rules(config),
+        hints=batching_hints(config),
+        instance_count=len(served.instances),
+        waiting=served.pending_count,
+        in_flight=served.in_flight_count,
+        counts=served.statistics.snapshot(),
+        recent=served.statistics.recent_batches(),
+        adaptive=served.adaptive_state,
+        now_ns=time.monotonic_ns(),
+    )

@@ -1,0 +1,217 @@
+"""Copies of models from object stores: content by identity, verified before use, bounded, shared by processes.
+
+    objects/ab/<identity>.<sha256>        content of one object, named by what it is and what it must hold
+    models/<fingerprint>/<model>/...      one state of a model, of hard links to contents
+    models/<fingerprint>/manifest.json    the digests of its files; written last
+    incoming/<random>/                    what is being downloaded
+
+A state never changes once it is there, so what serves from it is not disturbed when the repository changes.
+Everything comes into place by a rename after it is complete; what a crash leaves is found out by its digest.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from naiad.core.errors import internal
+from naiad.repository.cloud.locks import HeldDirectory, alone
+from naiad.repository.cloud.room import Room
+
+_log = logging.getLogger(__name__)
+
+_MANIFEST = "manifest.json"
+_THREADS = 8
+"""Files of a model that are verified, or brought, at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFile:
+    """A file of a model."""
+
+    path: str
+    """Where it lies in the model's directory."""
+    size_bytes: int
+    identity: str
+    """Names its content among all contents: hexadecimal digits."""
+    url: str
+    fetch: Callable[[Path], None]
+    """Writes the content to a file that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model's directory in the cache, which stays as it is until it is released."""
+
+    directory: Path
+    downloaded_bytes: int
+    release: Callable[[], None]
+
+
+class ModelCache:
+    """A directory of copies. Its methods are called from several threads, and of several processes."""
+
+    def __init__(self, root: Path, limit_bytes: int) -> None:
+        """`limit_bytes` bounds all contents together. Raises InferError(INTERNAL) when it cannot be written."""
+        self.root = root
+        try:
+            for name in ("objects", "models", "incoming"):
+                (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise internal(
+                f"the cache of cloud repositories {root} cannot be written: {error.strerror}; choose another with "
+                "--cloud-cache-directory"
+            ) from error
+        self._room = Room(root, limit_bytes)
+        self._verified: dict[str, tuple[int, ...]] = {}
+        """How files looked when their digests were last found right; bounded by the files there are."""
+
+    def open(self, state: str, name: str, directories: Sequence[str], files: Sequence[WantedFile]) -> LocalModel:
+        """Return a model's directory with all of its files, whose digests have been verified.
+
+        `state` names the model with its contents. Only what is not here, or is damaged, is fetched. Raises InferError
+        when there is no room, and whatever a fetch raises.
+        """
+        try:
+            held = HeldDirectory(self.root / "models" / state)
+            try:
+                with alone(held.path / "lock"):
+                    downloaded_bytes = self._complete(held.path, name, directories, files)
+                os.utime(held.path)  # the oldest go first when there is no room
+            except BaseException:
+                held.release()
+                raise
+        except OSError as error:
+            raise internal(f"the cache of cloud repositories {self.root} failed: {error}") from error
+        return LocalModel(held.path / name, downloaded_bytes, held.release)
+
+    def _complete(self, home: Path, name: str, directories: Sequence[str], files: Sequence[WantedFile]) -> int:
+        directory = home / name
+        for each in ("", *directories, *{os.path.dirname(file.path) for file in files}):
+            (directory / each).mkdir(parents=True, exist_ok=True)
+        digests = _read_manifest(home)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as pool:
+            found = list(pool.map(lambda file: self._find(directory, file, digests.get(file.path, "")), files))
+        missing = [file for file, digest in zip(files, found, strict=True) if not digest]
+        known = {file.path: digest for file, digest in zip(files, found, strict=True) if digest}
+        known |= self._bring(directory, missing)
+        if known != digests:
+            _write_atomically(home / _MANIFEST, orjson.dumps(known))
+        return sum(file.size_bytes for file in missing)
+
+    # --- what is here -----------------------------------------------------------------------------------------------
+
+    def _find(self, directory: Path, file: WantedFile, digest: str) -> str:
+        """Return the digest of a file that is in place and intact, putting it in place if need be; or nothing."""
+        target = directory / file.path
+        if digest and self._is_intact(target, file, digest):
+            return digest
+        for content in self._contents(file.identity):
+            digest = content.name.rpartition(".")[2]
+            try:
+                _link(content, target)
+            except FileNotFoundError:
+                continue  # it had to make room just now
+            if self._is_intact(target, file, digest):
+                return digest
+            content.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
+        return ""
+
+    def _contents(self, identity: str) -> list[Path]:
+        return list((self.root / "objects" / identity[:2]).glob(f"{identity}.*"))
+
+    def _is_intact(self, path: Path, file: WantedFile, digest: str) -> bool:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return False
+        # The number of links is no part of it: other models come and go.
+        look = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+        if self._verified.get(str(path)) == look:
+            return True
+        if status.st_size == file.size_bytes and _digest(path) == digest:
+            self._verified[str(path)] = look
+            return True
+        _log.warning("%s, the copy of %s, is damaged; it is downloaded again", path, file.url)
+        return False
+
+    # --- what is not ------------------------------------------------------------------------------------------------
+
+    def _bring(self, directory: Path, missing: Sequence[WantedFile]) -> dict[str, str]:
+        """Download files to their places; return their digests. Those that have come stay when others fail."""
+        if not missing:
+            return {}
+        with self._room.reserve(sum(file.size_bytes for file in missing)) as reservation:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="bring") as pool:
+                futures = [
+                    pool.submit(self._bring_one, directory, file, reservation.directory / str(number))
+                    for number, file in enumerate(missing)
+                ]
+                failures: list[BaseException] = []
+                for future, file in zip(futures, missing, strict=True):
+                    error = None if failures and future.cancel() else future.exception()
+                    if error is not None:
+                        failures.append(error)
+                    elif not future.cancelled():
+                        reservation.give_back(file.size_bytes)
+            if failures:
+                # Everything that is wrong follows from the first, most of the time.
+                raise failures[0]
+            return {file.path: future.result() for future, file in zip(futures, missing, strict=True)}
+
+    def _bring_one(self, directory: Path, file: WantedFile, incoming: Path) -> str:
+        file.fetch(incoming)
+        digest = _digest(incoming)
+        os.chmod(incoming, 0o444)
+        target = directory / file.path
+        # The link first: a content without one may have to make room for others.
+        _link(incoming, target)
+        content = self.root / "objects" / file.identity[:2] / f"{file.identity}.{digest}"
+        content.parent.mkdir(exist_ok=True)
+        os.replace(incoming, content)
+        status = os.stat(target)
+        self._verified[str(target)] = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+        return digest
+
+
+def _link(source: Path, target: Path) -> None:
+    """Put a file in place, in one step, by a hard link, or as a copy where the file system has none."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link-") as aside:
+        path = Path(aside) / "file"
+        try:
+            os.link(source, path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(source, path)
+        os.replace(path, target)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_manifest(home: Path) -> dict[str, str]:
+    try:
+        content = orjson.loads((home / _MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except orjson.JSONDecodeError:
+        _log.warning("%s is damaged; the files are looked for anew", home / _MANIFEST)
+        return {}
+    return {str(path): str(digest) for path, digest in content.items()} if isinstance(content, dict) else {}
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_bytes(content)
+    os.replace(aside, path)

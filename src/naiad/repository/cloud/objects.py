@@ -1,0 +1,236 @@
+"""Objects of one repository in a cloud: listing them and bringing their content, with obstore.
+
+Everything here blocks. Failures are told apart (away, denied, missing, passing), and passing ones are tried again.
+"""
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable
+from naiad.repository.cloud.credentials import Credential
+from naiad.repository.cloud.failure import Failure, Kind, classify
+from naiad.repository.cloud.provider import FIXES, is_installed, make_client
+from naiad.repository.cloud.url import CloudUrl
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""How often a request is made at most."""
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+_PART_BYTES = 16 << 20
+"""A large object comes in parts of this size, several at the same time."""
+_PART_THREADS = 16
+_CHUNK_BYTES = 1 << 20
+_LISTING_CHUNK = 1000
+_MAX_OBJECTS = 1_000_000
+"""Objects that one repository may have; a listing of more is a wrong path."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing tells of it."""
+
+    key: str
+    """Its name below the repository's path."""
+    size_bytes: int
+    identity: str
+    """The same as long as its content is: its ETag, or when it was written where there is none."""
+
+
+class ObjectChangedError(Exception):
+    """An object is not what the listing said any more. `str()` names it."""
+
+
+class ObjectStore:
+    """Lists and fetches the objects below a URL. Its methods are called from several threads."""
+
+    def __init__(
+        self,
+        url: CloudUrl,
+        credential: Credential,
+        environ: Mapping[str, str],
+        *,
+        first_pause_s: float = _FIRST_PAUSE_S,
+        part_bytes: int = _PART_BYTES,
+    ) -> None:
+        """Nothing is connected to yet. Raises InferError(UNSUPPORTED) when the library is not there."""
+        is_installed(url)
+        self.url = url
+        self._credential = credential
+        self._environ = environ
+        self._first_pause_s = first_pause_s
+        self._part_bytes = part_bytes
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._is_anonymous = False
+        self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def list_top(self) -> tuple[list[str], list[str]]:
+        """Return the names of directories and of objects directly below the URL, sorted. Raises InferError."""
+        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
+        objects = [str(meta["path"]) for meta in found["objects"]]
+        return sorted(map(str, found["common_prefixes"])), sorted(name for name in objects if name)
+
+    def list_objects(self, below: str = "") -> list[StoredObject]:
+        """Return all objects below the URL, or those whose keys begin with `below` and a slash.
+
+        Raises InferError: NOT_FOUND when the bucket is not there, and others that name the credential and the fix.
+        """
+        return self._attempt(f"listing {self.url.of(below)}", lambda: self._list(below))
+
+    def _list(self, below: str) -> list[StoredObject]:
+        found: list[StoredObject] = []
+        for chunk in _library().list(self._connected(), below or None, chunk_size=_LISTING_CHUNK):
+            found += [_stored(meta) for meta in chunk if meta["path"]]
+            if len(found) > _MAX_OBJECTS:
+                raise invalid_argument(
+                    f"{self.url.text} has more than {_MAX_OBJECTS} objects; name the repository's path in the bucket"
+                )
+        return found
+
+    # --- content ----------------------------------------------------------------------------------------------------
+
+    def fetch(self, item: StoredObject, target: Path) -> None:
+        """Write an object's content to a file that is made for it.
+
+        Raises InferError when it does not come (UNAVAILABLE after several attempts), ObjectChangedError when another
+        has taken its place since it was listed.
+        """
+        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            os.truncate(descriptor, item.size_bytes)
+            starts = range(0, item.size_bytes, self._part_bytes) or (0,)
+            parts = [self._parts.submit(self._fetch_part, item, descriptor, start) for start in starts]
+            # All have ended before the file is closed.
+            failures = [error for part in parts if (error := part.exception()) is not None]
+            if failures:
+                raise failures[0]
+            if len({part.result() for part in parts}) > 1:
+                raise ObjectChangedError(self.url.of(item.key))
+        finally:
+            os.close(descriptor)
+
+    def _fetch_part(self, item: StoredObject, descriptor: int, start: int) -> str:
+        action = f"downloading {self.url.of(item.key)}"
+        try:
+            return self._attempt(action, lambda: self._read_part(item, descriptor, start))
+        except InferError:
+            if self._is_gone(item):
+                raise ObjectChangedError(self.url.of(item.key)) from None
+            raise
+
+    def _read_part(self, item: StoredObject, descriptor: int, start: int) -> str:
+        """Bring one part; return the identity of the object that it came from."""
+        end = min(start + self._part_bytes, item.size_bytes)
+        options: dict[str, Any] = {} if end == item.size_bytes and not start else {"range": (start, end)}
+        answer = _library().get(self._connected(), item.key, options=options)
+        identity = _identity(answer.meta)
+        if identity != item.identity and self._is_gone(item):
+            raise ObjectChangedError(self.url.of(item.key))
+        offset = start
+        for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+            view = memoryview(chunk)
+            if offset + len(view) > end:
+                raise ObjectChangedError(self.url.of(item.key))
+            offset += os.pwrite(descriptor, view, offset)
+        if offset != end:
+            raise ConnectionError(f"{offset - start} bytes came of {end - start}")
+        return identity
+
+    def _is_gone(self, item: StoredObject) -> bool:
+        """Tell whether a listing has the object no more. Some stores name content differently in other answers."""
+        try:
+            return item not in [_stored(meta) for chunk in self._near(item) for meta in chunk]
+        except Exception:
+            _log.debug("listing %s failed", self.url.of(item.key), exc_info=True)
+            return False
+
+    def _near(self, item: StoredObject) -> Sequence[Sequence[Mapping[str, Any]]]:
+        above = item.key.rpartition("/")[0]
+        return list(_library().list(self._connected(), above or None, chunk_size=_LISTING_CHUNK))
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self, action: str, work: Callable[[], T]) -> T:
+        """Do something that may fail in passing, a few times if need be. Raises InferError."""
+        start_s = time.monotonic()
+        attempt = 1
+        while True:
+            try:
+                return work()
+            except (InferError, ObjectChangedError):
+                raise
+            except OSError as error:
+                if error.errno is not None:
+                    raise internal(f"{action} failed: {error.strerror}; check the disk of the cache") from error
+                failure = classify(error)
+            except Exception as error:
+                failure = classify(error)
+            if failure.kind is Kind.NO_CREDENTIAL and self._try_without_credential():
+                continue
+            if failure.kind is not Kind.PASSING or attempt == ATTEMPTS:
+                raise self._refusal(action, failure, attempt, time.monotonic() - start_s)
+            pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
+            _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
+            attempt += 1
+            time.sleep(pause_s)
+
+    def _try_without_credential(self) -> bool:
+        """Turn to what everybody may read; whether that was not done before."""
+        with self._lock:
+            if self._is_anonymous:
+                return False
+            self._is_anonymous = True
+            self._client = None
+            return True
+
+    def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float) -> InferError:
+        source = self._credential.source
+        if failure.kind is Kind.MISSING:
+            return not_found(f"{action} failed: it is not there ({failure.text}); check bucket, path and region")
+        if failure.kind in (Kind.DENIED, Kind.NO_CREDENTIAL):
+            used = f"no credential was found ({source})" if self._is_anonymous else f"credential used: {source}"
+            return invalid_argument(
+                f"{action} failed: access is denied ({failure.text}); {used}; {FIXES[self.url.scheme]}"
+            )
+        if failure.kind is Kind.PASSING:
+            return unavailable(
+                f"{action} failed {attempts} times in {elapsed_s:.1f} s: {failure.text}; check that "
+                f"{self.url.endpoint or 'the network and the endpoint'} can be reached from here"
+            )
+        if failure.kind is Kind.BAD_KEY:
+            return invalid_argument(f"{action} failed: {failure.text}; remove or rename that object")
+        return internal(f"{action} failed: {failure.text}; credential used: {source}")
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(self.url, self._credential, self._environ, anonymous=self._is_anonymous)
+            return self._client
+
+
+def _library() -> Any:
+    import obstore  # takes a while, and is needed only with a repository in a cloud
+
+    return obstore
+
+
+def _stored(meta: Mapping[str, Any]) -> StoredObject:
+    return StoredObject(str(meta["path"]), int(meta["size"]), _identity(meta))
+
+
+def _identity(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("e_tag") or meta.get("last_modified") or "").strip('"')

@@ -1,0 +1,167 @@
+"""A repository in an object store, behind the verbs of every store."""
+
+import functools
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from naiad.core.errors import invalid_argument, not_found, unavailable
+from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
+from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore, StoredObject
+from naiad.repository.store import (
+    CONFIG_FILE,
+    INCOMPLETE_MARK,
+    ModelEntry,
+    Sighting,
+    check_model_name,
+    entry_of_directory,
+)
+from naiad.repository.versions import is_known_directory
+
+_log = logging.getLogger(__name__)
+
+_ROUNDS = 3
+"""How often a model may change while it is downloaded."""
+
+
+class CloudStore:
+    """Models below a URL. What is asked is how things are there now; contents come through the cache."""
+
+    def __init__(self, objects: ObjectStore, cache: ModelCache, *, config_name: str = "") -> None:
+        self._objects = objects
+        self._cache = cache
+        self._config_name = config_name
+
+    @property
+    def location(self) -> str:
+        """The URL that the operator gave."""
+        return self._objects.url.text
+
+    def list_models(self) -> Sequence[str]:
+        """Return the names directly below the URL, sorted, hidden ones left out. Raises InferError."""
+        names, objects = self._objects.list_top()
+        self._check_is_repository(bool(names or objects), objects)
+        return [name for name in names if not name.startswith(".")]
+
+    def look(self) -> Mapping[str, Sighting]:
+        """Return how every model looks now, by one listing of everything. Raises InferError."""
+        found = self._objects.list_objects()
+        models: dict[str, list[StoredObject]] = {}
+        for item in found:
+            name, slash, _ = item.key.partition("/")
+            if slash and not name.startswith("."):
+                models.setdefault(name, []).append(item)
+        self._check_is_repository(bool(found), [item.key for item in found if "/" not in item.key])
+        return {name: self._sighting(name, items) for name, items in sorted(models.items())}
+
+    def sight(self, name: str) -> Sighting | None:
+        """Return how one model looks now, None when it is not there. Raises InferError."""
+        check_model_name(name)
+        items = self._objects.list_objects(name)
+        return None if name.startswith(".") or not items else self._sighting(name, items)
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Bring a model to the cache and describe it. Raises InferError."""
+        sighting = self.sight(name)
+        if sighting is None:
+            raise not_found(f"model '{name}' is not found in model repository {self.location}")
+        return sighting.open()
+
+    def _check_is_repository(self, has_objects: bool, top: Sequence[str]) -> None:
+        if not has_objects:
+            raise not_found(f"there is nothing below {self.location}; check bucket and path of the model repository")
+        if CONFIG_FILE in top:
+            above = self.location.rpartition("/")[0]
+            raise invalid_argument(f"{self.location} is one model; give the repository that it lies in, {above}")
+
+    def _sighting(self, name: str, items: Sequence[StoredObject]) -> Sighting:
+        return Sighting(
+            functools.partial(self._open, name, items),
+            _fingerprint(items),
+            any(item.key == f"{name}/{INCOMPLETE_MARK}" for item in items),
+        )
+
+    # --- bringing ---------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str, items: Sequence[StoredObject]) -> ModelEntry:
+        for _ in range(_ROUNDS):
+            start_s = time.monotonic()
+            try:
+                local = self._bring(name, items)
+            except ObjectChangedError as change:
+                _log.info("%s has changed while it was downloaded", change)
+            else:
+                elapsed_s = time.monotonic() - start_s
+                if not local.downloaded_bytes:
+                    return self._entry(name, items, local)
+                size_mb = local.downloaded_bytes / 1e6
+                _log.info("downloaded %.1f MB of %s/%s in %.1f s", size_mb, self.location, name, elapsed_s)
+                # What came one after the other was there at one time only if nothing has changed until now.
+                if _fingerprint(self._objects.list_objects(name)) == _fingerprint(items):
+                    return self._entry(name, items, local)
+                local.release()
+                _log.info("model '%s' in %s has changed while it was downloaded", name, self.location)
+            items = self._objects.list_objects(name)
+            if not items:
+                raise not_found(f"model '{name}' has been removed from {self.location} while it was downloaded")
+        raise unavailable(
+            f"model '{name}' in {self.location} has changed {_ROUNDS} times while it was downloaded; "
+            "wait until it is complete"
+        )
+
+    def _entry(self, name: str, items: Sequence[StoredObject], local: LocalModel) -> ModelEntry:
+        try:
+            entry = entry_of_directory(name, local.directory, config_name=self._config_name)
+        except BaseException:
+            local.release()
+            raise
+        return replace(entry, fingerprint=_fingerprint(items), release=local.release)
+
+    def _bring(self, name: str, items: Sequence[StoredObject]) -> LocalModel:
+        directories, files = split_directories(name, items)
+        state = hashlib.blake2b(self._objects.url.key.encode() + b"\0" + _fingerprint(items), digest_size=16)
+        wanted = [self._wanted(item, item.key.removeprefix(f"{name}/")) for item in files]
+        return self._cache.open(state.hexdigest(), name, directories, wanted)
+
+    def _wanted(self, item: StoredObject, path: str) -> WantedFile:
+        url = self._objects.url
+        # Where it lies is part of it: an ETag says something about one object only.
+        text = f"{url.key}\0{item.key}\0{item.size_bytes}\0{item.identity}"
+        identity = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        return WantedFile(
+            path, item.size_bytes, identity, url.of(item.key), functools.partial(self._objects.fetch, item)
+        )
+
+
+def split_directories(name: str, items: Sequence[StoredObject]) -> tuple[list[str], list[StoredObject]]:
+    """Return the directories that objects without content stand for, below the model's own, and all other objects.
+
+    An object `model/1/` is how consoles make a directory. The listing has it without its slash, so it is told by what
+    lies below it, or by its name. Raises InferError(INVALID_ARG) for keys that cannot be paths.
+    """
+    above = {"/".join(item.key.split("/")[:depth]) for item in items for depth in range(1, item.key.count("/") + 1)}
+    directories: list[str] = []
+    files: list[StoredObject] = []
+    for item in items:
+        parts = item.key.split("/")[1:]
+        if any(part in ("", ".", "..") or "\0" in part or len(part.encode()) > 255 for part in parts):
+            raise invalid_argument(f"the key '{item.key}' of model '{name}' cannot be the path of a file")
+        is_above = item.key in above
+        if is_above and item.size_bytes:
+            raise invalid_argument(f"'{item.key}' of model '{name}' is an object and a directory of others")
+        if is_above or (not item.size_bytes and len(parts) == 1 and is_known_directory(parts[0])):
+            directories.append("/".join(parts))
+        else:
+            files.append(item)
+    return directories, files
+
+
+def _fingerprint(items: Sequence[StoredObject]) -> bytes:
+    """Return what is the same as long as the same objects with the same contents are there."""
+    digest = hashlib.blake2b(digest_size=16)
+    for item in sorted(items, key=lambda item: item.key):
+        text = f"{item.key}\0{item.size_bytes}\0{item.identity}\0"
+        digest.update(text.encode(errors="surrogatepass"))
+    return digest.digest()

@@ -1,0 +1,31 @@
+"""What is told about a model's scheduling: the rules, the queue, and why the last batches went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naiad.core.adaptive_state import AdaptiveState
+from naiad.telemetry.statistics import RecentBatch, VersionStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One model version at one moment."""
+
+    name: str
+    version: str
+    scheduler: str
+    """default, dynamic, adaptive, "sequence, direct", "sequence, oldest" or ensemble."""
+    rules: Sequence[str]
+    """What happens to a request, in order."""
+    hints: Sequence[str]
+    """Why nothing is batched, if so."""
+    instance_count: int
+    waiting: int
+    in_flight: int
+    """Requests that wait or execute."""
+    counts: VersionStatistics
+    recent: Sequence[RecentBatch]
+    """Oldest first."""
+    adaptive: AdaptiveState | None
+    now_ns: int
+    """The moment, by the clock of `recent`."""

@@ -1,0 +1,172 @@
+"""What a model that is tested calls: functions of the test in place of models."""
+
+import asyncio
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from naiad.backend.worker import pb_utils
+from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, set_caller
+from naiad.backend.worker.failure import ErrorCode, TritonError, TritonModelException
+from naiad.backend.worker.iteration import Arrivals, ResponseIterator
+from naiad.backend.worker.turns import Waiter
+from naiad.testing.model_error import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+FakeModel: TypeAlias = Callable[[dict[str, Array]], Mapping[str, Array] | Iterator[Mapping[str, Array]]]
+"""Takes the inputs and returns the outputs by name; a generator stands for a decoupled model. Raises ModelError to
+answer with an error."""
+
+
+class CalledModels:
+    """The models that can be called while they are open, all those of the process together."""
+
+    def __init__(self, models: Mapping[str, FakeModel]) -> None:
+        """Raises ValueError for a name that another open model of the test has brought."""
+        twice = sorted(models.keys() & _known.keys())
+        if twice:
+            raise ValueError(f"models: '{twice[0]}' is there already, brought by another PythonModel that is open")
+        self._names = list(models)
+        _known.update(models)
+        set_caller(_SERVER)
+        pb_utils.set_commander(_SERVER)
+
+    def close(self) -> None:
+        """Take them away."""
+        for name in self._names:
+            _known.pop(name, None)
+            _unloaded.discard(name)
+        self._names = []
+        if not _known:
+            set_caller(None)
+            pb_utils.set_commander(None)
+
+
+_known: dict[str, FakeModel] = {}
+_unloaded: set[str] = set()
+
+
+class _Server:
+    """Stands where the worker's line to the server is."""
+
+    def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
+        """Return the response, or an iterator of responses."""
+        try:
+            returned = _call(request)
+        except _RefusedError as error:
+            response = InferenceResponse([], TritonError(str(error), error.code))
+            return _iterator(request, iter([response])) if decoupled else response
+        if isinstance(returned, Mapping):
+            response = _answer(request, returned)
+            return _iterator(request, iter([response])) if decoupled else response
+        if not decoupled:
+            return InferenceResponse([], TritonError(_NEEDS_DECOUPLED % request.model_name, ErrorCode.INVALID_ARG))
+        return _iterator(request, _answers(request, returned))
+
+    def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> asyncio.Future[Any]:
+        """Return an awaitable of them."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_result(self.exec(request, decoupled, execution_timeout))
+        return future
+
+    def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
+        """Load, unload or look for one of the models. Raises TritonModelException for one that is not there."""
+        name, command = notes["model"], notes["command"]
+        if command == "load":
+            if name not in _known:
+                raise TritonModelException(f"failed to load '{name}', failed to poll from model repository")
+            _unloaded.discard(name)
+        elif command == "unload":
+            _unloaded.add(name)
+        return json.dumps({"ready": name in _known and name not in _unloaded})
+
+
+_SERVER = _Server()
+_NEEDS_DECOUPLED = (
+    "Model %s is using the decoupled. The current BLS request call doesn't support models using the decoupled "
+    "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+    "models.'"
+)
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _call(request: InferenceRequest) -> Mapping[str, Array] | Iterator[Mapping[str, Array]]:
+    name = request.model_name
+    model = _known.get(name)
+    if model is None or name in _unloaded:
+        message = f"Failed for execute the inference request. Model '{name}' is not ready."
+        raise _RefusedError(
+            ErrorCode.NOT_FOUND, f"{message} PythonModel(models=...) brings those that can be called."
+        )
+    try:
+        return model({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
+    except ModelError as error:
+        raise _RefusedError(ErrorCode.INTERNAL, str(error)) from None
+
+
+def _answer(request: InferenceRequest, outputs: Mapping[str, Array]) -> InferenceResponse:
+    wanted = request.requested_output_names() or outputs.keys()
+    missing = sorted(wanted - outputs.keys())
+    if missing:
+        message = f"unexpected inference output '{missing[0]}' for model '{request.model_name}'"
+        return InferenceResponse([], TritonError(message, ErrorCode.INVALID_ARG))
+    return InferenceResponse([pb_utils.Tensor(name, array) for name, array in outputs.items() if name in wanted])
+
+
+def _answers(
+    request: InferenceRequest, returned: Iterator[Mapping[str, Array]]
+) -> Generator[InferenceResponse, None, None]:
+    try:
+        for outputs in returned:
+            yield _answer(request, outputs)
+    except ModelError as error:
+        yield InferenceResponse([], TritonError(str(error)))
+    else:
+        yield InferenceResponse([])  # the end of the responses, which comes without outputs
+
+
+def _iterator(request: InferenceRequest, responses: Iterator[InferenceResponse]) -> ResponseIterator:
+    arrivals = Arrivals()
+    return ResponseIterator(_Pulled(request, responses, arrivals), 0, arrivals)
+
+
+class _Pulled:
+    """Makes responses when they are waited for."""
+
+    def __init__(self, request: InferenceRequest, responses: Iterator[InferenceResponse], arrivals: Arrivals) -> None:
+        self._name = request.model_name
+        self._responses = responses
+        self._arrivals = arrivals
+        self._next = next(responses, None)
+
+    def wait(self, waiter: Waiter) -> None:
+        """See to it that there is a response."""
+        self.start_reading()
+
+    def start_reading(self) -> None:
+        """See to it that there is a response."""
+        # One is always made ahead, for whether a response is the last has to be known with it.
+        response, self._next = self._next, next(self._responses, None)
+        self._arrivals.take(response, self._next is None)
+
+    def taken(self, number: int, count: int) -> None:
+        """Nobody waits for it."""
+
+    def cancel(self, number: int) -> None:
+        """End the responses."""
+        self._responses = iter(())
+        self._next = None
+        message = f"the request to model '{self._name}' ended: the model that made it has cancelled it"
+        self._arrivals.take(InferenceResponse([], TritonError(message, ErrorCode.CANCELLED)), True)
+
+    def abandon(self, number: int) -> None:
+        """End the responses."""
+        self._responses = iter(())

@@ -1,0 +1,146 @@
+"""`naiad explain` against a running server and from a repository, and the hints in the log."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+
+from naiad.cli import explain
+from naiad.core.adaptive_state import DECISIONS
+from naiad.telemetry.model_metrics import RELEASE_REASONS
+from support.model_repository import add_sub_config, write_model, write_python_add_sub
+from support.onnx_models import add_sub
+from support.server_process import ServerProcess
+
+ADAPTIVE = 'dynamic_batching { }\nparameters { key: "adaptive_batching" value { string_value: "true" } }'
+DELAYED = "dynamic_batching { max_queue_delay_microseconds: 300 }\ninstance_group { count: 1 kind: KIND_CPU }"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("explain")
+    for name, extra in (("delayed", DELAYED), ("adaptive", ADAPTIVE)):
+        write_model(root, name, add_sub_config("onnxruntime", extra=extra), {"1/model.onnx": add_sub()})
+    write_python_add_sub(root, "alone")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def send(server: ServerProcess, model: str, count: int) -> None:
+    tensors = [httpclient.InferInput(name, [1, 16], "FP32") for name in ("INPUT0", "INPUT1")]
+    for tensor in tensors:
+        tensor.set_data_from_numpy(np.ones((1, 16), np.float32))
+    with httpclient.InferenceServerClient(server.http_url) as client:
+        for _ in range(count):
+            client.infer(model, tensors)
+
+
+def test_a_fixed_delay_is_explained(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    send(server, "delayed", 40)
+    assert explain.run(["delayed", "--url", server.http_url]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("delayed, version 1: dynamic scheduler\n")
+    assert "until its oldest request has waited 300 us" in text
+    assert "40 batches so far" in text
+    assert "0 waiting, 0 executing, 1 instances" in text
+    last = text[text.index("The last batches") :].splitlines()
+    assert len(last) == 2 + 32
+    assert "delay: it had been held" in last[2]
+
+
+def test_what_was_learned_is_explained(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    send(server, "adaptive", 40)
+    assert explain.run(["adaptive", "--url", f"http://{server.http_url}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["scheduler"] == "adaptive"
+    assert sum(found["adaptive"]["decisions"].values()) == found["batches"] == 40
+    assert sum(found["batch_sizes"].values()) == 40
+    assert {batch["decision"] for batch in found["recent_batches"]} <= set(explain.DECISIONS)
+    assert explain.run(["adaptive", "--url", server.http_url, "--version", "1"]) == 0
+    assert "a batch takes" in capsys.readouterr().out
+
+
+def test_every_reason_and_decision_has_words() -> None:
+    assert set(explain.REASONS) == set(RELEASE_REASONS)
+    assert set(explain.DECISIONS) == set(DECISIONS)
+
+
+def test_statistics_tell_why_batches_went(server: ServerProcess) -> None:
+    send(server, "alone", 3)
+    stats = server.get("/v2/models/alone/stats").json["model_stats"][0]
+    assert stats["release_reasons"] == {"full": 3}
+
+
+def test_a_model_that_never_batches_has_a_hint_in_the_log(server: ServerProcess) -> None:
+    server.wait_log(r"model 'alone': requests are never batched, though 'max_batch_size' is 8: add 'dynamic_batching")
+
+
+def test_clients_that_send_one_request_at_a_time_are_hinted_at_once(server: ServerProcess) -> None:
+    send(server, "delayed", 1100)
+    server.wait_log("model 'delayed' batches, but its last 1000 requests came one at a time")
+    assert server.log_text().count("came one at a time") == 1
+
+
+def test_a_configuration_is_explained_without_a_server(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.run(["alone", "--model-repository", str(repository)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("alone, version 1: default scheduler\n")
+    assert "! requests are never batched" in text
+    assert "Now" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "answered 404: Request for unknown model: 'nothing' is not found"),
+        (["delayed", "--version", "7"], "version 7 is not found"),
+        (["delayed", "--header", "nonsense"], "is not of the form 'NAME: VALUE'"),
+    ],
+)
+def test_what_a_server_refuses_is_told(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert explain.run([*arguments, "--url", server.http_url]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_address_without_a_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert explain.run(["m", "--url", f"http://127.0.0.1:{free.getsockname()[1]}"]) == 1
+    error = capsys.readouterr().err
+    assert "no answer from a server at http://127.0.0.1" in error
+    assert "--model-repository" in error
+
+
+def test_something_else_than_an_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.run(["m", "--url", "file:///etc/passwd"]) == 1
+    assert "is no address of a server" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_in_the_repository_is_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.run(["nothing", "--model-repository", str(repository)]) == 1
+    error = capsys.readouterr().err
+    assert "no model 'nothing'" in error
+    assert "adaptive, alone, delayed" in error
+
+
+def test_a_model_that_would_not_load_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path, "wrong", "max_batch_size: -1\n", {"1/model.onnx": add_sub()})
+    assert explain.run(["wrong", "--model-repository", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "model 'wrong' would not load" in error
+    assert "config.pbtxt:2" in error

@@ -1,0 +1,117 @@
+"""`naiad graph` of a repository and of a running server, in the terminal and as SVG."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from naiad.cli import graph
+from naiad.config.pipeline import lay_out
+from support.ensemble_models import tensor, write_ensemble
+from support.model_repository import write_python_add_sub
+from support.server_process import ServerProcess
+
+STEPS = [
+    ("python_add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "sum", "OUTPUT1": "difference"}),
+    ("python_add_sub", {"INPUT0": "sum", "INPUT1": "difference"}, {"OUTPUT0": "C"}),
+]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("graph")
+    write_python_add_sub(root)
+    write_ensemble(root, "twice", [tensor("A"), tensor("B")], [tensor("C")], STEPS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_the_picture_of_a_repository_and_of_a_server_are_the_same(
+    repository: Path, server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert graph.run(["twice", "--model-repository", str(repository)]) == 0
+    drawn = capsys.readouterr().out
+    assert graph.run(["twice", "--url", server.http_url]) == 0
+    assert capsys.readouterr().out == drawn
+    lines = drawn.splitlines()
+    assert sum(line.count("─ python_add_sub ─") for line in lines) == 2
+    assert sum(line.count("─ python ─") for line in lines) == 2
+    for part in ("A FP32[16]", "OUTPUT0 ├─ sum ", "OUTPUT1 ├─ difference ", "▶│ INPUT1", "OUTPUT0 ├─ C "):
+        assert part in drawn
+
+
+def test_svg_is_written_with_every_name(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "twice.svg"
+    assert graph.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 0
+    assert capsys.readouterr().out == f"written to {path}\n"
+    root = ET.fromstring(path.read_text())
+    namespace = "{http://www.w3.org/2000/svg}"
+    texts = [element.text for element in root.iter(f"{namespace}text")]
+    assert texts.count("python_add_sub") == 2
+    assert {"A FP32[16]", "B FP32[16]", "C FP32[16]", "INPUT0", "OUTPUT1", "sum", "difference"} <= set(texts)
+    assert len(list(root.iter(f"{namespace}path"))) == 1 + 5  # an arrowhead and five connections
+
+
+def test_a_narrow_terminal_gets_a_list(repository: Path) -> None:
+    config, members = graph._read(repository, "twice")
+    text = graph.picture(lay_out(config, members), 40)
+    assert "step python_add_sub (python)\n       INPUT0 <- A" in text
+    assert "this terminal has 40" in text
+    assert max(len(line) for line in text.splitlines()[:-1]) <= 40
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("python_add_sub", "naiad graph: model 'python_add_sub' is no ensemble, so there is no graph to draw"),
+        ("nothing", "naiad graph: no model 'nothing' in "),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(
+    repository: Path, capsys: pytest.CaptureFixture[str], model: str, message: str
+) -> None:
+    assert graph.run([model, "--model-repository", str(repository)]) == 1
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_an_ensemble_that_would_not_load_is_told_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_python_add_sub(tmp_path)
+    steps = [("python_add_sub", {"INPUT0": "A", "INPUT1": "x"}, {"OUTPUT0": "C"})]
+    write_ensemble(tmp_path, "broken", [tensor("A")], [tensor("C")], steps)
+    assert graph.run(["broken", "--model-repository", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "model 'broken' would not load" in error
+    assert "config.pbtxt:" in error
+    assert "'x'" in error
+
+
+def test_what_a_server_does_not_know_is_told(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    assert graph.run(["nothing", "--url", server.http_url]) == 1
+    assert "Request for unknown model: 'nothing' is not found" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_svg_is_refused(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        graph.run(["twice", "--model-repository", str(repository), "--output", "twice.png"])
+    assert ended.value.code == 2
+    assert "expected a name that ends in .svg" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_told(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "missing" / "twice.svg"
+    assert graph.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 1
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err

@@ -1,0 +1,340 @@
+"""A worker's calls and the server's line of calls, joined by their pipes: limits, back pressure, ends, nonsense."""
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from naiad.backend import python_calls
+from naiad.backend.python_call_channel import CallChannel
+from naiad.backend.python_calls import CallLine
+from naiad.backend.worker import calls as calls_module
+from naiad.backend.worker.calls import Calls
+from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.exchange import InferenceRequest
+from naiad.backend.worker.failure import ErrorCode as WorkerCode
+from naiad.backend.worker.failure import TritonModelException
+from naiad.backend.worker.scope import Scope
+from naiad.backend.worker.tensor import Tensor
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError, unavailable
+from naiad.core.model_call import ModelCall, ModelCommand
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from support.model_call_parts import ManualLoop
+
+ONE = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1,))])
+
+
+class Side:
+    """Keeps the descriptors that the worker gives the server."""
+
+    def __init__(self) -> None:
+        self.passed: list[int] = []
+
+    def pass_descriptors(self, name: str, descriptors: Sequence[int]) -> None:
+        self.passed = [os.dup(each) for each in descriptors]
+
+
+class Loop(ManualLoop):
+    """Readers and writers are called when the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[int, object] = {}
+        self.writers: dict[int, object] = {}
+
+    def add_reader(self, fd, callback):
+        self.readers[fd] = callback
+
+    def add_writer(self, fd, callback):
+        self.writers[fd] = callback
+
+    def remove_reader(self, fd):
+        self.readers.pop(fd, None)
+
+    def remove_writer(self, fd):
+        self.writers.pop(fd, None)
+
+
+class Port:
+    """Takes calls; the test answers them."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.calls: list[ModelCall] = []
+        self.cancelled: list[ModelCall] = []
+        self.closed: list[ModelCall] = []
+        self.commands: list[ModelCommand] = []
+        self.refusal: InferError | None = None
+
+    def submit(self, call):
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(call)
+
+    def cancel(self, call):
+        self.cancelled.append(call)
+
+    def close(self, call):
+        self.closed.append(call)
+
+    def is_decoupled(self, name, version):
+        return False
+
+    def is_ready(self, name, version):
+        return name == "m"
+
+    def command(self, command, on_done):
+        self.commands.append(command)
+        on_done(None)
+
+
+class Server:
+    """What the line knows of the worker."""
+
+    model = "caller"
+    instance = object()
+    is_initializing = False
+    room_bytes = 1 << 24
+
+    def __init__(self) -> None:
+        self.kills: list[str] = []
+        self.requests: list[InferRequest] = []
+        self.taken_bytes = 0
+
+    def parents(self, serial, slots):
+        return self.requests
+
+    def request_at(self, serial, place):
+        return self.requests[place]
+
+    def take_room(self, taken_bytes):
+        self.taken_bytes = taken_bytes
+
+    def kill(self, why):
+        self.kills.append(why)
+
+
+class Pair:
+    """A worker and its server."""
+
+    def __init__(self) -> None:
+        self.side, self.scope, self.port, self.server = Side(), Scope(), Port(), Server()
+        self.scope.is_open = True
+        ours, _ = socket.socketpair()
+        self._batches = Channel(*os.pipe(), ours, limit_bytes=0, own=memoryview)
+        self.calls = Calls(self.side, self.scope, self._batches)
+        self.calls.transport_bytes = 1 << 24
+        self.calls._line()
+        read_fd, write_fd, blocks = self.side.passed
+        self.channel = CallChannel(read_fd, write_fd, socket.socket(fileno=blocks))
+        self.line = CallLine(self.channel, self.port, self.server)
+        self.line.attach()
+
+    def ask(self, *tensors: Tensor, execution_timeout: int = 0, **fields):
+        """Send a call and let the server read it; return the iterator of its responses."""
+        request = InferenceRequest(
+            inputs=list(tensors), **{"model_name": "m", "requested_output_names": [], **fields}
+        )
+        responses = self.calls.exec(request, True, execution_timeout)
+        self.pump()
+        return responses
+
+    def pump(self) -> None:
+        (reader,) = self.port.loop.readers.values()
+        reader()
+
+    def answer(self, call: ModelCall, response: InferResponse | None = None, *, final: bool = True) -> None:
+        call.on_response(call, response or InferResponse(ONE, [b"\0\0\x80\x3f"], final=final))
+
+    def close(self) -> None:
+        self.line.close()
+        self._batches.close()
+        if self.calls._channel is not None:
+            self.calls._channel.close()
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def error_of(response) -> tuple[WorkerCode, str]:
+    return response.error().code(), response.error().message()
+
+
+def test_a_call_and_its_answer(pair):
+    parent = pair.server.requests = [InferRequest(RequestHeader(model_name="caller"), (), lambda *_: None)]
+    pair.scope.is_executing = True
+    responses = pair.ask(Tensor("A", np.arange(3, dtype=np.int8)), request_id="r1")
+    (call,) = pair.port.calls
+    assert (call.id, call.caller_model, call.parents) == ("r1", "caller", parent)
+    assert call.holds_execution
+    assert [bytes(each) for each in call.data] == [b"\0\1\2"]
+    pair.answer(call)
+    (response,) = responses
+    assert response.output_tensors()[0].as_numpy().tolist() == [1]
+    assert pair.port.closed == [call]
+    assert call.data == ()
+
+
+def test_large_tensors_lie_in_shared_memory_that_is_counted_and_given_back(pair):
+    array = np.arange(100_000, dtype=np.float32)
+    responses = pair.ask(Tensor("A", array))
+    (call,) = pair.port.calls
+    assert bytes(call.data[0]) == array.tobytes()
+    assert pair.server.taken_bytes >= array.nbytes
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (100_000,))])
+    pair.answer(call, InferResponse(header, [array.tobytes()]))
+    (response,) = responses
+    assert np.array_equal(response.output_tensors()[0].as_numpy(), array)
+    assert pair.server.taken_bytes >= 2 * array.nbytes
+
+
+def test_tensors_that_do_not_fit_raise_and_the_line_goes_on(pair):
+    pair.calls.transport_bytes = 100_000
+    with pytest.raises(TritonModelException, match="do not fit into the shared memory"):
+        pair.ask(Tensor("A", np.zeros(1_000_000, np.int8)))
+    responses = pair.ask(Tensor("A", np.zeros(10, np.int8)))
+    pair.answer(pair.port.calls[0])
+    assert not next(responses).has_error()
+
+
+def test_an_answer_that_does_not_fit_is_an_error_and_the_line_goes_on(pair):
+    pair.server.room_bytes = 1000
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.INT8, (100_000,))])
+    responses = pair.ask()
+    pair.answer(pair.port.calls[0], InferResponse(header, [bytes(100_000)]))
+    code, message = error_of(next(responses))
+    assert code is WorkerCode.UNAVAILABLE
+    assert "100000 bytes of tensors do not fit" in message
+    responses = pair.ask()
+    pair.answer(pair.port.calls[1])
+    assert not next(responses).has_error()
+
+
+def test_a_call_that_is_refused_at_the_door_is_answered_with_the_error(pair):
+    pair.port.refusal = unavailable("the queue is full")
+    assert error_of(next(pair.ask())) == (WorkerCode.UNAVAILABLE, "the queue is full")
+
+
+def test_a_timeout_answers_and_cancels(pair):
+    responses = pair.ask(execution_timeout=2000)
+    (call,) = pair.port.calls
+    ((delay_s, _, _),) = pair.port.loop.timers
+    assert delay_s == 0.002
+    pair.port.loop.fire()
+    assert "exceeded its execution_timeout, 2000 us" in error_of(next(responses))[1]
+    assert pair.port.cancelled == [call]
+    pair.answer(call)  # comes too late, and goes nowhere
+    assert list(responses) == []
+
+
+def test_who_sends_too_fast_is_told_and_in_the_end_cancelled(pair, monkeypatch):
+    monkeypatch.setattr(python_calls, "_MOST_AHEAD", 100)
+    responses = pair.ask()
+    (call,) = pair.port.calls
+    for _ in range(python_calls._AHEAD):
+        assert not call.is_congested
+        pair.answer(call, final=False)
+    assert call.is_congested
+    for _ in range(48):
+        next(responses)
+    pair.pump()
+    assert not call.is_congested
+    for _ in range(100):
+        pair.answer(call, final=False)
+    assert pair.port.cancelled == [call]
+    *_, last = responses
+    assert "sends responses faster than its caller takes them" in error_of(last)[1]
+
+
+def test_a_cancelled_iterator_cancels_the_call(pair):
+    responses = pair.ask()
+    responses.cancel()
+    pair.pump()
+    assert pair.port.cancelled == pair.port.calls
+    assert error_of(next(responses))[0] is WorkerCode.CANCELLED
+
+
+def test_an_iterator_that_is_let_go_cancels_the_call(pair):
+    responses = pair.ask()
+    del responses
+    pair.pump()
+    assert pair.port.cancelled == pair.port.calls
+
+
+def test_a_call_ends_with_the_last_of_its_requests_that_is_cancelled(pair):
+    first, second = pair.server.requests = [
+        InferRequest(RequestHeader(model_name="caller"), (), lambda *_: None) for _ in range(2)
+    ]
+    responses = pair.ask()
+    first.cancelled = True
+    pair.line.parent_cancelled(first)
+    assert pair.port.cancelled == []
+    second.cancelled = True
+    pair.line.parent_cancelled(second)
+    assert pair.port.cancelled == pair.port.calls
+    assert error_of(next(responses))[0] is WorkerCode.CANCELLED
+    assert "the request that it was made for is cancelled" in error_of(next(pair.ask()))[1]
+    assert len(pair.port.calls) == 1
+
+
+def test_open_calls_are_bounded_on_both_sides(pair, monkeypatch):
+    monkeypatch.setattr(calls_module, "MOST_CALLS", 3)
+    kept = [pair.ask() for _ in range(3)]
+    with pytest.raises(TritonModelException, match="the model has 3 calls of other models open"):
+        pair.ask()
+    monkeypatch.setattr(calls_module, "MOST_CALLS", 4096)
+    monkeypatch.setattr(python_calls, "MOST_CALLS", 1)
+    assert error_of(next(pair.ask()))[0] is WorkerCode.UNAVAILABLE
+    assert len(kept) == len(pair.port.calls)
+
+
+def test_when_the_worker_goes_its_calls_are_cancelled(pair):
+    kept = pair.ask()
+    pair.line.close()
+    assert pair.port.cancelled == pair.port.calls
+    assert pair.port.loop.readers == {}
+    # And the worker, if it is not gone after all, hears that the server is.
+    assert error_of(next(kept)) == (WorkerCode.UNAVAILABLE, "The server is gone.")
+    with pytest.raises(TritonModelException, match="The server is gone"):
+        pair.calls.exec(InferenceRequest(model_name="m"), True, 0)
+
+
+def test_a_worker_that_sends_nonsense_is_killed(pair):
+    channel = pair.calls._line()
+    channel.send(99)
+    pair.pump()
+    assert pair.server.kills == ["was killed because it sent nonsense (a frame of kind 99 on the line of calls)"]
+    assert pair.port.loop.readers == {}
+
+
+def test_answers_wait_for_a_worker_that_does_not_read(pair):
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.INT8, (40_000,))])
+    responses = pair.ask()
+    (call,) = pair.port.calls
+    for number in range(10):
+        pair.answer(call, InferResponse(header, [bytes([number]) * 40_000], final=number == 9))
+    (flush,) = pair.port.loop.writers.values()
+    found = []
+    for _ in range(10):
+        found.append(int(next(responses).output_tensors()[0].as_numpy()[0]))
+        if pair.port.loop.writers:
+            flush()
+    assert found == list(range(10))
+    assert pair.port.loop.writers == {}
+
+
+def test_calls_outside_of_the_life_of_the_model_raise(pair):
+    pair.scope.is_open = False
+    with pytest.raises(TritonModelException, match="BLS is only supported during the 'execute' function"):
+        pair.ask()
+    with pytest.raises(TritonModelException, match="during the 'initialize' and 'execute' functions only"):
+        pair.calls.command({"command": "is_ready", "model": "m", "version": ""})

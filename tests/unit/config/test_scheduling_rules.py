@@ -1,0 +1,100 @@
+"""What a configuration means for a request, in words, and why some never batch."""
+
+import pytest
+
+from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
+
+ADAPTIVE = 'parameters { key: "adaptive_batching" value { string_value: "true" } }'
+GOAL = 'parameters { key: "adaptive_batching_latency_goal_us" value { string_value: "2500" } }'
+OLDEST = "sequence_batching { oldest { max_candidate_sequences: %d max_queue_delay_microseconds: 70 } }"
+STEP = (
+    'step { model_name: "%s" model_version: -1 '
+    'input_map { key: "I" value: "%s" } output_map { key: "O" value: "%s" } }'
+)
+
+
+def config_of(text):
+    parsed = parse_pbtxt('name: "m"\n' + text)
+    assert not parsed.problems
+    return parsed.config
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("max_batch_size: 8", "default", ["executed alone", "up to 8 rows itself"]),
+        ("max_batch_size: 8 dynamic_batching { }", "dynamic", ["up to 8 rows, not requests.", "No batch is held"]),
+        (
+            "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 8, 4 ] max_queue_delay_microseconds: 300 }",
+            "dynamic",
+            ["preferred size (4, 8) goes at once", "until its oldest request has waited 300 us"],
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { priority_levels: 3 default_priority_level: 2 "
+            "default_queue_policy { max_queue_size: 9 default_timeout_microseconds: 50 allow_timeout_override: true "
+            "timeout_action: DELAY } }",
+            "dynamic",
+            ["1 to 3, 2 without one", "refused while 9 requests of its level wait", "50 us (or its own", "behind"],
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 50 } }",
+            "dynamic",
+            ["When it has waited 50 us it is answered UNAVAILABLE"],
+        ),
+        (
+            'max_batch_size: 8 input { name: "x" dims: [ -1 ] } dynamic_batching { preserve_ordering: true }',
+            "dynamic",
+            ["not requests, of equal shapes.", "leaves after those"],
+        ),
+        (
+            f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 700 }} {ADAPTIVE} {GOAL}",
+            "adaptive",
+            ["learned to pay", "never for more than 700 us", "within 2500 us"],
+        ),
+        (f"max_batch_size: 8 dynamic_batching {{ }} {ADAPTIVE}", "adaptive", ["never for more than 1000000 us"]),
+        ("max_batch_size: 4 " + OLDEST % 50, "sequence, oldest", ["up to 50 live", "up to 4", "70 us", "1000000 us"]),
+        ("max_batch_size: 4 sequence_batching { direct { } }", "sequence, direct", ["a row of its own, of 4"]),
+        (
+            f'platform: "ensemble" ensemble_scheduling {{ {STEP % ("a", "I", "t")} {STEP % ("b", "t", "O")} }}',
+            "ensemble",
+            ["\na: I -> t.", "\nb: t -> O."],
+        ),
+        ("max_batch_size: 8 response_cache { enable: true }", "default", ["response cache first"]),
+    ],
+)
+def test_the_rules_say_what_the_configuration_means(text, kind, told):
+    config = config_of(text)
+    assert scheduler_kind(config) == kind
+    rules = "\n".join(scheduling_rules(config))
+    for part in told:
+        assert part in rules
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("max_batch_size: 0 dynamic_batching { }", "'max_batch_size' is 0"),
+        ("max_batch_size: 1 dynamic_batching { }", "'max_batch_size' is 1"),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 1 ] }", "'preferred_batch_size' is 1"),
+        ("max_batch_size: 8", "add 'dynamic_batching { }'"),
+        ("max_batch_size: 8 " + OLDEST % 1, "'max_candidate_sequences' is 1"),
+    ],
+)
+def test_a_model_that_never_batches_has_a_hint(text, hint):
+    (found,) = batching_hints(config_of(text))
+    assert hint in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_batch_size: 0",
+        "max_batch_size: 8 dynamic_batching { }",
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 1, 8 ] }",
+        "max_batch_size: 8 " + OLDEST % 2,
+        'max_batch_size: 8 platform: "ensemble" ensemble_scheduling { }',
+    ],
+)
+def test_other_models_have_none(text):
+    assert batching_hints(config_of(text)) == []

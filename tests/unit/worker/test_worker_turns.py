@@ -1,0 +1,88 @@
+"""Threads that wait at one line: one reads at a time, for all."""
+
+import queue
+import threading
+
+from naiad.backend.worker.turns import Turns, Waiter
+
+
+class Wish(Waiter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.came
+
+
+class Line:
+    """Messages are the wishes that come true."""
+
+    def __init__(self) -> None:
+        self.messages: queue.Queue[Wish] = queue.Queue()
+        self.turns = Turns(self._read)
+        self.reading = 0
+        self.most_reading = 0
+
+    def _read(self, may_stay_awake: bool) -> None:
+        self.reading += 1
+        self.most_reading = max(self.most_reading, self.reading)
+        wish = self.messages.get(timeout=10)
+        self.reading -= 1
+        wish.came = True
+        self.turns.wake(wish)
+
+
+def test_who_waits_alone_reads_what_comes_until_it_is_done():
+    line, first, second = Line(), Wish(), Wish()
+    line.messages.put(second)
+    line.messages.put(first)
+    line.turns.wait(first)
+    assert second.came
+    line.turns.wait(second)  # it is done already, and nothing is read
+    assert line.messages.empty()
+
+
+def test_many_wait_in_any_order_and_one_reads():
+    line = Line()
+    wishes = [Wish() for _ in range(24)]
+    threads = [threading.Thread(target=line.turns.wait, args=(wish,)) for wish in wishes]
+    for thread in threads:
+        thread.start()
+    for wish in reversed(wishes):
+        line.messages.put(wish)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert line.most_reading == 1
+
+
+def test_a_reader_that_fails_hands_the_turn_on():
+    line, good = Line(), Wish()
+    is_broken = True
+    read = line._read
+
+    def fail_once(may_stay_awake: bool) -> None:
+        nonlocal is_broken
+        if is_broken:
+            is_broken = False
+            raise KeyboardInterrupt
+        read(may_stay_awake)
+
+    line.turns = Turns(fail_once)
+    line.messages.put(good)
+    caught: list[BaseException] = []
+
+    def wait(wish: Wish) -> None:
+        try:
+            line.turns.wait(wish)
+        except KeyboardInterrupt as error:
+            caught.append(error)
+
+    interrupted = threading.Thread(target=wait, args=(Wish(),))
+    interrupted.start()
+    interrupted.join(10)
+    line.turns.wait(good)
+    assert good.came
+    assert len(caught) == 1
