@@ -13,7 +13,7 @@ from naiad.backend.worker.frame import ALIGNMENT, PADDING, ChannelError, Frame
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 
 MOST_HEADERS = 1024
@@ -229,6 +229,8 @@ class ReplyDecoder:
 
     def _amend(self, responses: list[InferResponse], extra: dict[str, Any]) -> None:
         try:
+            for index in extra.get("rescheduled", ()):
+                responses[index] = RESCHEDULE
             for index, code, message in extra.get("errors", ()):
                 error = InferError(ErrorCode(code), str(message))
                 responses[index] = InferResponse(self.failed_header, error=error)
