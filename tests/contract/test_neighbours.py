@@ -225,7 +225,7 @@ def test_an_owner_that_ends_answers_everything_that_waits(tmp_path: Path) -> Non
                 )
             assert one.model.live_sequence_count == 0
             late = Client()
-            with pytest.raises(InferError, match="process 2 of this server.* cannot be reached"):
+            with pytest.raises(InferError, match=r"process 2 of this server.* cannot be reached"):
                 one.model.submit(late.request)
             successor = Member(tmp_path, 1)
             successor.neighbours.listen()
