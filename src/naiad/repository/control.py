@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
@@ -241,7 +242,7 @@ class ExplicitControl(NoControl[V]):
                     order.give_back(name)
                     continue
                 try:
-                    self._load_one(order, self._own_plan(order, name))
+                    self._load_one(order, replace(self._own_plan(order, name), circle=plan.circle))
                 except InferError as error:
                     if name == order.name:
                         failure = error
