@@ -517,7 +517,7 @@ class TestBinary:
             (b"\1\0\0", "incomplete string length indicator"),
             (struct.pack("<I", 5) + b"four", "incomplete string data"),
             (struct.pack("<I", 2**32 - 1), "incomplete string data"),
-            (struct.pack("<II", 0, 0), "expected 1 string elements for inference input 'INPUT0'"),
+            (struct.pack("<II", 0, 0), "unexpected number of string elements 2 for inference input 'INPUT0'"),
             (b"", "expected 1 string elements for inference input 'INPUT0'"),
         ],
     )
