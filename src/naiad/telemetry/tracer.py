@@ -10,6 +10,7 @@ from itertools import count
 
 from naiad.config.trace import TENSORS, TIMESTAMPS, TraceOptions
 from naiad.core.execution_times import ExecutionTimes
+from naiad.core.model import name_of
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
@@ -87,12 +88,14 @@ class Tracer:
                 return
             options = parent.options
         else:
-            sampler = self._models.get(request.header.model_name, self._server)
+            sampler = self._models.get(name_of(request.header.model_name), self._server)
             if not sampler.takes():
                 return
             options = sampler.options
         number = next(self._numbers)
-        record = TraceRecord(number, request.header.model_name, request.id, parent.record.id if parent else 0)
+        record = TraceRecord(
+            number, name_of(request.header.model_name), request.id, parent.record.id if parent else 0
+        )
         trace = Trace(record, options, request.on_response, getattr(asker, "protocol", ""), self._writer)
         trace.start(request)
 
