@@ -1,6 +1,7 @@
 """Repositories in S3, as moto's server has it: loading, the cache, control modes, and all that can go wrong."""
 
 import json
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from moto import settings
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli import check
+from naiad.repository.cloud.credentials import find_credential
+from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore
+from naiad.repository.cloud.url import parse_cloud_url
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.object_stores import ENVIRONMENT, S3Server, error_body
@@ -341,6 +345,19 @@ def test_a_profile(s3: S3Server, serve, user, tmp_path: Path) -> None:
     assert "AWS profile 'nobody' is not in" in text
 
 
+def test_a_public_bucket_needs_no_credential(s3: S3Server, start_server, tmp_path: Path) -> None:
+    for item in s3.client.list_objects_v2(Bucket=BUCKET)["Contents"]:
+        s3.client.put_object_acl(Bucket=BUCKET, Key=item["Key"], ACL="public-read")
+    nobody = {"HOME": str(tmp_path), "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"}
+    flags = s3.url(BUCKET), f"--cloud-cache-directory={tmp_path / 'cache'}"
+    server = start_server(*flags, environment=nobody)
+    server.wait_ready()
+    assert scale(server) == 2
+    s3.door = lambda method, path: (403, error_body("AccessDenied", "Access Denied"))
+    text = exit_text(start_server(*flags, environment=nobody))
+    assert "no credential was found (none of AWS_ACCESS_KEY_ID, AWS_PROFILE and AWS_WEB_IDENTITY_TOKEN_FILE" in text
+
+
 # --- what goes wrong ------------------------------------------------------------------------------------------------
 
 
@@ -471,3 +488,19 @@ def test_a_model_in_two_repositories_is_not_available(s3: S3Server, serve, tmp_p
     assert is_ready(server, "nearby")
     assert is_ready(server, "add_sub")
     assert not is_ready(server, "scale")
+
+
+def test_a_large_object_comes_in_parts(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    content = random.Random(7).randbytes(10_500)
+    s3.put(BUCKET, "models/big/1/weights", content)
+    url = parse_cloud_url(s3.url(BUCKET))
+    store = ObjectStore(url, find_credential(url, ENVIRONMENT), {}, part_bytes=1000)
+    (item,) = store.list_objects("big")
+    store.fetch(item, tmp_path / "weights")
+    assert (tmp_path / "weights").read_bytes() == content
+    assert len(s3.gets()) == 11
+    s3.put(BUCKET, "models/big/1/weights", content[:-1])
+    with pytest.raises(ObjectChangedError, match="big/1/weights"):
+        store.fetch(item, tmp_path / "other")

@@ -78,12 +78,6 @@ def test_every_reason_and_decision_has_words() -> None:
     assert set(explain.DECISIONS) == set(DECISIONS)
 
 
-def test_statistics_tell_why_batches_went(server: ServerProcess) -> None:
-    send(server, "alone", 3)
-    stats = server.get("/v2/models/alone/stats").json["model_stats"][0]
-    assert stats["release_reasons"] == {"full": 3}
-
-
 def test_a_model_that_never_batches_has_a_hint_in_the_log(server: ServerProcess) -> None:
     server.wait_log(r"model 'alone': requests are never batched, though 'max_batch_size' is 8: add 'dynamic_batching")
 

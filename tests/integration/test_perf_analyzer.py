@@ -24,7 +24,7 @@ def test_it_completes_and_every_request_is_counted(
     url = server.http_url if protocol == "http" else server.grpc_url
     before = server.get("/v2/models/add_sub/stats").json["model_stats"][0]
     # How steady the machine is at the moment is no concern of this test: -s takes any three windows as stable.
-    windows = ("-r", "3", "-p", "500", "-s", "999")
+    windows = ("-r", "10", "-p", "500", "-s", "999")
     throughputs = perf_analyzer.throughputs(
         "-m", "add_sub", "-i", protocol, "-u", url, "--concurrency-range", "1:4", *windows
     )
@@ -41,7 +41,7 @@ def test_a_model_that_is_not_there_is_told(server: ServerProcess, perf_analyzer:
 
 
 def test_streaming(server: ServerProcess, perf_analyzer: PerfAnalyzer) -> None:
-    windows = ("-r", "3", "-p", "500", "-s", "999")
+    windows = ("-r", "10", "-p", "500", "-s", "999")
     throughputs = perf_analyzer.throughputs(
         "-m", "add_sub", "-i", "grpc", "--streaming", "-u", server.grpc_url, "--concurrency-range", "8:8", *windows
     )
@@ -53,7 +53,7 @@ def test_streaming_of_a_decoupled_model(server: ServerProcess, perf_analyzer: Pe
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"data": [elements]}))
     shapes = ("--shape=IN:3", "--shape=DELAY:3")
-    windows = ("-r", "3", "-p", "500", "-s", "999")
+    windows = ("-r", "10", "-p", "500", "-s", "999")
     throughputs = perf_analyzer.throughputs(
         *("-m", "repeat", "-i", "grpc", "--streaming", "-u", server.grpc_url, "--concurrency-range", "4:4"),
         *("--input-data", str(data), *shapes, *windows),

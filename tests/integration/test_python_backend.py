@@ -737,7 +737,7 @@ def test_a_model_that_does_not_initialize_again_is_given_up_with_its_reason(mode
 def test_nonsense_in_the_pipe_ends_the_worker_only(models):
     instance = models.executing(
         """
-        for descriptor in range(3, 60):
+        for descriptor in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
             try:
                 if "pipe" in os.readlink(f"/proc/self/fd/{descriptor}"):
                     os.write(descriptor, b"\\0" * 100)

@@ -74,6 +74,9 @@ class Instance(abc.ABC):
         A request that fails alone gets a response with `error`. Raise InferError to fail the whole batch; any other
         exception fails the batch too and is logged with its traceback.
 
+        Of a model with `iterative_sequence` an entry may be `core.response.RESCHEDULE`: the request is executed again
+        in a later batch. A decoupled one emits that instead of a further response.
+
         Of a decoupled model it returns no responses: it sends them through `batch.emit`, as many as it likes, also
         after it has returned and has been given another batch. Every request needs its `final` response, which may
         be `empty_final` or carry an `error`. When it raises, the requests that are still open are answered with that.

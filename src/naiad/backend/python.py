@@ -95,6 +95,7 @@ class PythonInstance(RemoteInstance):
             "model_dir": str(context.model_dir),
             "completes": False,
             "decoupled": context.config.model_transaction_policy.decoupled,
+            "iterative": context.config.sequence_batching.iterative_sequence,
             "transport_bytes": settings.transport_bytes,
             "args": args,
             "outputs": [output.name for output in execution_config(context.config).output],

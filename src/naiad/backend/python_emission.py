@@ -13,11 +13,11 @@ from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import NUMBERS
 from naiad.backend.worker.board import CANCELLED, CONGESTED, SLOTS
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
-from naiad.backend.worker.outbox import FINAL, HAS_RESPONSE, SLOT_SHIFT
+from naiad.backend.worker.outbox import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
+from naiad.core.response import RESCHEDULE, InferResponse
 from naiad.core.tensor import Buffer
 
 _now_ns = time.monotonic_ns
@@ -51,7 +51,9 @@ class EmissionDecoder(ReplyDecoder):
         try:
             for word in words:
                 is_final = word & FINAL != 0
-                if not word & HAS_RESPONSE:
+                if word & RESCHEDULED:
+                    response = RESCHEDULE
+                elif not word & HAS_RESPONSE:
                     response = InferResponse(header, final=True, empty_final=True)
                 elif (number := next(words)) == 0:
                     response = InferResponse(header, final=is_final, error=_UNTOLD)

@@ -13,7 +13,7 @@ from naiad.backend.worker.frame import ALIGNMENT, PADDING, ChannelError, Frame
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 
 MOST_HEADERS = 1024
@@ -57,11 +57,13 @@ class BatchEncoder:
         parts: list[Buffer] = []
         payload_bytes = 0
         for request in requests:
+            if request.times is not None and request.times.traceparent:
+                extra = _note_trace(extra, requests, request)
             shape = shapes.get(request.header)
             if shape is None:
                 if extra is None:
-                    extra = {"headers": []}
-                shape = self._define(request.header, extra["headers"])
+                    extra = {}
+                shape = self._define(request.header, extra.setdefault("headers", []))
             words.append(shape.number)
             if shape.is_dense:
                 parts += request.data
@@ -74,6 +76,16 @@ class BatchEncoder:
         shape = self._shapes[header] = _RequestShape(len(self._shapes) + 1, header)
         notes.append((shape.number, describe_header(header)))
         return shape
+
+
+def _note_trace(
+    extra: dict[str, Any] | None, requests: Sequence[InferRequest], request: InferRequest
+) -> dict[str, Any]:
+    """Tell which span a request belongs to, so that the model can go on with the trace."""
+    extra = {} if extra is None else extra
+    position = next(index for index, each in enumerate(requests) if each is request)
+    extra.setdefault("traces", []).append((position, request.times.traceparent if request.times else ""))
+    return extra
 
 
 def _append_padded(request: InferRequest, shape: _RequestShape, words: list[int], parts: list[Buffer]) -> int:
@@ -217,6 +229,8 @@ class ReplyDecoder:
 
     def _amend(self, responses: list[InferResponse], extra: dict[str, Any]) -> None:
         try:
+            for index in extra.get("rescheduled", ()):
+                responses[index] = RESCHEDULE
             for index, code, message in extra.get("errors", ()):
                 error = InferError(ErrorCode(code), str(message))
                 responses[index] = InferResponse(self.failed_header, error=error)

@@ -575,7 +575,9 @@ _TRACING = (
         "trace-config",
         _STRING,
         "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS, rate=<one request in so many>, count=<so many in all>, "
-        "triton,file=<path>, triton,log-frequency=<traces a file>; repeatable.",
+        "triton,file=<path>, triton,log-frequency=<traces a file>, mode=opentelemetry, "
+        "opentelemetry,url=<collector>, opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, "
+        "bsp_schedule_delay=, bsp_max_export_batch_size=; repeatable.",
         target="trace",
         repeat=True,
     ),

@@ -7,6 +7,24 @@ OFF, TIMESTAMPS, TENSORS = "OFF", "TIMESTAMPS", "TENSORS"
 LEVELS = (OFF, TIMESTAMPS, TENSORS)
 _ALIASES = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}  # Triton: from before there were TENSORS
 _UINT32 = 2**32
+_DEFAULT_QUEUE_SIZE = 2048
+"""OpenTelemetry's."""
+
+
+TRITON, OPENTELEMETRY = "triton", "opentelemetry"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTelemetryOptions:
+    """Where spans go and how they are gathered; None and "" are what the environment says, or the defaults."""
+
+    url: str = ""
+    resource: tuple[tuple[str, str], ...] = ()
+    """Attributes of the server, as every span has them."""
+    max_queue_size: int | None = None
+    """Spans that wait; more are lost."""
+    schedule_delay_ms: int | None = None
+    max_export_batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +34,24 @@ class TraceOptions:
     level: Sequence[str] = (OFF,)
     """OFF alone, or any of TIMESTAMPS and TENSORS."""
     rate: int = 1000
-    """One of so many requests is traced."""
+    """One of so many requests is traced; 0, in mode opentelemetry, for those alone whose clients are traced."""
     count: int = -1
     """How many requests are traced before it ends; -1 for no end."""
     log_frequency: int = 0
     """Traces a file; 0 for all in one."""
     file: str = ""
-    mode: str = "triton"
+    mode: str = TRITON
+    open_telemetry: OpenTelemetryOptions = OpenTelemetryOptions()
 
     @property
     def is_on(self) -> bool:
         """Whether anything is traced at all."""
         return OFF not in self.level and self.count != 0
+
+    @property
+    def lacks_file(self) -> bool:
+        """Whether traces have nowhere to go."""
+        return self.is_on and self.mode == TRITON and not self.file
 
 
 def parse_level(values: Sequence[str]) -> tuple[str, ...]:
@@ -41,10 +65,10 @@ def parse_level(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(level for level in LEVELS if level in levels)
 
 
-def parse_rate(text: str) -> int:
+def parse_rate(text: str, mode: str = TRITON) -> int:
     """Return a sampling rate. Raises ValueError."""
     rate = _parse_unsigned("trace_rate", text)
-    if not rate:
+    if not rate and mode != OPENTELEMETRY:
         raise ValueError("Attempting to set invalid trace setting :sample rate must be non-zero")
     return rate
 
@@ -80,6 +104,12 @@ def _parse_integer(name: str, text: str) -> int:
 
 _GLOBAL_SETTINGS = ("level", "rate", "count", "mode")
 _TRITON_SETTINGS = ("file", "log-frequency")
+_SIZES = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
+_SETTINGS: Mapping[str, Sequence[str]] = {
+    "": _GLOBAL_SETTINGS,
+    TRITON: _TRITON_SETTINGS,
+    OPENTELEMETRY: ("url", "resource", *_SIZES),
+}
 
 
 def parse_trace_flags(configs: Sequence[str], deprecated: Mapping[str, Sequence[str]]) -> TraceOptions:
@@ -93,30 +123,61 @@ def parse_trace_flags(configs: Sequence[str], deprecated: Mapping[str, Sequence[
         name, value = _split(text)
         given.setdefault(name, []).append(value)
     settings |= given
-    mode = settings.get("mode", ["triton"])[-1]
-    if mode != "triton":
-        raise ValueError(f"mode={mode} is not supported by this server; it takes only 'triton'")
+    mode = settings.get("mode", [TRITON])[-1]
+    if mode not in _SETTINGS or not mode:
+        raise ValueError(f"there is no mode '{mode}'; known are {TRITON}, {OPENTELEMETRY}")
     options = TraceOptions(
         level=parse_level(settings.get("level", [OFF])),
-        rate=parse_rate(settings.get("rate", ["1000"])[-1]),
+        rate=parse_rate(settings.get("rate", ["1000"])[-1], mode),
         count=parse_count(settings.get("count", ["-1"])[-1]),
         log_frequency=parse_log_frequency(settings.get("log-frequency", ["0"])[-1]),
         file=settings.get("file", [""])[-1],
+        mode=mode,
+        open_telemetry=_open_telemetry(settings),
     )
-    if options.is_on and not options.file:
+    if options.lacks_file:
         raise ValueError(f"level={options.level[0]} needs a file as well: triton,file=<path>")
     return options
+
+
+def _open_telemetry(settings: Mapping[str, Sequence[str]]) -> OpenTelemetryOptions:
+    resource = dict(_attribute(text) for text in settings.get("resource", ()))
+    queue, delay_ms, batch = [_size(name, settings[name][-1]) if name in settings else None for name in _SIZES]
+    if batch is not None and batch > (queue or _DEFAULT_QUEUE_SIZE):
+        raise ValueError(
+            f"bsp_max_export_batch_size={batch} is more than bsp_max_queue_size, {queue or _DEFAULT_QUEUE_SIZE}"
+        )
+    return OpenTelemetryOptions(_url(settings.get("url", [""])[-1]), tuple(resource.items()), queue, delay_ms, batch)
+
+
+def _url(text: str) -> str:
+    # Triton's documents leave the scheme out.
+    return f"http://{text}" if text and "://" not in text else text
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    key, has_value, value = text.partition("=")
+    if not (has_value and key.strip()):
+        raise ValueError(f"opentelemetry,resource={text}: write resource=<key>=<value>")
+    return key.strip(), value.strip()
+
+
+def _size(name: str, text: str) -> int:
+    size = _parse_integer(name, text)
+    if not 0 < size < 2**31:
+        raise ValueError(f"{name}={text}: expected a number above 0")
+    return size
 
 
 def _split(text: str) -> tuple[str, str]:
     """Return setting and value of `[<mode>,]<setting>=<value>`."""
     left, has_value, value = text.partition("=")
     mode, _, name = left.rpartition(",")
-    known = {"": _GLOBAL_SETTINGS, "triton": _TRITON_SETTINGS}.get(mode)
+    known = _SETTINGS.get(mode)
     if not has_value:
         raise ValueError(f"'{text}' has no value; write <setting>=<value> or <mode>,<setting>=<value>")
     if known is None:
-        raise ValueError(f"'{text}': mode '{mode}' is not supported by this server; it takes only 'triton'")
+        raise ValueError(f"'{text}': there is no mode '{mode}'; known are {TRITON}, {OPENTELEMETRY}")
     if name not in known:
         raise ValueError(f"'{text}': no setting '{name}'; known are {', '.join(known)}")
     return name, value

@@ -261,6 +261,13 @@ def _check_instance_groups(findings: Findings, gpu_count: int | None) -> None:
                 text=group.count,
                 expected="1 or more",
             )
+        for position, resource in enumerate(group.rate_limiter.resources):
+            if not resource.name:
+                findings.error(
+                    f"resource {position} of instance group {index} must specify 'name'",
+                    f"instance_group[{index}].rate_limiter.resources[{position}]",
+                    expected="'name'",
+                )
     if gpu_count is not None:
         for problem in instance_group_problems(config, gpu_count=gpu_count):
             findings.take(problem)

@@ -4,6 +4,7 @@ from collections import Counter
 
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelSequenceBatching
+from naiad.config.validation_tensor import is_outside
 
 _Control = ModelSequenceBatching.Control
 _CORRID_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
@@ -97,6 +98,14 @@ def _check_strategy(findings: Findings, batching: ModelSequenceBatching) -> None
                 text=size,
                 expected=f"at most {findings.config.max_batch_size}",
             )
+    candidates = batching.oldest.max_candidate_sequences
+    if candidates < 0:
+        findings.error(
+            "sequence batching max candidate sequences must be positive",
+            f"{path}.max_candidate_sequences",
+            text=candidates,
+            expected="1 or more, or 0 for max_batch_size",
+        )
     utilization = batching.direct.minimum_slot_utilization
     if not 0.0 <= utilization <= 1.0:
         findings.error(
@@ -137,6 +146,10 @@ def _check_initial_state(
         )
     if initial.WhichOneof("state_data") is None:
         findings.error(f"initial_state setting expects state'{name}' to have zero_data or data_file", path)
+    if is_outside(initial.data_file):
+        findings.error_as_is(
+            f"initial state file '{initial.data_file}' must stay within model directory.", f"{path}.data_file"
+        )
     if len(initial.dims) != len(state.dims):
         findings.error(
             "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input "

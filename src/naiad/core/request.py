@@ -108,6 +108,18 @@ class RequestHeader:
         self.layout: RequestHeader | None = None
         """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
+    def in_sequence(self, sequence_id: int | str, *, is_first: bool) -> "RequestHeader":
+        """Return a copy that is a request of a sequence, the first or a later one, and not its last."""
+        copy = RequestHeader.__new__(RequestHeader)
+        for name in RequestHeader.__slots__:
+            setattr(copy, name, getattr(self, name))
+        copy.sequence_id = sequence_id
+        copy.sequence_start = is_first
+        copy.sequence_end = False
+        copy.execution = None
+        copy.layout = self.layout or self
+        return copy
+
 
 class InferRequest:
     """One request on its way: a shared header, its own id and data, and where its answer goes."""

@@ -1,6 +1,7 @@
 """An inference response: a header that many responses share, and the output data."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from naiad.core.errors import InferError
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue
@@ -50,3 +51,7 @@ class InferResponse:
         self.parameters = parameters
         self.final = final
         self.empty_final = empty_final
+
+
+RESCHEDULE: Final = InferResponse(ResponseHeader("", "", ()))
+"""What an instance of an iterative model says instead of a response: the request is to be executed again."""

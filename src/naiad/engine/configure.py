@@ -12,7 +12,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig, parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.config.validation import validate
-from naiad.core.errors import invalid_argument, unsupported
+from naiad.core.errors import invalid_argument
 from naiad.repository.store import CONFIG_FILE, ModelEntry
 
 _log = logging.getLogger(__name__)
@@ -53,14 +53,13 @@ def prepare_config(
 ) -> ModelConfig:
     """Return the configuration with what file names and defaults tell; inputs and outputs may still be missing.
 
-    Raises InferError(INVALID_ARG) with every mistake, and InferError(UNSUPPORTED) for what this server cannot do.
+    Raises InferError(INVALID_ARG) with every mistake.
     """
     config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
     problems = validate(config, model_name=entry.name, parsed=parsed, known_backends=known_backends, complete=False)
     raise_problems(problems)
     for problem in problems:
         _log.warning("model '%s': %s", entry.name, problem)
-    _refuse_unsupported(config)
     return config
 
 
@@ -72,13 +71,3 @@ def finish_config(
     final = normalize(merged, gpu_count=_GPU_COUNT, default_cpu_instances=default_instance_count)
     raise_problems(validate(final, model_name=config.name, parsed=parsed, gpu_count=_GPU_COUNT, complete=True))
     return final
-
-
-def _refuse_unsupported(config: ModelConfig) -> None:
-    """Refuse what would change answers if it were left out; warn of what only costs time."""
-    refused = {
-        "iterative_sequence": config.sequence_batching.iterative_sequence,
-    }
-    for field, is_set in refused.items():
-        if is_set:
-            raise unsupported(f"model '{config.name}': '{field}' is not supported by this server yet; remove it")

@@ -9,7 +9,7 @@ from typing import Protocol
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
+from naiad.core.response import RESCHEDULE, InferResponse
 from naiad.telemetry import response_statistics
 from naiad.telemetry.response_statistics import EMPTY, SUCCESS, ResponseStatistics
 
@@ -42,12 +42,20 @@ class Emission:
     """
 
     def __init__(
-        self, deliver: _Deliver, statistics: ResponseStatistics, on_final: Callable[[InferRequest], object]
+        self,
+        deliver: _Deliver,
+        statistics: ResponseStatistics,
+        on_final: Callable[[InferRequest], object],
+        on_again: Callable[[InferRequest], object] | None = None,
     ) -> None:
         """`deliver` takes requests and their responses, and is told whether it is called on the loop.
 
-        `on_final` is called with each request that has had its final response.
+        `on_final` is called with each request that has had its final response, `on_again` with those that are to be
+        executed again.
         """
+        self._on_again = on_again
+        self._paused: dict[int, _Open] = {}
+        """Requests that wait to be executed again."""
         self._deliver = deliver
         self._statistics = statistics
         self._on_final = on_final
@@ -70,12 +78,18 @@ class Emission:
         # Without the lock (an insertion is atomic): the caller may hold one that `deliver` takes as well.
         now_ns = time.monotonic_ns()
         for request in batch.requests:
-            self._open[id(request)] = _Open(request, now_ns)
+            entry = self._paused.pop(id(request), None) if self._paused else None
+            if entry is not None:
+                entry.since_ns = now_ns
+            self._open[id(request)] = entry or _Open(request, now_ns)
         batch.emit = self.emit
 
     def emit(self, request: InferRequest, response: InferResponse) -> None:
         """Send one response; callable from any thread. A request that is complete takes no more of them."""
         # hot: once a response
+        if response is RESCHEDULE:
+            self._pause(request)
+            return
         key = id(request)
         now_ns = time.monotonic_ns()
         with self._lock:  # twice as fast as by way of the condition
@@ -105,6 +119,31 @@ class Emission:
             self._deliver((request,), (response,), on_loop=True)
         if response.final:
             self._on_final(request)
+
+    def _pause(self, request: InferRequest) -> None:
+        with self._lock:
+            entry = self._open.get(id(request))
+            if entry is None or entry.request is not request:
+                return  # it is complete: there is nothing to execute it for
+            del self._open[id(request)]
+            self._paused[id(request)] = entry
+            if not self._open:
+                self._changed.notify_all()
+        if self._on_again is not None:
+            self._on_again(request)
+
+    def resume(self, requests: Sequence[InferRequest]) -> None:
+        """Open requests again that were to be executed once more, and are not."""
+        with self._lock:
+            for request in requests:
+                entry = self._paused.pop(id(request), None)
+                if entry is not None:
+                    self._open[id(request)] = entry
+
+    def forget(self, request: InferRequest) -> None:
+        """Let go of a request that was answered while it waited."""
+        if self._paused:
+            self._paused.pop(id(request), None)
 
     def fail(self, requests: Sequence[InferRequest], response: InferResponse) -> None:
         """Answer with `response` those of `requests` that are open."""

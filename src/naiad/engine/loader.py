@@ -182,6 +182,11 @@ class ModelLoader:
         router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
         if router is None:
             raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
+        if plan.circle:
+            circle = " -> ".join(plan.circle)
+            raise invalid_argument(
+                f"circular dependency between ensembles: {circle}; an ensemble cannot contain itself"
+            )
         members: dict[str, ModelConfig] = {}
         for step in config.ensemble_scheduling.step:
             version_text = "" if step.model_version < 0 else str(step.model_version)

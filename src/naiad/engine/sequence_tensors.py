@@ -12,7 +12,7 @@ from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import internal, invalid_argument, unsupported
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
-from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements
 
 _FORMATS = {"int32_false_true": "<i", "fp32_false_true": "<f", "bool_false_true": "<?"}
@@ -219,7 +219,7 @@ class SequenceTensors:
         return [self._settle(r, response) for r, response in zip(batch.requests, responses, strict=True)]
 
     def _settle(self, request: InferRequest, response: InferResponse) -> InferResponse:
-        if response.error is not None:
+        if response.error is not None or response is RESCHEDULE:
             return response
         header = response.header
         key = (self, request.header.outputs)

@@ -13,12 +13,13 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.delivery import Delivery
 from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
+from naiad.engine.iterative import IterativeRequests, split
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.solitude import solitude_hint, watch_for_solitude
@@ -87,7 +88,10 @@ class ServedModel:
         """Whether `change_instances` may be called: nothing that outlasts a batch belongs to an instance."""
         keeps_order = asks_for_order and len(self._instances) > 1
         self._ordered = OrderedRelease() if keeps_order else None
-        self._emission = Emission(self._deliver, statistics.responses, self._on_final) if self.is_decoupled else None
+        is_iterative = config.sequence_batching.iterative_sequence
+        self._iterative = IterativeRequests(config, scheduler) if is_iterative else None
+        emission = Emission(self._deliver, statistics.responses, self._on_final, self._on_again)
+        self._emission = emission if self.is_decoupled else None
         if self._emission is not None:
             loop.call_soon_threadsafe(self._emission.bind_loop_thread)
         self._lock = threading.Lock()
@@ -125,8 +129,8 @@ class ServedModel:
         request.batch_size = admission.batch_size
         request.shape_key = admission.shape_key
         request.model = self
-        if self._sequence_tensors is not None:
-            self._sequence_tensors.check(request.header)
+        if self._is_by_instance:
+            self._check_sequence(request)
         idle = None
         with self._lock:
             if self._refusing and not self._scheduler.admits_while_stopping(request):
@@ -141,6 +145,13 @@ class ServedModel:
             idle.wake()
         if expire_ns:
             self._arm_timer(expire_ns)
+
+    def _check_sequence(self, request: InferRequest) -> None:
+        """Make a sequence of a request of an iterative model; look at its id. Raises InferError."""
+        if self._iterative is not None:
+            self._iterative.begin(request)
+        if self._sequence_tensors is not None:
+            self._sequence_tensors.check(request.header)
 
     def cancel(self, request: InferRequest) -> bool:
         """Drop a request that still waits, and say so; a request that executes is only marked."""
@@ -326,6 +337,8 @@ class ServedModel:
             self.statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
             # A queue may keep its entry for a while; the inputs need not stay in memory for that.
             request.data = ()
+            if self._emission is not None:
+                self._emission.forget(request)
             self._deliver([request], [InferResponse(self._error_header, error=error)], on_loop=on_loop)
 
     def _deliver(
@@ -374,9 +387,16 @@ class ServedModel:
             self._drop(dropped)
         if other is not None:
             other.wake_now()
-        if batch is not None and self._sequence_tensors is not None:
-            self._sequence_tensors.prepare(batch)
+        if batch is not None and self._is_by_instance:
+            self._prepare_sequences(batch)
         return batch, wake_ns
+
+    def _prepare_sequences(self, batch: Batch) -> None:
+        if self._iterative is not None and self._emission is not None:
+            with self._lock:
+                self._iterative.took(batch)
+        if self._sequence_tensors is not None:
+            self._sequence_tensors.prepare(batch)
 
     def _rest(self, driver: Driver, woken: Driver | None) -> tuple[int, Driver | None]:
         """Let a driver that has nothing to do join the idle, unless all is over or it waits for resources.
@@ -421,6 +441,25 @@ class ServedModel:
                 other = self._pop_woken()
             if other is not None:
                 other.wake_now()
+
+    def _on_again(self, request: InferRequest) -> None:
+        """Put a request of a decoupled model back that is to be executed again; called on any thread."""
+        if self._iterative is not None:
+            with self._lock:
+                is_free = self._iterative.may_go_on(request)
+            if is_free:
+                self._go_on((), [request])
+
+    def _go_on(self, done: Sequence[InferRequest], again: Sequence[InferRequest]) -> None:
+        """See to the sequences of an iterative model's requests, which were executed."""
+        if self._iterative is None:
+            return
+        with self._lock:
+            dropped = self._iterative.go_on(done, again, _now_ns())
+            other = self._pop_woken()
+        self._drop(dropped)
+        if other is not None:
+            other.wake_now()
 
     def _pop_woken(self) -> Driver | None:
         """Take the first idle driver that the scheduler has something for off the list, and wake the others.
@@ -496,10 +535,23 @@ class ServedModel:
             self.fail(batch, wrong, on_loop=on_loop)
             return
         batch.exec_end_ns = end_ns = _now_ns()
+        if self._iterative is not None:
+            self._complete_step(batch, responses, on_loop=on_loop)
+            return
         self.statistics.record_batch(batch, responses, end_ns)
         _tell_times(batch)
         self._executing_ended(batch)
         self._deliver(batch.requests, responses, on_loop=on_loop)
+
+    def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+        """Answer those requests of an iterative model that are done, and put the others back."""
+        done, again = split(batch, responses)
+        answers = [response for response in responses if response is not RESCHEDULE]
+        self.statistics.record_batch(batch, answers, batch.exec_end_ns, done=done)
+        _tell_times(batch)
+        self._executing_ended(batch)
+        self._go_on(done, again)
+        self._deliver(done, answers, on_loop=on_loop)
 
     def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
         """Count a batch whose instance is free again; its requests stay open until their final responses."""
@@ -509,11 +561,21 @@ class ServedModel:
         batch.exec_end_ns = end_ns = _now_ns()
         batch.compute_start_ns = batch.compute_start_ns or end_ns
         batch.compute_end_ns = batch.compute_end_ns or end_ns
-        self.statistics.record_batch(batch, (), end_ns)
+        again = self._completed(batch)
+        done = [request for request in batch.requests if request not in again] if again else None
+        self.statistics.record_batch(batch, (), end_ns, done=done)
         _tell_times(batch)
+        self._go_on((), again)
         if self._scheduler.learns:
             with self._lock:
                 self._scheduler.record_execution(batch)
+
+    def _completed(self, batch: Batch) -> Sequence[InferRequest]:
+        """Return those requests of a batch of a decoupled model that are to be executed again."""
+        if self._iterative is None:
+            return ()
+        with self._lock:
+            return self._iterative.completed(batch.requests)
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
@@ -536,9 +598,11 @@ class ServedModel:
             if self._scheduler.learns:
                 with self._lock:
                     self._scheduler.record_execution(batch, failed=True)
+            self._emission.resume(self._completed(batch))
             self._emission.fail(batch.requests, response)
             return
         self._executing_ended(batch, failed=True)
+        self._go_on(batch.requests, ())
         self._deliver(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
 
     def _executing_ended(self, batch: Batch, *, failed: bool = False) -> None:

@@ -18,6 +18,7 @@ from naiad.frontend.grpc_settings import SettingsCalls
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
 from naiad.frontend.grpc_stream import InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.trace_fields import TraceFields, fields_of_call
 from naiad.protocol import control_grpc
 from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
 
@@ -130,6 +131,10 @@ class InferenceGrpcService:
         except InferError as error:
             call.on_cancel = None
             grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_call(request.context)  # type: ignore[arg-type]  # set in _infer
 
     def _check_unary(self, model_name: str, model_version: str) -> None:
         if self._engine.is_decoupled(model_name, model_version):

@@ -18,6 +18,7 @@ from naiad.frontend.departure import Departure, version_of
 from naiad.frontend.exchange import GrpcCall, Headers
 from naiad.frontend.grpc_compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.trace_fields import TraceFields, fields_of_call
 from naiad.protocol.infer_grpc import identify
 from naiad.protocol.infer_grpc_stream import (
     encode_completion,
@@ -166,6 +167,10 @@ class InferStream:
     def _cancel_open(self) -> list[InferRequest]:
         self._close()
         return list(self._open)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_call(self._call)
 
     # --- responses ----------------------------------------------------------------------------------------------
 

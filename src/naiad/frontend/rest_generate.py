@@ -12,6 +12,7 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine
 from naiad.frontend.rest_stream import GENERATE_EVENTS, StreamedAnswer
 from naiad.frontend.router import JSON_HEADERS
+from naiad.frontend.trace_fields import TraceFields, fields_of_exchange
 from naiad.protocol.generate_json import Inputs, decode_generate, encode_generate, inputs_of
 
 OnResponse = Callable[[InferRequest, InferResponse], object]
@@ -108,6 +109,10 @@ class _OnlyAnswer:
         self._engine = engine
         self._answer: bytes | InferError | None = None
         self._is_over = False
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_exchange(self._exchange)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Keep a response, and answer with it when it is the final one."""

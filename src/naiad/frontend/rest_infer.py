@@ -15,6 +15,7 @@ from naiad.frontend.exchange import Headers, HttpExchange, written_fields
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_stream import Framing, StreamedAnswer, accepted_framing
 from naiad.frontend.router import JSON_HEADERS
+from naiad.frontend.trace_fields import TraceFields, fields_of_exchange
 from naiad.protocol.infer_binary import decode_raw
 from naiad.protocol.infer_json import InferJsonDecoder
 from naiad.protocol.json_response import encode, without_binary_outputs
@@ -87,6 +88,10 @@ class InferRoute:
             self._engine.submit(request)
         except InferError as error:
             rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_exchange(request.context)  # type: ignore[arg-type]  # set in handle
 
     def _submit_streamed(
         self, exchange: HttpExchange, framing: Framing, header: RequestHeader, request_id: str, data: list[Buffer]

@@ -10,6 +10,7 @@ from naiad.core.response import InferResponse
 from naiad.frontend import rest_failure
 from naiad.frontend.departure import CancellingEngine
 from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.trace_fields import TraceFields, fields_of_exchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.status import status_of
 from naiad.protocol.text_stream import as_event, as_line
@@ -66,6 +67,10 @@ class StreamedAnswer:
         """Cancel the request when its client goes away, and have it wait when its client is slow."""
         self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
         self._exchange.on_congestion = functools.partial(_set_congested, request)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_exchange(self._exchange)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Send one response."""

@@ -129,8 +129,6 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
             for batch in row.batch_stats
         ],
         "memory_usage": [],
-        # Not Triton's: why batches went.
-        "release_reasons": row.release_reasons,
     }
 
 

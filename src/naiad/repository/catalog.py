@@ -4,11 +4,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
+from naiad.config.validation_ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of
 from naiad.repository.agent_chain import AgentChain
@@ -35,6 +36,8 @@ class ModelPlan:
     """The file that the configuration was read from, for the places of mistakes that only loading finds."""
     agents: AgentChain | None = None
     """The repository agents that have looked at the files."""
+    circle: Sequence[str] = ()
+    """The ensembles through which this one contains itself, from itself to itself; empty for what can be loaded."""
 
 
 class Update(Protocol):
@@ -424,14 +427,22 @@ class Catalog(Generic[V]):
 def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:
     """Yield groups of plans, each of which needs models of earlier groups only.
 
-    Ensembles that contain each other in a circle come last; their loading tells what is wrong.
+    Ensembles that contain each other in a circle, and those that need them, come last; their loading fails.
     """
     left = {plan.entry.key: plan for plan in plans}
     while left:
         ready = [plan for plan in left.values() if not any(name in left for name in member_names(plan.config))]
-        yield ready or list(left.values())
-        for plan in ready or list(left.values()):
+        if not ready:
+            yield _with_circles(left)
+            return
+        yield ready
+        for plan in ready:
             del left[plan.entry.key]
+
+
+def _with_circles(plans: Mapping[str, ModelPlan]) -> list[ModelPlan]:
+    members = {name: sorted(member_names(plan.config)) for name, plan in plans.items()}
+    return [replace(plan, circle=find_ensemble_cycle(members, name)) for name, plan in plans.items()]
 
 
 def member_names(config: ModelConfig) -> set[str]:

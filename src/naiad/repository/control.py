@@ -262,7 +262,7 @@ class ExplicitControl(NoControl[V]):
                     order.give_back(name)
                     continue
                 try:
-                    self._load_one(order, self._own_plan(order, name))
+                    self._load_one(order, replace(self._own_plan(order, name), circle=plan.circle))
                 except InferError as error:
                     if name == order.name:
                         failure = error

@@ -93,7 +93,7 @@ class Scheduler(abc.ABC):
     def release(  # noqa: B027 - most schedulers forget what they have handed out
         self, request: InferRequest, now_ns: int
     ) -> None:
-        """Note that a request of a decoupled model, which was taken, has had its final response."""
+        """Note that a request of a decoupled or iterative model, which was taken, has had its final response."""
 
     def record_execution(  # noqa: B027 - most schedulers learn nothing
         self, batch: Batch, *, failed: bool = False
@@ -105,6 +105,10 @@ class Scheduler(abc.ABC):
 
     def change_instance_count(self, count: int) -> None:  # noqa: B027 - most schedulers do not care
         """Note that so many instances take batches from now on."""
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> bool:
+        """Put a request back that was taken and is to be executed again; False when its sequence is gone."""
+        return False
 
     def admits_while_stopping(self, request: InferRequest) -> bool:
         """Tell whether a model that stops still takes a request, because it goes on with something begun."""

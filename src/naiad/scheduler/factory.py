@@ -75,6 +75,7 @@ def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Sche
             preferred_batch_sizes=oldest.preferred_batch_size,
             delay_ns=oldest.max_queue_delay_microseconds * 1000,
             is_decoupled=is_decoupled,
+            is_iterative=batching.iterative_sequence,
         )
     return DirectSequenceScheduler(
         model_name=config.name,
@@ -84,4 +85,5 @@ def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Sche
         delay_ns=batching.direct.max_queue_delay_microseconds * 1000,
         minimum_slot_utilization=batching.direct.minimum_slot_utilization,
         is_decoupled=is_decoupled,
+        is_iterative=batching.iterative_sequence,
     )

@@ -25,6 +25,7 @@ class DirectSequenceScheduler(SequenceScheduler):
         delay_ns: int = 0,
         minimum_slot_utilization: float = 0.0,
         is_decoupled: bool = False,
+        is_iterative: bool = False,
     ) -> None:
         """Triton: the delay counts only beside a utilisation."""
         self._slot_count = max(1, max_batch_size)
@@ -33,6 +34,7 @@ class DirectSequenceScheduler(SequenceScheduler):
                 model_name=model_name, instance_count=instance_count, slot_count=self._slot_count, idle_ns=idle_ns
             ),
             is_decoupled=is_decoupled,
+            is_iterative=is_iterative,
         )
         self._delay_ns = delay_ns if minimum_slot_utilization > 0.0 else 0
         self._minimum_ready = minimum_slot_utilization * self._slot_count

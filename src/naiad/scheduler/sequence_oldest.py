@@ -12,7 +12,7 @@ from naiad.scheduler.sequence_scheduler import SequenceScheduler
 class OldestSequenceScheduler(SequenceScheduler):
     """A dynamic batcher for each instance, into which every sequence feeds one request at a time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
         self,
         *,
         model_name: str,
@@ -23,6 +23,7 @@ class OldestSequenceScheduler(SequenceScheduler):
         preferred_batch_sizes: Collection[int] = (),
         delay_ns: int = 0,
         is_decoupled: bool = False,
+        is_iterative: bool = False,
     ) -> None:
         """Triton: without `max_candidate_sequences` there are as many slots as rows in a batch."""
         slot_count = max_candidate_sequences or max(1, max_batch_size)
@@ -31,6 +32,7 @@ class OldestSequenceScheduler(SequenceScheduler):
                 model_name=model_name, instance_count=instance_count, slot_count=slot_count, idle_ns=idle_ns
             ),
             is_decoupled=is_decoupled,
+            is_iterative=is_iterative,
         )
         self._inner = [
             DynamicScheduler(

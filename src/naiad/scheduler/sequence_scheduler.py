@@ -21,10 +21,14 @@ class SequenceScheduler(Scheduler):
     has_timeouts = True
     is_by_instance = True
 
-    def __init__(self, table: SequenceTable, *, is_decoupled: bool = False) -> None:
-        """`is_decoupled`: a request is not over when its instance is free, but when `release` says so."""
+    def __init__(self, table: SequenceTable, *, is_decoupled: bool = False, is_iterative: bool = False) -> None:
+        """`is_decoupled`: a request is not over when its instance is free, but when `release` says so.
+
+        `is_iterative`: nor when `reschedule` puts it back; its sequence is over when it is.
+        """
         self._table = table
-        self._is_decoupled = is_decoupled
+        self._is_decoupled = is_decoupled or is_iterative
+        self._is_iterative = is_iterative
         self._woken: set[int] = set()
         self._rejected: list[Dropped] = []
         self._backlog_deadlines = Deadlines()
@@ -55,7 +59,29 @@ class SequenceScheduler(Scheduler):
 
     def admits_while_stopping(self, request: InferRequest) -> bool:
         """Tell whether a request goes on with a live sequence."""
-        return self._table.find(request.header.sequence_id) is not None
+        return not self._is_iterative and self._table.find(request.header.sequence_id) is not None
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> bool:
+        """Put a request back at the head of its sequence.
+
+        Triton: at its end, and it fails when the sequence has been idle for too long, be it that it was executing.
+        """
+        sequence: LiveSequence = request.sequence
+        if sequence.is_released:
+            return False
+        sequence.active_ns = now_ns
+        sequence.queue.appendleft(request)
+        request.lane = sequence
+        self.pending_count += 1
+        sequence.is_busy = False
+        self._feed(sequence, now_ns)
+        self._woken.add(sequence.instance)
+        return True
+
+    def _end_if_iterated(self, sequence: LiveSequence) -> None:
+        """End an iterative sequence whose request is over; another may have come under the same id."""
+        if self._is_iterative and not sequence.queue:
+            self._table.end(sequence)
 
     def pop_woken(self) -> Collection[int]:
         """Return the instances whose slots have got something to do."""
@@ -87,6 +113,7 @@ class SequenceScheduler(Scheduler):
     def release(self, request: InferRequest, now_ns: int) -> None:
         """Let the next request of a sequence execute, now that the final response of this one has come."""
         sequence: LiveSequence = request.sequence
+        self._end_if_iterated(sequence)
         self._go_on(sequence, now_ns)
         if sequence.queue or sequence.is_busy:
             self._woken.add(sequence.instance)

@@ -153,15 +153,24 @@ class ModelStatistics:
 
     # --- recording ------------------------------------------------------------------------------------------------
 
-    def record_batch(self, batch: Batch, responses: Sequence[InferResponse], end_ns: int, wall_ms: int = 0) -> None:
+    def record_batch(
+        self,
+        batch: Batch,
+        responses: Sequence[InferResponse],
+        end_ns: int,
+        wall_ms: int = 0,
+        *,
+        done: Sequence[InferRequest] | None = None,
+    ) -> None:
         """Count an executed batch whose times are stamped; `responses` are those of its requests, in order.
 
+        Of an iterative model only the requests that are `done` count, and `responses` are theirs.
         `end_ns` is the monotonic time at which the requests end, `wall_ms` the epoch time, by default the present.
         """
         # hot: bench/micro_scheduler.py
-        requests = batch.requests
+        requests = batch.requests if done is None else done
         if not self._answered_is_success and any([response.error for response in responses]):  # noqa: C419 - twice as fast
-            requests = self._record_errors(batch, responses, end_ns)
+            requests = self._record_errors(requests, responses, end_ns)
             if not requests:
                 return
         arrivals = [request.arrival_ns for request in requests]
@@ -169,7 +178,8 @@ class ModelStatistics:
         rows = sum([request.batch_size or 1 for request in requests])
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
-            self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
+            if arrivals:
+                self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
             self._inference_count += rows
 
     def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
@@ -213,11 +223,13 @@ class ModelStatistics:
         self._fail_ns += end_ns - request.arrival_ns
         self._failures[reason] += 1
 
-    def _record_errors(self, batch: Batch, responses: Sequence[InferResponse], end_ns: int) -> Sequence[InferRequest]:
+    def _record_errors(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], end_ns: int
+    ) -> Sequence[InferRequest]:
         """Count the requests that failed alone; return the others."""
         successes: list[InferRequest] = []
         with self._lock:
-            for request, response in zip(batch.requests, responses, strict=True):
+            for request, response in zip(requests, responses, strict=True):
                 if response.error is None:
                     successes.append(request)
                 else:

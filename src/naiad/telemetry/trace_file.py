@@ -3,7 +3,7 @@
 import logging
 import threading
 from queue import SimpleQueue
-from typing import IO
+from typing import IO, Protocol
 
 import orjson
 
@@ -55,10 +55,20 @@ class TraceFile:
             file.close()
 
 
+class TraceSink(Protocol):
+    """Where traces go; used by one thread."""
+
+    def write(self, record: TraceRecord, frequency: int) -> None:
+        """Take a trace. Raises OSError."""
+
+    def close(self) -> None:
+        """Finish what is open."""
+
+
 class TraceWriter:
     """Writes traces in the background."""
 
-    def __init__(self, file: TraceFile) -> None:
+    def __init__(self, file: TraceSink) -> None:
         self._file = file
         self._waiting: SimpleQueue[tuple[TraceRecord, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None

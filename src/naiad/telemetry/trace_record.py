@@ -1,12 +1,15 @@
 """What is known of one traced request, and its form in Triton's trace files."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Shape
+
+if TYPE_CHECKING:
+    from naiad.telemetry.trace_context import SpanIds
 
 MAX_ELEMENTS = 1 << 20
 """A larger tensor is traced without its elements."""
@@ -46,7 +49,17 @@ def _strings(data: bytes) -> Iterator[str]:
 class TraceRecord:
     """One trace."""
 
-    __slots__ = ("id", "model_name", "model_version", "parent_id", "request_id", "stamps", "tensors")
+    __slots__ = (
+        "failure",
+        "id",
+        "model_name",
+        "model_version",
+        "parent_id",
+        "request_id",
+        "spans",
+        "stamps",
+        "tensors",
+    )
 
     def __init__(self, number: int, model_name: str, request_id: str, parent_id: int) -> None:
         self.id = number
@@ -58,6 +71,10 @@ class TraceRecord:
         self.stamps: list[Stamp] = []
         """Name and monotonic ns."""
         self.tensors: list[TracedTensor] = []
+        self.failure = ""
+        """Why the request failed; empty when it has not."""
+        self.spans: SpanIds | None = None
+        """Mode opentelemetry: its spans."""
 
     def entries(self) -> Sequence[dict[str, Any]]:
         """Return the objects of a trace file: the header, a timestamp each, a tensor each."""

@@ -11,10 +11,10 @@ Changes = Mapping[str, Sequence[str] | None]
 """Name of a setting to its new values, None to go back to what it was, or to what the server has."""
 
 _PARSERS: Mapping[str, tuple[str, Any]] = {
-    "trace_level": ("level", parse_level),
-    "trace_rate": ("rate", lambda values: parse_rate(values[0])),
-    "trace_count": ("count", lambda values: parse_count(values[0])),
-    "log_frequency": ("log_frequency", lambda values: parse_log_frequency(values[0])),
+    "trace_level": ("level", lambda values, mode: parse_level(values)),
+    "trace_rate": ("rate", lambda values, mode: parse_rate(values[0], mode)),
+    "trace_count": ("count", lambda values, mode: parse_count(values[0])),
+    "log_frequency": ("log_frequency", lambda values, mode: parse_log_frequency(values[0])),
 }
 
 
@@ -50,7 +50,7 @@ class TraceSettings:
             if values is None:
                 table.pop(field, None)
             elif values:
-                table[field] = _parsed(parse, values)
+                table[field] = _parsed(parse, values, self._start.mode)
         self._check(replace(self._start, **({**self._server, **table} if model else table)))
         if not model:
             self._server = table
@@ -60,16 +60,16 @@ class TraceSettings:
             self._models.pop(model, None)
 
     def _check(self, options: TraceOptions) -> None:
-        if options.is_on and not options.file:
+        if options.lacks_file:
             raise invalid_argument(
                 f"trace_level {options.level[0]} needs a trace file; start the server with --trace-config "
                 "triton,file=<path>"
             )
 
 
-def _parsed(parse: Any, values: Sequence[str]) -> Any:
+def _parsed(parse: Any, values: Sequence[str], mode: str) -> Any:
     try:
-        return parse(values)
+        return parse(values, mode)
     except ValueError as error:
         raise invalid_argument(str(error)) from None
 

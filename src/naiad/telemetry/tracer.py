@@ -4,21 +4,33 @@ Off costs nothing: `begin` is then not called at all. A traced request has its `
 `Trace`, which notes the moments around its answer.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from itertools import count
 
-from naiad.config.trace import TENSORS, TIMESTAMPS, TraceOptions
+from naiad.config.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
+from naiad.core.errors import unsupported
 from naiad.core.execution_times import ExecutionTimes
 from naiad.core.model import name_of
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.telemetry.trace_file import TraceFile, TraceWriter
+from naiad.telemetry.trace_context import (
+    SpanIds,
+    TraceContext,
+    format_traceparent,
+    nested_spans,
+    new_spans,
+    parse_trace_context,
+)
+from naiad.telemetry.trace_file import TraceFile, TraceSink, TraceWriter
 from naiad.telemetry.trace_record import TracedTensor, TraceRecord
 from naiad.telemetry.trace_settings import Changes, TraceSettings
 
+_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
+_SAMPLED = 1
 
 OnResponse = Callable[[InferRequest, InferResponse], object]
 
@@ -38,7 +50,7 @@ class _Sampler:
 
     def takes(self) -> bool:
         """Tell whether this request is one to trace."""
-        if not self.options.is_on or not self.left:
+        if not self.options.is_on or not self.left or not self.options.rate:
             return False
         self.seen += 1
         if self.seen < self.options.rate:
@@ -52,9 +64,11 @@ class _Sampler:
 class Tracer:
     """The traces of a server. Used on the event loop only."""
 
-    def __init__(self, options: TraceOptions) -> None:
+    def __init__(self, options: TraceOptions, sink: TraceSink | None = None) -> None:
+        """`sink` is where traces go, otherwise what the options say. Raises InferError when that is not installed."""
         self.settings = TraceSettings(options)
-        self._writer = TraceWriter(TraceFile(options.file))
+        self._writer = TraceWriter(sink or _sink_of(options))
+        self._makes_spans = options.mode == OPENTELEMETRY
         self._numbers = count(1)
         self._server = _Sampler(options)
         self._models: dict[str, _Sampler] = {}
@@ -79,29 +93,64 @@ class Tracer:
     def begin(self, request: InferRequest) -> None:
         """Trace a request that is about to be submitted, if it is one to trace."""
         asker = getattr(request.on_response, "__self__", None)
+        model = name_of(request.header.model_name)
         # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
         whole = request.traced_with if isinstance(request, ModelCall) else getattr(asker, "request", None)
         parent: Trace | None = None
+        client: TraceContext | None = None
         if isinstance(request, ModelCall) or isinstance(whole, InferRequest):
             parent = getattr(getattr(whole, "on_response", None), "__self__", None)
             if not isinstance(parent, Trace):
                 return
             options = parent.options
         else:
-            sampler = self._models.get(name_of(request.header.model_name), self._server)
-            if not sampler.takes():
+            sampler = self._models.get(model, self._server)
+            client = _context_of(asker, request) if self._makes_spans else None
+            # Triton: who is traced is traced here too, whatever rate and count say.
+            is_taken = sampler.options.is_on if client is not None else sampler.takes()
+            if not is_taken:
                 return
             options = sampler.options
         number = next(self._numbers)
-        record = TraceRecord(
-            number, name_of(request.header.model_name), request.id, parent.record.id if parent else 0
-        )
+        record = TraceRecord(number, model, request.id, parent.record.id if parent else 0)
+        if self._makes_spans:
+            record.spans = new_spans(client) if parent is None else _within(parent)
         trace = Trace(record, options, request.on_response, getattr(asker, "protocol", ""), self._writer)
         trace.start(request)
 
     def close(self) -> None:
         """Write what waits."""
         self._writer.close()
+
+
+def _sink_of(options: TraceOptions) -> TraceSink:
+    if options.mode != OPENTELEMETRY:
+        return TraceFile(options.file)
+    try:
+        # Not at the top: it is an extra, and takes a third of a second to import.
+        from naiad.telemetry.span_export import SpanExport
+    except ImportError as error:
+        raise unsupported(
+            f"--trace-config mode=opentelemetry needs OpenTelemetry: pip install 'naiad[otel]' ({error})"
+        ) from None
+    if TENSORS in options.level:
+        _log.warning("trace level TENSORS has no effect: mode opentelemetry traces TIMESTAMPS only")
+    return SpanExport(options.open_telemetry)
+
+
+def _context_of(asker: object, request: InferRequest) -> TraceContext | None:
+    """Return the span of the client that a request came from, if it sent one and has it recorded."""
+    find = getattr(asker, "trace_fields", None)
+    if find is None:
+        return None
+    traceparent, tracestate = find(request)
+    context = parse_trace_context(traceparent, tracestate) if traceparent else None
+    return context if context is not None and context.flags & _SAMPLED else None
+
+
+def _within(parent: "Trace") -> SpanIds | None:
+    spans = parent.record.spans
+    return None if spans is None else nested_spans(spans)
 
 
 class Trace:
@@ -127,7 +176,10 @@ class Trace:
             self.record.stamps += [("REQUEST_START", now_ns), ("QUEUE_START", now_ns)]
             if request.times is None:
                 request.times = ExecutionTimes()
-        if TENSORS in self.options.level:
+            spans = self.record.spans
+            if spans is not None:
+                request.times.traceparent = format_traceparent(spans.trace_id, spans.request)
+        if TENSORS in self.options.level and self.record.spans is None:
             self.record.tensors += [
                 TracedTensor("TENSOR_QUEUE_INPUT", spec.name, spec.datatype, spec.shape, bytes(data))
                 for spec, data in zip(request.header.inputs, request.data, strict=False)
@@ -138,7 +190,9 @@ class Trace:
         """Note a response on its way to whoever asked."""
         record = self.record
         record.model_version = response.header.model_version
-        if TENSORS in self.options.level:
+        if response.error is not None:
+            record.failure = response.error.message or response.error.code.name
+        if TENSORS in self.options.level and record.spans is None:
             record.tensors += [
                 TracedTensor("TENSOR_BACKEND_OUTPUT", spec.name, spec.datatype, spec.shape, bytes(data))
                 for spec, data in zip(response.header.outputs, response.data, strict=False)

@@ -164,7 +164,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
 @pytest.mark.parametrize(
     "argument",
     [
-        "--trace-config=mode=opentelemetry",
         "--allow-sagemaker=true",
     ],
 )

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.config.options import OptionError, ServerOptions, parse_options
-from naiad.config.trace import TraceOptions
+from naiad.config.trace import OpenTelemetryOptions, TraceOptions
 
 
 def parse(*arguments: str) -> ServerOptions:
@@ -58,8 +58,14 @@ def test_trace_config_wins() -> None:
         (["triton,log-frequency=99999999999"], "out of range [ 0, 4294967295 ]"),
         (["file=/x"], "no setting 'file'; known are level, rate, count, mode"),
         (["triton,url=x"], "no setting 'url'; known are file, log-frequency"),
-        (["opentelemetry,url=x"], "mode 'opentelemetry' is not supported"),
-        (["mode=opentelemetry"], "mode=opentelemetry is not supported"),
+        (["jaeger,url=x"], "there is no mode 'jaeger'; known are triton, opentelemetry"),
+        (["mode=jaeger"], "there is no mode 'jaeger'"),
+        (["mode="], "there is no mode ''"),
+        (["opentelemetry,file=x"], "no setting 'file'; known are url, resource"),
+        (["opentelemetry,resource=name"], "write resource=<key>=<value>"),
+        (["opentelemetry,bsp_max_queue_size=0"], "expected a number above 0"),
+        (["opentelemetry,bsp_schedule_delay=soon"], "Unable to parse 'bsp_schedule_delay', got: soon"),
+        (["opentelemetry,bsp_max_export_batch_size=4096"], "is more than bsp_max_queue_size, 2048"),
         (["rate"], "has no value"),
     ],
 )
@@ -67,3 +73,28 @@ def test_mistakes_are_named(arguments: list[str], text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(*[f"--trace-config={argument}" for argument in arguments])
     assert text in str(caught.value)
+
+
+def test_opentelemetry() -> None:
+    trace = parse(
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=rate=0",
+        "--trace-config=opentelemetry,url=localhost:4318/v1/traces",
+        "--trace-config=opentelemetry,resource=service.name=mine",
+        "--trace-config=opentelemetry,resource=a=b=c",
+        "--trace-config=opentelemetry,bsp_max_queue_size=100",
+        "--trace-config=opentelemetry,bsp_schedule_delay=7",
+        "--trace-config=opentelemetry,bsp_max_export_batch_size=50",
+    ).trace
+    assert trace.is_on
+    assert (trace.mode, trace.rate, trace.file) == ("opentelemetry", 0, "")
+    assert trace.open_telemetry == OpenTelemetryOptions(
+        "http://localhost:4318/v1/traces", (("service.name", "mine"), ("a", "b=c")), 100, 7, 50
+    )
+
+
+def test_opentelemetry_leaves_to_the_environment_what_it_is_not_told() -> None:
+    trace = parse("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=https://c").trace
+    assert trace.open_telemetry == OpenTelemetryOptions("https://c")
+    assert not trace.is_on

@@ -72,19 +72,6 @@ def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
     assert "'python'" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("sequence_batching { iterative_sequence: true }", "iterative_sequence"),
-    ],
-)
-def test_what_this_server_cannot_do_is_refused_by_field(tmp_path: Path, text: str, field: str) -> None:
-    entry = make_entry(tmp_path, f'backend: "identity" max_batch_size: 4 {TENSORS} {text}')
-    with pytest.raises(InferError, match=field) as caught:
-        prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-
-
 def test_finish_takes_over_what_the_backend_completed_and_adds_instances(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity"')
     parsed = read_config(entry, required=False)

@@ -54,7 +54,7 @@ def test_request_misuse():
         request(parameters=[])
     with pytest.raises(pb_utils.TritonModelException, match="no server executes this model, so it cannot call model"):
         request().exec()
-    with pytest.raises(pb_utils.TritonModelException, match="only TRITONSERVER_REQUEST_RELEASE_ALL"):
+    with pytest.raises(pb_utils.TritonModelException, match="not configured to handle such a flag"):
         request().set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
     request().set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL)
 

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from naiad.backend.worker import scope
+from naiad.backend.worker.exchange import StreamedRequest, is_rescheduled
 from naiad.backend.worker.frame import Frame
 from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.outbox import Outbox, Stream
@@ -41,12 +42,14 @@ class DecoupledExecution:
         scope.streams.set([weakref.ref(stream) for stream in streams])
         try:
             returned = self._model.execute(requests)
-            # Who may still send refers to the stream; when nobody does, the request is answered with an error.
-            del requests
+            again: list[Stream] = []
             if inspect.iscoroutine(returned):
-                self._run_in_background(returned, streams)
+                self._run_in_background(returned, streams, requests)
             else:
                 self._check(returned)
+                again = _rescheduled(requests, streams)
+            # Who may still send refers to the stream; when nobody does, the request is answered with an error.
+            del requests
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
             self.outbox.failed(streams, failure_notes(error, self._instance_name))
@@ -54,6 +57,9 @@ class DecoupledExecution:
         finally:
             self._side.request_ids = ""
         del streams
+        if again:
+            self.outbox.reschedule(again)
+            del again
         self.outbox.executed()
 
     def close(self) -> None:
@@ -71,19 +77,31 @@ class DecoupledExecution:
 
     # --- coroutines -------------------------------------------------------------------------------------------------
 
-    def _run_in_background(self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream]) -> None:
+    def _run_in_background(
+        self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream], requests: Sequence[StreamedRequest]
+    ) -> None:
         """Triton: the coroutines of all batches run side by side on one event loop, in a thread of its own."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop_thread = threading.Thread(target=self._loop.run_forever, name="execute", daemon=True)
             self._loop_thread.start()
-        asyncio.run_coroutine_threadsafe(self._finish(coroutine, streams), self._loop)
+        asyncio.run_coroutine_threadsafe(self._finish(coroutine, streams, requests), self._loop)
 
-    async def _finish(self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream]) -> None:
+    async def _finish(
+        self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream], requests: Sequence[StreamedRequest]
+    ) -> None:
         try:
             self._check(await coroutine)
+            again = _rescheduled(requests, streams)
+            if again:
+                self.outbox.reschedule(again)
         except BaseException as error:
             # Triton only logs this, and the client waits for ever.
             notes = failure_notes(error, self._instance_name)
             _log.error("%s", notes["detail"] or notes["message"])
             self.outbox.fail(streams, notes["message"])
+
+
+def _rescheduled(requests: Sequence[StreamedRequest], streams: Sequence[Stream]) -> list[Stream]:
+    """Return the streams of the requests that are to be executed again."""
+    return [stream for request, stream in zip(requests, streams) if is_rescheduled(request)]

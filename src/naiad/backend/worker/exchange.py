@@ -251,6 +251,7 @@ class InferenceRequest:
         "_flags",
         "_id",
         "_inputs",
+        "_is_rescheduled",
         "_plan",
         "_position",
         "_sender",
@@ -353,12 +354,20 @@ class InferenceRequest:
         return self._cancellation(self._position)
 
     def set_release_flags(self, flags: int) -> None:
-        """Set what happens to the request after `execute`. Raises TritonModelException for rescheduling."""
-        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
+        """Set what happens to the request after `execute`: it is over, or it is executed again.
+
+        Raises TritonModelException for the latter unless the model has iterative sequences, and for other flags.
+        """
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(
-                "request release flags: only TRITONSERVER_REQUEST_RELEASE_ALL is supported; rescheduling needs an "
-                "iterative sequence scheduler"
+                f"request release flags: expected TRITONSERVER_REQUEST_RELEASE_ALL or _RESCHEDULE, found {flags!r}"
             )
+        if flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE and not _may_reschedule:
+            raise TritonModelException(
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured "
+                "to handle such a flag: it needs 'sequence_batching { iterative_sequence: true }'"
+            )
+        self._is_rescheduled = flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
         """Execute the request by another model, and wait for its response.
@@ -385,6 +394,21 @@ class Caller(Protocol):
 
 
 _caller: Caller | None = None
+
+
+_may_reschedule = False
+
+
+def set_rescheduling(is_allowed: bool) -> None:
+    """Tell whether requests may be executed again: the model has iterative sequences."""
+    global _may_reschedule  # noqa: PLW0603 - a process has one model
+    _may_reschedule = is_allowed
+
+
+def is_rescheduled(request: InferenceRequest) -> bool:
+    """Tell whether the model wants to execute a request again."""
+    # Few models do, so nobody else pays for a field that is always set.
+    return _may_reschedule and getattr(request, "_is_rescheduled", False)
 
 
 def set_caller(caller: Caller | None) -> None:
@@ -415,7 +439,9 @@ class ReceivedRequest(InferenceRequest):
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request; with it the requests to other models are traced as well."""
-        return InferenceTrace(place=self._position)
+        # Set only where there is a context.
+        trace: InferenceTrace = getattr(self, "_trace", None) or InferenceTrace(place=self._position)
+        return trace
 
 
 class StreamedRequest(InferenceRequest):
@@ -431,7 +457,9 @@ class StreamedRequest(InferenceRequest):
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request; with it the requests to other models are traced as well."""
-        return InferenceTrace(place=self._position)
+        # Set only where there is a context.
+        trace: InferenceTrace = getattr(self, "_trace", None) or InferenceTrace(place=self._position)
+        return trace
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of this request's responses."""

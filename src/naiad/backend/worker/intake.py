@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from naiad.backend.worker.exchange import Cancellation, ReceivedRequest, RequestPlan, StreamedRequest
+from naiad.backend.worker.exchange import Cancellation, InferenceTrace, ReceivedRequest, RequestPlan, StreamedRequest
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
 from naiad.backend.worker.outbox import Outbox, Stream
 from naiad.backend.worker.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
@@ -77,6 +78,10 @@ class Intake:
                 position += header.payload_bytes
             index = len(requests)
             requests.append(ReceivedRequest(header.plan, ids[index], inputs, cancellation, index))
+        for index, traceparent in frame.extra.get("traces", ()):
+            # Triton: the form in which a propagator takes it.
+            context = json.dumps({"traceparent": traceparent})
+            requests[index]._trace = InferenceTrace(context, requests[index]._position)
         if position != frame.payload_bytes:
             raise ChannelError(f"a payload of {frame.payload_bytes} bytes where {position} were announced")
         return requests
@@ -94,6 +99,10 @@ class Intake:
             StreamedRequest(request._plan, request._id, request._inputs, stream, stream.slot)
             for request, stream in zip(received, streams)
         ]
+        for index, traced in enumerate(received):
+            context = traced.trace().get_context()
+            if context is not None:
+                requests[index]._trace = InferenceTrace(context, slots[index])
         return requests, streams
 
     def _learn(self, extra: dict[str, Any]) -> None:

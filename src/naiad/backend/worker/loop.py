@@ -19,14 +19,21 @@ from naiad.backend.worker.board import SLOTS, Board
 from naiad.backend.worker.calls import Calls
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.decoupled import DecoupledExecution
-from naiad.backend.worker.exchange import InferenceRequest, set_caller
+from naiad.backend.worker.exchange import InferenceRequest, set_caller, set_rescheduling
 from naiad.backend.worker.failure import ErrorCode, describe, format_traceback
 from naiad.backend.worker.frame import ChannelClosedError, Frame
 from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.loading import LoadError, load_model_class
 from naiad.backend.worker.outbox import Outbox
 from naiad.backend.worker.reply import ReplyEncoder
-from naiad.backend.worker.returned import AnsweredRequest, awaited, checked, failure_notes
+from naiad.backend.worker.returned import (
+    AnsweredRequest,
+    awaited,
+    checked,
+    failure_notes,
+    rescheduled_indexes,
+    with_rescheduled,
+)
 from naiad.backend.worker.scope import Scope
 from naiad.backend.worker.side import SideLine
 
@@ -47,6 +54,7 @@ class Worker:
         self._replies = ReplyEncoder()
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._decoupled: DecoupledExecution | None = None
+        self._is_iterative = False
         self._scope = Scope()
         self._calls = Calls(side, self._scope, channel)
         set_caller(self._calls)
@@ -130,6 +138,8 @@ class Worker:
             self._channel.send(frames.FAILED, extra=failure_notes(error, self._instance_name))
             return
         words, extra = reply.words, reply.extra()
+        if self._is_iterative:
+            extra = {**(extra or {}), "rescheduled": rescheduled_indexes(responses)}
         # What the model did not keep is free now, and the reply says so.
         del reply, requests, responses
         channel.send(frames.EXECUTED, words, "", extra, parts, payload_bytes, block)
@@ -140,7 +150,7 @@ class Worker:
             if self._event_loop is None:
                 self._event_loop = asyncio.new_event_loop()
             returned = self._event_loop.run_until_complete(returned)
-        return returned
+        return with_rescheduled(requests, returned) if self._is_iterative else returned
 
     def _refuse(self, error: TransportFullError) -> None:
         notes = {"code": int(ErrorCode.UNAVAILABLE), "full": [error.needed_bytes, error.limit_bytes]}
@@ -168,6 +178,8 @@ class Worker:
         self._instance_name = notes["args"]["model_instance_name"]
         self._intake = Intake(frozenset(notes["outputs"]))
         self._calls.transport_bytes = notes["transport_bytes"]
+        self._is_iterative = notes.get("iterative", False)
+        set_rescheduling(self._is_iterative)
         self._scope.is_initializing = True
         model = model_class()
         if hasattr(model, "initialize"):

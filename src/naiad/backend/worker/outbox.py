@@ -27,7 +27,9 @@ from naiad.backend.worker.reply import Reply, ReplyEncoder
 
 FINAL = 1
 HAS_RESPONSE = 2
-SLOT_SHIFT = 2
+RESCHEDULED = 4
+"""The request is to be executed again; its slot is free."""
+SLOT_SHIFT = 3
 """A word of an emitted frame is the slot of a request, shifted, and these flags."""
 _GATHER_S = 0.0005
 """How long responses may wait for others."""
@@ -168,6 +170,16 @@ class Outbox:
             with contextlib.suppress(TritonModelException):  # closed meanwhile, or the server is gone
                 if not stream.is_closed:
                     self.send(stream, response, True)
+
+    def reschedule(self, streams: Sequence[Stream]) -> None:
+        """Give the requests of those of `streams` that are open back, to be executed again."""
+        with self._lock, contextlib.suppress(TritonModelException):  # the server is gone
+            for stream in streams:
+                if not stream.is_closed:
+                    self._reply.words.append(stream.slot << SLOT_SHIFT | RESCHEDULED)
+                    self._count += 1
+                    stream.close()
+            self._flush()
 
     def trim(self) -> None:
         """Give up shared memory that has not been used for a while, unless someone is sending."""

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, RequestPlan, SingleAnswer
+from naiad.backend.worker.exchange import (
+    InferenceRequest,
+    InferenceResponse,
+    RequestPlan,
+    SingleAnswer,
+    is_rescheduled,
+)
 from naiad.backend.worker.failure import TritonError, describe, format_traceback
+
+RESCHEDULED = InferenceResponse()
+"""Stands for the response of a request that is to be executed again."""
 
 
 class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model broke its contract
@@ -53,6 +62,38 @@ def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[A
             returned[index] = made = _checked_one(request, response)
             are_late = are_late or type(made) is SingleAnswer
     return returned, are_late
+
+
+def with_rescheduled(requests: Sequence[InferenceRequest], returned: Any) -> Any:
+    """Return what `execute` returned, with `RESCHEDULED` for the requests that are to be executed again.
+
+    Raises ExecutionFault with Triton's words when there is a response for one of them.
+    """
+    if returned is None and any(map(is_rescheduled, requests)):
+        returned = [None] * len(requests)
+    if not isinstance(returned, list) or len(returned) != len(requests):
+        return returned
+    for index, request in enumerate(requests):
+        if not is_rescheduled(request):
+            continue
+        if returned[index] is not None:
+            raise ExecutionFault(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(returned[index])}'."
+            )
+        if request._sender is not None and request._sender.answer.response is not None:
+            raise ExecutionFault(
+                "Expected no response for a rescheduled request, but one was sent through its response sender. Only "
+                "a decoupled model can answer a request and execute it again"
+            )
+        request._sender = None
+        returned[index] = RESCHEDULED
+    return returned
+
+
+def rescheduled_indexes(responses: Sequence[Any]) -> list[int]:
+    """Return the positions of the requests that are to be executed again."""
+    return [index for index, response in enumerate(responses) if response is RESCHEDULED]
 
 
 def _checked_one(request: InferenceRequest, response: Any) -> Any:

@@ -37,7 +37,7 @@ _NO_ANSWER = re.compile(r"HTTP error: ([^\n]{1,200})")
 _IN_DETAIL = re.compile(r'(?:message: |ConnectError\(|error: )"([^"\n]{1,200})"')
 # Addresses of the identity service of a machine, a container and Google's machines.
 _IDENTITY_SERVICE = re.compile(
-    r"169\.254\.(169\.254|170\.)|metadata\.google\.internal|MetadataCredentials|IMDS|/metadata/identity"
+    r"169\.254\.(169\.254|170\.)|/latest/(api/token|meta-data)|metadata\.google\.internal|/metadata/identity"
 )
 _DENIED_CODES = frozenset(
     {

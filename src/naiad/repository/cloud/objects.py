@@ -169,6 +169,7 @@ class ObjectStore:
         start_s = time.monotonic()
         attempt = 1
         while True:
+            was_anonymous = self._is_anonymous
             try:
                 return work()
             except (InferError, ObjectChangedError):
@@ -179,7 +180,8 @@ class ObjectStore:
                 failure = classify(error)
             except Exception as error:
                 failure = classify(error)
-            if failure.kind is Kind.NO_CREDENTIAL and self._try_without_credential():
+            if failure.kind is Kind.NO_CREDENTIAL and not was_anonymous:
+                self._go_on_without_credential()
                 continue
             if failure.kind is not Kind.PASSING or attempt == ATTEMPTS:
                 raise self._refusal(action, failure, attempt, time.monotonic() - start_s)
@@ -188,14 +190,12 @@ class ObjectStore:
             attempt += 1
             time.sleep(pause_s)
 
-    def _try_without_credential(self) -> bool:
-        """Turn to what everybody may read; whether that was not done before."""
+    def _go_on_without_credential(self) -> None:
+        """Turn to what everybody may read."""
         with self._lock:
-            if self._is_anonymous:
-                return False
-            self._is_anonymous = True
-            self._client = None
-            return True
+            if not self._is_anonymous:
+                self._is_anonymous = True
+                self._client = None
 
     def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float) -> InferError:
         source = self._credential.source

@@ -1,0 +1,275 @@
+"""Iterative sequences with stock tritonclient: a request goes through many batches until its answer is complete."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
+
+from support.model_repository import write_model
+from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+_TENSORS = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "LEFT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "COMPANY" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+_BATCHING = """
+sequence_batching {
+  iterative_sequence: true
+  %s
+  control_input [
+    { name: "START" control [ { kind: CONTROL_SEQUENCE_START bool_false_true: [ false, true ] } ] },
+    { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
+  ]
+}
+"""
+_PREAMBLE = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+AGAIN = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+def value(request, name):
+    return pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0]
+
+class Counting:
+    def initialize(self, args):
+        self.left = {}
+        self.company = {}
+
+    def step(self, request, company):
+        "Return how many steps are left, counted down from COUNT, and the largest batch that the request was in."
+        time.sleep(0.005)
+        key = value(request, "ID")
+        if not key:
+            return 0, 0  # nobody has this row of the batch
+        assert request.correlation_id() == key
+        if value(request, "START"):
+            assert len(request.inputs()) == 3, request.inputs()
+            self.left[key] = int(value(request, "COUNT"))
+            self.company[key] = 0
+        self.left[key] -= 1
+        self.company[key] = max(self.company[key], company)
+        return self.left[key], self.company[key]
+
+    def response(self, left, company):
+        return pb_utils.InferenceResponse([
+            pb_utils.Tensor("LEFT", np.array([[left]], np.int32)),
+            pb_utils.Tensor("COMPANY", np.array([[company]], np.int32)),
+        ])
+"""
+_PLAIN = (
+    _PREAMBLE
+    + """
+class TritonPythonModel(Counting):
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            left, company = self.step(request, len(requests))
+            if left > 0:
+                request.set_release_flags(AGAIN)
+            responses.append(None if left > 0 else self.response(left, company))
+        return responses
+"""
+)
+_DECOUPLED = (
+    _PREAMBLE
+    + """
+class TritonPythonModel(Counting):
+    def execute(self, requests):
+        for request in requests:
+            left, company = self.step(request, len(requests))
+            request.get_response_sender().send(self.response(left, company), flags=0 if left > 0 else FINAL)
+            if left > 0:
+                request.set_release_flags(AGAIN)
+"""
+)
+_COROUTINES = _DECOUPLED.replace("    def execute", "    async def execute")
+_WRONG = _PLAIN.replace("None if left > 0 else ", "")
+_DYING = (
+    _PREAMBLE
+    + """
+import os
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        self.count += 1
+        if self.count == 3:
+            os._exit(3)
+        for request in requests:
+            request.set_release_flags(AGAIN)
+        return [None] * len(requests)
+"""
+)
+_DECOUPLE = "model_transaction_policy { decoupled: true }\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    root = tmp_path_factory.mktemp("models")
+    oldest = _TENSORS + _BATCHING % "oldest { max_candidate_sequences: 8 }"
+    write_model(root, "oldest", oldest, {"1/model.py": _PLAIN})
+    write_model(root, "direct", _TENSORS + _BATCHING % "direct { }", {"1/model.py": _PLAIN})
+    write_model(
+        root, "one_slot", _TENSORS + _BATCHING % "oldest { max_candidate_sequences: 1 }", {"1/model.py": _PLAIN}
+    )
+    write_model(root, "stream", oldest + _DECOUPLE, {"1/model.py": _DECOUPLED})
+    write_model(root, "stream_direct", _TENSORS + _BATCHING % "direct { }" + _DECOUPLE, {"1/model.py": _DECOUPLED})
+    write_model(root, "coroutines", oldest + _DECOUPLE, {"1/model.py": _COROUTINES})
+    write_model(root, "wrong", oldest, {"1/model.py": _WRONG})
+    write_model(root, "dying", oldest, {"1/model.py": _DYING})
+    plain = _PLAIN.replace('key = value(request, "ID")', "key = 1").replace("request.correlation_id() == key", "True")
+    plain = plain.replace('if value(request, "START"):', "if True:").replace("== 3, request", "== 1, request")
+    write_model(root, "dynamic", _TENSORS + "dynamic_batching { }\n", {"1/model.py": plain})
+    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={root}")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest, server: ServerProcess):
+    module = httpclient if request.param == "http" else grpcclient
+    return module, server.http_url if request.param == "http" else server.grpc_url
+
+
+def count_input(module, count: int):
+    tensor = module.InferInput("COUNT", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.array([[count]], np.int32))
+    return tensor
+
+
+def ask(protocol, model: str, count: int, **more) -> tuple[int, int]:
+    module, url = protocol
+    with module.InferenceServerClient(url) as client:
+        found = client.infer(model, [count_input(module, count)], **more)
+    return int(found.as_numpy("LEFT")[0, 0]), int(found.as_numpy("COMPANY")[0, 0])
+
+
+def stats(server: ServerProcess, model: str) -> dict:
+    return server.get(f"/v2/models/{model}/stats").json["model_stats"][0]
+
+
+def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, list[int]]:
+    """Return what a stream gets for requests that are sent at once: id to the values of LEFT."""
+    answers: queue.Queue = queue.Queue()
+    seen: dict[str, list[int]] = {str(number): [] for number in range(len(counts))}
+    left = len(counts)
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for number, count in enumerate(counts):
+            client.async_stream_infer(
+                model, [count_input(grpcclient, count)], request_id=str(number), enable_empty_final_response=True
+            )
+        while left:
+            result, error = answers.get(timeout=30)
+            assert error is None
+            response = result.get_response()
+            if response.outputs:
+                seen[response.id].append(int(result.as_numpy("LEFT")[0, 0]))
+            left -= response.parameters["triton_final_response"].bool_param
+    return seen
+
+
+@pytest.mark.parametrize("model", ["oldest", "direct"])
+def test_requests_are_executed_until_they_are_done_and_share_batches(server, protocol, model):
+    before = stats(server, model)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda count: ask(protocol, model, count), [12, 13, 14, 15]))
+    assert [left for left, _ in found] == [0, 0, 0, 0]
+    assert max(company for _, company in found) >= 2
+    after = stats(server, model)
+    assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 4
+    assert 15 <= after["execution_count"] - before["execution_count"] < 12 + 13 + 14 + 15
+
+
+def test_backlog_gets_the_slot_when_a_request_is_done(server, protocol):
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda count: ask(protocol, "one_slot", count), [5, 5, 5]))
+    assert found == [(0, 1)] * 3
+
+
+def test_id_of_the_client_is_kept(server, protocol):
+    assert ask(protocol, "oldest", 3, sequence_id=77)[0] == 0
+    assert ask(protocol, "oldest", 3, sequence_id=77, sequence_start=True, sequence_end=True)[0] == 0
+
+
+@pytest.mark.parametrize("model", ["stream", "stream_direct", "coroutines"])
+def test_each_step_of_a_decoupled_model_sends_a_response(server, model):
+    seen = streamed(server, model, [4, 6, 1])
+    assert seen == {"0": [3, 2, 1, 0], "1": [5, 4, 3, 2, 1, 0], "2": [0]}
+    response_stats = stats(server, "stream")["response_stats"] if model == "stream" else None
+    if response_stats is not None:
+        assert response_stats["0"]["success"]["count"] == 3
+        assert response_stats["5"]["success"]["count"] == 1
+
+
+def test_cancelled_stream_frees_its_slots(server):
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        first = threading.Event()
+        client.start_stream(lambda result, error: first.set())
+        client.async_stream_infer("stream", [count_input(grpcclient, 1_000_000)])
+        assert first.wait(30)
+        client.stop_stream(cancel_requests=True)
+    deadline = time.monotonic() + 30
+    row = 'naiad_inference_executing_request_count{model="stream",version="1"} 0'
+    while row not in server.get("/metrics", url=server.metrics_url).body.decode():
+        assert time.monotonic() < deadline
+    assert streamed(server, "stream", [2]) == {"0": [1, 0]}
+
+
+def test_response_for_a_rescheduled_request_is_refused(server, protocol):
+    with pytest.raises(InferenceServerException, match=r"Expected a None object .* reschduled request"):
+        ask(protocol, "wrong", 3)
+    assert ask(protocol, "wrong", 1)[0] == 0
+
+
+def test_only_iterative_models_may_reschedule(server, protocol):
+    with pytest.raises(InferenceServerException, match="iterative_sequence: true"):
+        ask(protocol, "dynamic", 3)
+
+
+def test_worker_that_dies_fails_the_requests_that_iterate(server, protocol):
+    with pytest.raises(InferenceServerException, match="exited with code 3"):
+        ask(protocol, "dying", 3)
+    deadline = time.monotonic() + 30
+    while server.get("/v2/models/dying/ready").status != 200:
+        assert time.monotonic() < deadline
+
+
+def test_server_that_stops_lets_requests_finish(tmp_path: Path):
+    config = _TENSORS + _BATCHING % "oldest { }"
+    write_model(tmp_path / "models", "oldest", config, {"1/model.py": _PLAIN})
+    server = ServerProcess(tmp_path / "log", f"--model-repository={tmp_path / 'models'}")
+    try:
+        server.wait_ready()
+        where = (grpcclient, server.grpc_url)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(ask, where, "oldest", 100)
+            row = 'naiad_inference_executing_request_count{model="oldest",version="1"} 1'
+            while row not in server.get("/metrics", url=server.metrics_url).body.decode():
+                pass
+            server.signal()
+            assert found.result(30)[0] == 0
+        assert server.wait_exit(30) == 0
+    finally:
+        server.stop()
