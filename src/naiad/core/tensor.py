@@ -60,14 +60,15 @@ def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[
     while position < end:
         if end - position < 4:
             raise invalid_argument(
-                f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes available"
+                f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes "
+                "available"
             )
         (length,) = unpack(view, position)
         position += 4
         if end - position < length:
             raise invalid_argument(
-                f"incomplete string data {where}, expecting string of length {length} but only {end - position} bytes "
-                f"available"
+                f"incomplete string data {where}, expecting string of length {length} but only "
+                f"{end - position} bytes available"
             )
         elements.append(bytes(view[position : position + length]))
         position += length
