@@ -29,7 +29,7 @@ class Registry:
         options = options or MetricsOptions()
         settings = options.settings
         self._lock = threading.Lock()
-        self._models: dict[tuple[str, str], ModelSource] = {}
+        self._models: dict[tuple[str, str, str], ModelSource] = {}
         self._families: dict[str, MetricFamily] = {}
         self._callbacks: dict[str, Callable[[], str]] = {}
         self._cpu = CpuMeter() if options.allow_cpu else None
@@ -69,11 +69,11 @@ class Registry:
         if self._keeps_samples:
             statistics.keep_samples()
         with self._lock:
-            self._models[(statistics.model, statistics.version)] = source
+            self._models[_key(statistics)] = source
 
     def remove_model(self, statistics: ModelStatistics) -> None:
         """Show a model version no longer; does nothing when another has taken its place."""
-        key = (statistics.model, statistics.version)
+        key = _key(statistics)
         with self._lock:
             source = self._models.get(key)
             if source is not None and source.statistics is statistics:
@@ -147,6 +147,10 @@ class Registry:
             self._machine_due_ns = now_ns + self._interval_ns
             self._machine_parts = _measured(self._cpu)
         return self._machine_parts
+
+
+def _key(statistics: ModelStatistics) -> tuple[str, str, str]:
+    return statistics.model, statistics.version, statistics.namespace
 
 
 def _measured(cpu: CpuMeter) -> list[str]:

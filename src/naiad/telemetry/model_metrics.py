@@ -37,9 +37,17 @@ class ModelSource:
         self.pending = pending
         self.executing = executing
         self.load_duration_s = load_duration_s
-        self.labels = {"model": statistics.model, "version": statistics.version, **tags}
+        self.labels = {**model_labels(statistics), **tags}
         self.templates: dict[str, str] = {}
         """Family name to the lines of this model, with a % place for each number."""
+
+
+def model_labels(statistics: ModelStatistics) -> dict[str, str]:
+    """Return the labels that say which version a metric is about."""
+    labels = {"model": statistics.model, "version": statistics.version}
+    if statistics.namespace:
+        labels["namespace"] = statistics.namespace
+    return labels
 
 
 class Scrape(NamedTuple):
