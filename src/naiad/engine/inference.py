@@ -1,6 +1,6 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -291,6 +291,10 @@ class Engine:
     def metrics_text(self) -> bytes:
         """Return the Prometheus exposition of everything that is measured."""
         return self._metrics.render()
+
+    def metrics_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+        """Return the parts of `metrics_text`, giving way about every millisecond until they are there."""
+        return self._metrics.render_in_slices()
 
     # --- tracing --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import naiad
 from naiad.config.options import MetricsOptions
@@ -16,6 +16,10 @@ from naiad.telemetry.statistics import ModelStatistics
 
 DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
 """Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors go unused."""
+
+
+_SLICE_MODELS = 8
+"""Models that are rendered in about a millisecond."""
 
 
 class Registry:
@@ -125,20 +129,37 @@ class Registry:
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format, of `exposition.CONTENT_TYPE`."""
+        slices = self.render_in_slices()
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return b"".join(end.value)
+
+    def render_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+        """Return the parts of what `render` returns, and give way about every millisecond until they are there.
+
+        The numbers of one model version are of one moment, those of several are not.
+        """
         with self._lock:
             sources = [self._models[key] for key in sorted(self._models)]
             families = list(self._families.values())
             callbacks = list(self._callbacks.values())
-        scrapes = [Scrape(source, source.statistics.snapshot(), source.statistics.samples()) for source in sources]
-        parts = [
-            format_family(family.name, family.kind, family.help, [family.lines(scrape) for scrape in scrapes])
-            for family in self._model_families
+        shown: list[list[bytes]] = [
+            [_encoded(format_family(family.name, family.kind, family.help, ()))] for family in self._model_families
         ]
-        parts += [family.render() for family in families]
-        parts += [callback() for callback in callbacks]
-        parts += self._machine()
-        parts += _process()
-        return ("\n".join(parts) + "\n").encode()
+        for start in range(0, len(sources), _SLICE_MODELS):
+            scrapes = [_scrape(source) for source in sources[start : start + _SLICE_MODELS]]
+            for parts, family in zip(shown, self._model_families, strict=True):
+                lines = [text for scrape in scrapes if (text := family.lines(scrape))]
+                if lines:
+                    parts.append(_encoded("\n".join(lines)))
+            yield
+        rendered = [part for parts in shown for part in parts]
+        for render in (*(family.render for family in families), *callbacks):
+            rendered.append(_encoded(render()))
+            yield
+        return [*rendered, *map(_encoded, (*self._machine(), *_process()))]
 
     def _machine(self) -> list[str]:
         """Return what was measured of the machine, anew when the last time is --metrics-interval-ms ago."""
@@ -151,6 +172,14 @@ class Registry:
 
 def _key(statistics: ModelStatistics) -> tuple[str, str, str]:
     return statistics.model, statistics.version, statistics.namespace
+
+
+def _scrape(source: ModelSource) -> Scrape:
+    return Scrape(source, source.statistics.snapshot(), source.statistics.samples())
+
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode()
 
 
 def _measured(cpu: CpuMeter) -> list[str]:

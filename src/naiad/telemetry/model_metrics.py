@@ -68,9 +68,13 @@ class ModelFamily(NamedTuple):
     """(family name, labels) to the lines with places for numbers."""
     numbers: Callable[[Scrape], tuple[object, ...]]
     """What goes into the places."""
+    is_shown: Callable[[VersionStatistics], object] = lambda counts: True
+    """Whether there is anything to show, as a truth value."""
 
     def lines(self, scrape: Scrape) -> str:
-        """Return the lines of one model."""
+        """Return the lines of one model; none of a distribution as long as it has nothing to distribute."""
+        if not self.is_shown(scrape.counts):
+            return ""
         template = scrape.source.templates.get(self.name)
         if template is None:
             template = scrape.source.templates[self.name] = self.template(self.name, scrape.source.labels)
@@ -268,6 +272,7 @@ def _latency_histogram(name: str, help_text: str, latency: str, read: Read) -> M
         f"{help_text}, of successful requests",
         _histogram([bound / 1e9 for bound in LATENCY_BOUNDS_NS]),
         numbers,
+        lambda counts: any(counts.latencies[latency]),
     )
 
 
@@ -285,6 +290,7 @@ BATCHING: Sequence[ModelFamily] = (
         "Total rows of executed batches",
         _histogram(BATCH_SIZE_BOUNDS),
         _batch_size_numbers,
+        lambda counts: counts.batch_stats,
     ),
     ModelFamily(
         "naiad_batch_release_total",
