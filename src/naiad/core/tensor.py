@@ -59,16 +59,13 @@ def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[
     position, end = 0, len(view)
     while position < end:
         if end - position < 4:
-            raise invalid_argument(
-                f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes available"
-            )
+            left = f"only {end - position} bytes available"
+            raise invalid_argument(f"incomplete string length indicator {where}, expecting 4 bytes but {left}")
         (length,) = unpack(view, position)
         position += 4
         if end - position < length:
-            raise invalid_argument(
-                f"incomplete string data {where}, expecting string of length {length} but only {end - position} bytes "
-                f"available"
-            )
+            left = f"only {end - position} bytes available"
+            raise invalid_argument(f"incomplete string data {where}, expecting string of length {length} but {left}")
         elements.append(bytes(view[position : position + length]))
         position += length
     return elements

@@ -164,8 +164,8 @@ class Engine:
             return not_found(f"Request for unknown model: '{name}' has no available versions")
         if not (version.isascii() and version.isdigit()):
             return invalid_argument(
-                f"failed to get model version from specified version string '{version}', version should be an integral "
-                "value > 0"
+                f"failed to get model version from specified version string '{version}', version should be an "
+                "integral value > 0"
             )
         if all(row.version != version for row in rows):
             return not_found(f"Request for unknown model: '{name}' version {version} is not found")

@@ -67,10 +67,10 @@ def decode_raw(
     in binary. Raises InferError(INVALID_ARG).
     """
     if len(metadata.inputs) != 1:
-        # Triton: with the prefix of what an unnamed request is refused for, as a raw body has no id.
+        # Triton: with the prefix of requests without an id, as a raw body has none.
         raise invalid_argument(
-            f"[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got {len(metadata.inputs)} inputs in "
-            f"'{model_name}' model configuration"
+            "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(metadata.inputs)} inputs in '{model_name}' model configuration"
         )
     spec = metadata.inputs[0]
     dims = spec.shape[1:] if batching else spec.shape

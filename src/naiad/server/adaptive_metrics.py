@@ -62,7 +62,7 @@ def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -
     def states() -> list[tuple[Labels, AdaptiveState]]:
         found = ((served, served.adaptive_state) for served in serving())
         return [
-            ({"model": served.name, "version": served.version, **served.config.metric_tags}, state)
+            ({"model": served.name, "version": served.version, **tag_labels(served.config.metric_tags)}, state)
             for served, state in found
             if state is not None
         ]

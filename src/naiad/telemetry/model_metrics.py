@@ -21,6 +21,11 @@ _SUMMARY_WINDOW_NS = 60 * 10**9
 """Triton: the window of prometheus-cpp's summaries."""
 
 
+def tag_labels(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return `metric_tags` as labels; Triton: with an underscore before each name."""
+    return {f"_{name}": value for name, value in tags.items()}
+
+
 class ModelSource:
     """Where the numbers of one model version come from."""
 
@@ -37,7 +42,7 @@ class ModelSource:
         self.pending = pending
         self.executing = executing
         self.load_duration_s = load_duration_s
-        self.labels = {"model": statistics.model, "version": statistics.version, **tags}
+        self.labels = {"model": statistics.model, "version": statistics.version, **tag_labels(tags)}
         self.templates: dict[str, str] = {}
         """Family name to the lines of this model, with a % place for each number."""
 

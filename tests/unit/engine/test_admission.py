@@ -107,11 +107,11 @@ def test_string_elements_are_counted() -> None:
         rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a", b"", b""])], Answers()), admission)
     with pytest.raises(
         InferError,
-        match="incomplete string length indicator for inference input 'IN' for model 'm', expecting 4 bytes but only 3",
+        match="incomplete string length indicator for inference input 'IN' for model 'm', expecting 4 bytes",
     ):
         rules.check_sizes(InferRequest(spec, [b"\0\0\0"], Answers()), admission)
     with pytest.raises(
         InferError,
-        match="incomplete string data for inference input 'IN' for model 'm', expecting string of length 4294967295 but",
+        match="incomplete string data for inference input 'IN' for model 'm', expecting string of length 4294967295",
     ):
         rules.check_sizes(InferRequest(spec, [b"\xff\xff\xff\xffa"], Answers()), admission)
