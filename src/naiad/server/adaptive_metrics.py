@@ -8,6 +8,7 @@ from naiad.engine.served import Served
 from naiad.telemetry.exposition import format_family, format_labels, format_value
 from naiad.telemetry.metric_family import Kind
 from naiad.telemetry.metrics import Registry
+from naiad.telemetry.model_metrics import tag_labels
 
 Labels = Mapping[str, str]
 

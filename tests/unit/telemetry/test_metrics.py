@@ -155,7 +155,7 @@ def test_odd_names_are_escaped():
     statistics = ModelStatistics('a"b\\c\n%s', "1")
     registry = Registry()
     registry.add_model(statistics, pending=lambda: 1, executing=lambda: 0, tags={"team": "vision"})
-    key = ("nv_inference_pending_request_count", ("model", 'a"b\\c\n%s'), ("team", "vision"), ("version", "1"))
+    key = ("nv_inference_pending_request_count", ("_team", "vision"), ("model", 'a"b\\c\n%s'), ("version", "1"))
     assert samples(registry)[key] == 1
 
 
