@@ -8,13 +8,15 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.errors import FailureReason
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.exposition import format_labels, format_value
-from naiad.telemetry.response_statistics import LatencyBuckets
 from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample, VersionStatistics
+
+if TYPE_CHECKING:
+    from naiad.telemetry.response_statistics import LatencyBuckets
 
 RELEASE_REASONS = ("full", "preferred", "delay", "shape", "strategy", "priority", "idle")
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
