@@ -39,6 +39,8 @@ class ModelContext:
     """`--backend-config` settings: the global ones overlaid with this backend's."""
     port: InferencePort | None = None
     """How the model reaches other models of the server; None without a server."""
+    namespace: str = ""
+    """What tells it from models of equal names; empty in a server without namespaces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,12 @@ _REPOSITORY = (
         target="repository.load_retry_count",
         minimum=0,
     ),
-    Flag("model-namespacing", _BOOLEAN, "Models of equal names in several repositories.", only=_OFF),
+    Flag(
+        "model-namespacing",
+        _BOOLEAN,
+        "Models of equal names in several repositories; the repository of each tells them apart.",
+        target="repository.has_namespaces",
+    ),
     Flag("enable-peer-access", _BOOLEAN, "Peer access between GPUs.", no_effect=True),
 )
 

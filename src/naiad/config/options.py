@@ -59,6 +59,8 @@ class RepositoryOptions:
     is_development: bool = False
     """Mode poll with intervals for somebody who edits and tries."""
     load_models: Sequence[str] = ()
+    has_namespaces: bool = False
+    """Models of equal names may be in several repositories."""
     load_thread_count: int = 4
     load_retry_count: int = 0
 
@@ -466,6 +468,11 @@ def _check(options: ServerOptions) -> None:
         raise OptionError(
             "--rate-limit=execution_count and --processes do not go together: each process would have resources of "
             "its own, and all of them together more than there is"
+        )
+    if options.repository.has_namespaces and options.process_count > 1:
+        raise OptionError(
+            "--model-namespacing and --processes do not go together: what processes tell each other of models goes "
+            "by their names"
         )
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".

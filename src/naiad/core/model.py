@@ -6,6 +6,39 @@ from dataclasses import dataclass
 
 from naiad.core.tensor import TensorSpec
 
+UNLOADED = "unloaded"
+"""Triton: the reason of a version that was unloaded on purpose; strict readiness looks for exactly this text."""
+
+
+class ModelKey(str):
+    """What tells models of equal names apart: the repository (the namespace) and the name.
+
+    As text it is `namespace::name`. Whatever knows models by name knows them by this in a server with
+    --model-namespacing, and by the plain name in any other.
+    """
+
+    __slots__ = ("name", "namespace")
+
+    name: str
+    namespace: str
+
+    def __new__(cls, namespace: str, name: str) -> "ModelKey":
+        """Make the key of a model in a namespace."""
+        key = super().__new__(cls, f"{namespace}::{name}")
+        key.namespace = namespace
+        key.name = name
+        return key
+
+
+def model_key(namespace: str, name: str) -> str:
+    """Return what a model is known by: its name alone where there are no namespaces."""
+    return ModelKey(namespace, name) if namespace else name
+
+
+def name_of(key: str) -> str:
+    """Return the name that clients know a model by."""
+    return key.name if isinstance(key, ModelKey) else key
+
 
 class ModelState(enum.Enum):
     """The life of a model version."""
@@ -22,9 +55,16 @@ class IndexEntry:
     """A row of the repository index. A model that was never loaded has neither version nor state."""
 
     name: str
+    """A `ModelKey` where there are namespaces."""
     version: str = ""
     state: ModelState | None = None
     reason: str = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody wants this version served, be it in vain."""
+        is_out = self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
+        return not (is_out or self.state is ModelState.UNLOADING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,17 @@ def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[
     position, end = 0, len(view)
     while position < end:
         if end - position < 4:
-            left = f"only {end - position} bytes available"
-            raise invalid_argument(f"incomplete string length indicator {where}, expecting 4 bytes but {left}")
+            raise invalid_argument(
+                f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes "
+                "available"
+            )
         (length,) = unpack(view, position)
         position += 4
         if end - position < length:
-            left = f"only {end - position} bytes available"
-            raise invalid_argument(f"incomplete string data {where}, expecting string of length {length} but {left}")
+            raise invalid_argument(
+                f"incomplete string data {where}, expecting string of length {length} but only "
+                f"{end - position} bytes available"
+            )
         elements.append(bytes(view[position : position + length]))
         position += length
     return elements

@@ -60,7 +60,7 @@ class CachedModel:
         self._asked_count = 0
         self._error_header = ResponseHeader(served.name, served.version, ())
         self._headers: dict[object, ResponseHeader] = {}
-        self._seed = f"{served.name}\0{served.version}".encode()
+        self._seed = "\0".join([*filter(None, [served.statistics.namespace]), served.name, served.version]).encode()
         self.name = served.name
         self.version = served.version
         self.config = served.config

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
 from naiad.config.validation_ensemble import condition_of, tensors_read
 from naiad.core.errors import invalid_argument
+from naiad.core.model import model_key
 from naiad.core.request import RequestedOutput
 from naiad.core.tensor import Shape, TensorSpec
 
@@ -46,6 +47,7 @@ class Step:
 
     index: int
     model_name: str
+    """What the engine knows the member by."""
     model_version: str
     """"" for the newest that is ready."""
     inputs: Sequence[StepInput]
@@ -92,7 +94,7 @@ class EnsembleGraph:
         condition = condition_of(config, step)
         return Step(
             index=index,
-            model_name=step.model_name,
+            model_name=model_key(step.model_namespace, step.model_name),
             model_version="" if step.model_version < 0 else str(step.model_version),
             inputs=[
                 StepInput(name, tensor, known[name].optional, len(known[name].dims) + is_batching)

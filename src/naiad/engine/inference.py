@@ -1,6 +1,6 @@
 """The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -9,10 +9,11 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.trace import TraceOptions
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
-from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.tensor import TensorSpec
 from naiad.engine.explain import explain
+from naiad.engine.namespaces import rows_named, with_unique_names
 from naiad.engine.served import Served
 from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
@@ -73,7 +74,10 @@ class Engine:
         self.shared_memory = shared_memory or SharedMemory()
         """The regions that clients have registered."""
         self._catalog: Catalog | None = None
+        self._models: dict[str, dict[str, Served]] = {}
+        """Every model once, by what it is known by."""
         self._table: dict[str, dict[str, Served]] = {}
+        """The same, and with namespaces also by those names that only one model has."""
         self._published: Mapping[str, Mapping[int, Served]] = {}
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], object] | None = None
@@ -93,14 +97,15 @@ class Engine:
         table: dict[str, dict[str, Served]] = {}
         before = self._published
         for name, versions in ready.items():
-            if versions and before.get(name) is versions and name in self._table:
-                table[name] = self._table[name]
+            if versions and before.get(name) is versions and name in self._models:
+                table[name] = self._models[name]
             elif versions:
                 row = {str(version): served for version, served in versions.items()}
                 row[""] = versions[max(versions)]
                 row["-1"] = row[""]
                 table[name] = row
-        self._table = table
+        self._models = table
+        self._table = with_unique_names(table, ready)
         self._published = ready
 
     def set_started(self) -> None:
@@ -157,9 +162,12 @@ class Engine:
         return self.served(name, version).is_decoupled
 
     def _missing(self, name: str, version: str) -> InferError:
-        rows = [row for row in self.repository_index() if row.name == name]
+        index = self.repository_index()
+        rows = rows_named(index, name)
         if not rows:
-            return not_found(f"Request for unknown model: '{name}' is not found")
+            # Triton: another code with namespaces.
+            refuse = invalid_argument if any(isinstance(row.name, ModelKey) for row in index) else not_found
+            return refuse(f"Request for unknown model: '{name}' is not found")
         if version in ("", "-1"):
             return not_found(f"Request for unknown model: '{name}' has no available versions")
         if not (version.isascii() and version.isdigit()):
@@ -181,7 +189,7 @@ class Engine:
         """Tell whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._catalog is None:
             return False
-        return self._catalog.is_ready([name for name, row in self._table.items() if row[""].health])
+        return self._catalog.is_ready([name for name, row in self._models.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
@@ -189,7 +197,7 @@ class Engine:
         served = row.get(version) if row is not None else None
         if served is not None:
             return not served.health
-        known = [entry for entry in self.repository_index() if entry.name == name]
+        known = rows_named(self.repository_index(), name)
         if not known or (version not in ("", "-1") and all(entry.version != version for entry in known)):
             raise self._missing(name, version)
         return False
@@ -197,18 +205,18 @@ class Engine:
     @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute, over all models."""
-        return sum(s.in_flight_count for row in self._table.values() for s in set(row.values()))
+        return sum(s.in_flight_count for row in self._models.values() for s in set(row.values()))
 
     def close_to_new_sequences(self) -> None:
         """Let live sequences go on, and refuse new ones, before the server stops."""
-        for row in self._table.values():
+        for row in self._models.values():
             for served in row.values():
                 served.close_to_new_sequences()
 
     @property
     def live_sequence_count(self) -> int:
         """Sequences that have begun and not ended, over all models."""
-        return sum(s.live_sequence_count for row in self._table.values() for s in set(row.values()))
+        return sum(s.live_sequence_count for row in self._models.values() for s in set(row.values()))
 
     # --- what there is to know ------------------------------------------------------------------------------------
 
@@ -238,13 +246,14 @@ class Engine:
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of all versions of a model, or of all models (no name).
 
-        Raises InferError(INVALID_ARG) for what is not ready, with Triton's texts.
+        Raises InferError(INVALID_ARG) for what is ambiguous or not ready, with Triton's texts.
         """
         if not name:
-            rows = [self._table[model] for model in sorted(self._table)]
+            rows = [self._models[model] for model in sorted(self._models)]
         elif name in self._table:
             rows = [self._table[name]]
         else:
+            rows_named(self.repository_index(), name)
             raise invalid_argument(f"requested model '{name}' is not available")
         if version not in ("", "-1"):
             if version not in rows[0]:
@@ -282,6 +291,10 @@ class Engine:
     def metrics_text(self) -> bytes:
         """Return the Prometheus exposition of everything that is measured."""
         return self._metrics.render()
+
+    def metrics_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+        """Return the parts of `metrics_text`, giving way about every millisecond until they are there."""
+        return self._metrics.render_in_slices()
 
     # --- tracing --------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.model import model_key
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
@@ -190,7 +191,8 @@ class ModelLoader:
         for step in config.ensemble_scheduling.step:
             version_text = "" if step.model_version < 0 else str(step.model_version)
             try:
-                members[step.model_name] = router.served(step.model_name, version_text).config
+                member = router.served(model_key(step.model_namespace, step.model_name), version_text)
+                members[step.model_name] = member.config
             except InferError as error:
                 raise invalid_argument(
                     f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version. Model "
@@ -203,7 +205,7 @@ class ModelLoader:
             config=config,
             members=members,
             router=router,
-            statistics=ModelStatistics(config.name, str(version)),
+            statistics=ModelStatistics(config.name, str(version), namespace=plan.entry.namespace),
             loop=self._loop,
             labels=read_labels(config, plan.entry.model_dir),
         )
@@ -217,6 +219,7 @@ class ModelLoader:
     def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
         return ModelContext(
             name=plan.entry.name,
+            namespace=plan.entry.namespace,
             version=version,
             config=config,
             model_dir=plan.entry.model_dir,
@@ -252,6 +255,7 @@ class ModelLoader:
             statistics=ModelStatistics(
                 context.name,
                 str(context.version),
+                namespace=context.namespace,
                 # Triton: its Python backend counts an error that the model answered as a success.
                 answered_is_success=backend.name == "python",
             ),

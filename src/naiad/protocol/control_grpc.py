@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, invalid_argument, unsupported
-from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.duration import Duration
@@ -148,7 +148,7 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
     response = pb.RepositoryIndexResponse()
     for entry in entries:
         state = entry.state.value if entry.state is not None else ""
-        response.models.add(name=entry.name, version=entry.version, state=state, reason=entry.reason)
+        response.models.add(name=name_of(entry.name), version=entry.version, state=state, reason=entry.reason)
     return response.SerializeToString()
 
 

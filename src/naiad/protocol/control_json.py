@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import internal, invalid_argument
-from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json_tree import as_bool, as_string, parse_document
 from naiad.telemetry.duration import Duration
@@ -153,7 +153,7 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
 
 
 def _index_entry(entry: IndexEntry) -> dict[str, str]:
-    row = {"name": entry.name}
+    row = {"name": name_of(entry.name)}
     if entry.version:
         row["version"] = entry.version
     if entry.state is not None:

@@ -11,10 +11,11 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.config.validation_ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
-from naiad.core.model import IndexEntry, ModelState
+from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of
 from naiad.repository.agent_chain import AgentChain
 from naiad.repository.fingerprint import content_digest
-from naiad.repository.lifecycle import UNLOADED, Lifecycle, LoadedVersion, Publish, ReadyRule, V
+from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
+from naiad.repository.namespaces import Namespaces
 from naiad.repository.store import ModelEntry, Sighting, Store, check_model_name
 
 _log = logging.getLogger(__name__)
@@ -97,8 +98,11 @@ class Catalog(Generic[V]):
         load_thread_count: int = 4,
         load_retry_count: int = 0,
         ready_rule: ReadyRule | None = None,
+        namespaces: Namespaces | None = None,
     ) -> None:
-        self._stores = stores
+        """With `namespaces`, models are known by a `ModelKey` in all that follows, otherwise by their names."""
+        self._stores = stores if namespaces is None else namespaces.stores
+        self.namespaces = namespaces
         self._loader = loader
         self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
         self._load_thread_count = load_thread_count
@@ -142,7 +146,7 @@ class Catalog(Generic[V]):
 
         Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
         """
-        check_model_name(name)
+        check_model_name(name_of(name))
         if len(self._stores) == 1:
             return self._stores[0].open_model(name)
         found: list[tuple[str, Sighting]] = []
@@ -158,7 +162,7 @@ class Catalog(Generic[V]):
                 found.append((store.location, sighting))
         if not found:
             where = ", ".join(store.location for store in self._stores)
-            raise unreadable or not_found(f"no model '{name}' in {where}")
+            raise unreadable or not_found(f"no model '{name_of(name)}' in {where}")
         if len(found) > 1:
             raise invalid_argument(f"{DUPLICATE}: {', '.join(location for location, _ in found)}")
         return found[0][1].open()
@@ -186,7 +190,24 @@ class Catalog(Generic[V]):
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return what is to be loaded of a model. Raises InferError."""
-        return self._loader.plan(entry)
+        plan = self._loader.plan(entry)
+        if self.namespaces is not None:
+            self.namespaces.link(plan.entry.key, plan.config)
+        else:
+            # Triton: what a configuration says of the namespaces of its steps is not heeded.
+            for step in plan.config.ensemble_scheduling.step:
+                step.ClearField("model_namespace")
+        return plan
+
+    def named(self, name: str) -> list[str]:
+        """Return what the models of a name that can be loaded are known by; reads the stores."""
+        return [name] if self.namespaces is None else self.namespaces.holders(name)
+
+    def known_as(self, name: str) -> list[str]:
+        """Return what the models of a name are known by that were loaded, or should have been."""
+        if self.namespaces is None or isinstance(name, ModelKey):
+            return [name]
+        return self._lifecycle.known_as(name)
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
@@ -215,7 +236,7 @@ class Catalog(Generic[V]):
         Of the `unchanged` versions, what is in place stays if it can serve the plan. Returns what is replaced, for
         the caller to stop. Raises InferError that says what failed.
         """
-        kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.name).items() if n in unchanged}
+        kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
             return self._finish_load(plan, self._start_load(pool, plan, kept))
 
@@ -228,12 +249,10 @@ class Catalog(Generic[V]):
             try:
                 stop_version(future.result(), 0.0)
             except Exception as error:
-                _log.error(
-                    "rehearsal: '%s' version %d would not load: %s", plan.entry.name, version, reason_of(error)
-                )
+                _log.error("rehearsal: '%s' version %d would not load: %s", plan.entry.key, version, reason_of(error))
                 failures += f"version {version} would be at UNAVAILABLE state: {reason_of(error)};\n"
         if failures:
-            raise invalid_argument(f"load would fail for model '{plan.entry.name}': {failures}")
+            raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
 
     def abandon(self) -> None:
         """Give up loading: what is being loaded finishes, what waits is not begun."""
@@ -266,9 +285,9 @@ class Catalog(Generic[V]):
 
     def _plan(self, entry: ModelEntry) -> ModelPlan | None:
         try:
-            return self._loader.plan(entry)
+            return self.plan(entry)
         except Exception as error:
-            self._fail_model(entry.name, error)
+            self._fail_model(entry.key, error)
             return None
 
     def _fail_model(self, name: str, error: Exception) -> None:
@@ -288,7 +307,7 @@ class Catalog(Generic[V]):
     def _start_load(
         self, pool: ThreadPoolExecutor, plan: ModelPlan, kept: Mapping[int, V] | None = None
     ) -> "dict[int, Future[_Loaded[V]]]":
-        self._lifecycle.begin_load(plan.entry.name, plan.versions)
+        self._lifecycle.begin_load(plan.entry.key, plan.versions)
         kept = kept or {}
         return {number: pool.submit(self._bring, plan, number, kept.get(number)) for number in plan.versions}
 
@@ -301,7 +320,7 @@ class Catalog(Generic[V]):
         return _Loaded(self._load_version(plan, version))
 
     def _load_version(self, plan: ModelPlan, version: int) -> V:
-        name = plan.entry.name
+        name = plan.entry.key
         retries_left = self._load_retry_count
         while True:
             if self._abandoned:
@@ -317,7 +336,7 @@ class Catalog(Generic[V]):
 
     def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> list[LoadedVersion]:
         """Wait for the versions of one model, put them in place and return what they replace. Raises InferError."""
-        name = plan.entry.name
+        name = plan.entry.key
         loaded: dict[int, _Loaded[V]] = {}
         failures = ""
         for version, future in futures.items():
@@ -410,7 +429,7 @@ def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:
 
     Ensembles that contain each other in a circle, and those that need them, come last; their loading fails.
     """
-    left = {plan.entry.name: plan for plan in plans}
+    left = {plan.entry.key: plan for plan in plans}
     while left:
         ready = [plan for plan in left.values() if not any(name in left for name in member_names(plan.config))]
         if not ready:
@@ -418,7 +437,7 @@ def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:
             return
         yield ready
         for plan in ready:
-            del left[plan.entry.name]
+            del left[plan.entry.key]
 
 
 def _with_circles(plans: Mapping[str, ModelPlan]) -> list[ModelPlan]:
@@ -427,8 +446,8 @@ def _with_circles(plans: Mapping[str, ModelPlan]) -> list[ModelPlan]:
 
 
 def member_names(config: ModelConfig) -> set[str]:
-    """Return the models of an ensemble's steps; none for any other model."""
-    return {step.model_name for step in config.ensemble_scheduling.step}
+    """Return what the models of an ensemble's steps are known by; none for any other model."""
+    return {model_key(step.model_namespace, step.model_name) for step in config.ensemble_scheduling.step}
 
 
 def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:

@@ -16,12 +16,13 @@ from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
 from naiad.core.errors import InferError, internal, unavailable
-from naiad.core.model import IndexEntry
+from naiad.core.model import IndexEntry, ModelKey, name_of
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
 from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.load_order import LoadOrder, LoadRecord
+from naiad.repository.namespaces import ambiguous
 from naiad.repository.override import DRY_RUN, FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class ExplicitControl(NoControl[V]):
             if not _PATTERN.intersection(wanted):
                 names[wanted] = None
                 continue
-            found = fnmatch.filter(self._catalog.list_names(), wanted)
+            found = fnmatch.filter({name_of(key) for key in self._catalog.list_names()}, wanted)
             names |= dict.fromkeys(found)
             if not found and wanted != "*":
                 _log.error("--load-model=%s: no model of any repository has such a name", wanted)
@@ -129,11 +130,26 @@ class ExplicitControl(NoControl[V]):
 
         What is served goes on until the new versions are in place, and for good when they fail. Members of an
         ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
-        loading fails. As a rehearsal (`dry_run`), everything is done and nothing is put in place.
+        loading fails. As a rehearsal (`dry_run`), everything is done and nothing is put in place. With namespaces,
+        all models of that name are loaded.
         """
+        keys = self._catalog.named(name)
+        override = read_override(name_of(keys[0]), parameters)
+        if override is not None and override.files and len(keys) > 1:
+            raise ambiguous(name, len(keys))
+        failure: InferError | None = None
+        for key in keys:
+            try:
+                self._load_key(key, override, parameters)
+            except InferError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _load_key(self, key: str, override: Override | None, parameters: Mapping[str, object]) -> None:
         order = LoadOrder(
-            name,
-            read_override(name, parameters),
+            key,
+            override,
             is_forced=bool(parameters.get(FORCE)),
             is_rehearsal=bool(parameters.get(DRY_RUN)),
         )
@@ -157,14 +173,16 @@ class ExplicitControl(NoControl[V]):
 
         `on_withdrawn` is called before that, when it takes no more requests, unless it took none anyway.
         With `unload_dependents` the members of an ensemble go as well, unless a command has loaded them or another
-        ensemble needs them. Triton: a model that is not there is as good as unloaded.
+        ensemble needs them. With namespaces all models of that name go. Triton: a model that is not there is as good
+        as unloaded.
         """
-        names = [name]
-        if parameters.get("unload_dependents"):
-            names += self._members_to_unload(name)
-        with self._claims.hold(names):
-            for each in names:
-                self._unload(each, on_withdrawn if each == name else None)
+        for key in self._catalog.known_as(name):
+            names = [key]
+            if parameters.get("unload_dependents"):
+                names += self._members_to_unload(key)
+            with self._claims.hold(names):
+                for each in names:
+                    self._unload(each, on_withdrawn if each == key else None)
 
     def abandon(self) -> None:
         """Take no more commands; what is being loaded finishes."""
@@ -216,9 +234,11 @@ class ExplicitControl(NoControl[V]):
 
     def _plan(self, order: LoadOrder, name: str, override: Override | None) -> None:
         if override is not None and override.files:
-            order.files = BroughtFiles(name, override.files)
+            order.files = BroughtFiles(name_of(name), override.files)
             order.files_seen[name] = None
             entry = order.files.entry(override.config)
+            if isinstance(name, ModelKey):
+                entry = replace(entry, namespace=name.namespace)
         else:
             entry = self._catalog.find(name)
             order.note_opened(entry)
@@ -237,7 +257,7 @@ class ExplicitControl(NoControl[V]):
         failure: InferError | None = None
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
-                name = plan.entry.name
+                name = plan.entry.key
                 if self._is_current(order, name):
                     order.give_back(name)
                     continue
@@ -257,7 +277,7 @@ class ExplicitControl(NoControl[V]):
         """
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
-                if not self._is_current(order, plan.entry.name):
+                if not self._is_current(order, plan.entry.key):
                     self._catalog.rehearse(plan)
 
     def _hold_ensembles_against(self, replaced: Collection[str]) -> None:
@@ -292,13 +312,20 @@ class ExplicitControl(NoControl[V]):
             return False
         if name != order.name and record.is_overridden:
             return True  # a command wanted it so; an ensemble that needs it does not undo that
-        if not record.members.isdisjoint(order.replaced):
+        if not record.members.isdisjoint(order.replaced) or self._is_misled(name, record):
             return False
         overrides = name == order.name and order.override is not None
         return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
 
+    def _is_misled(self, name: str, record: LoadRecord) -> bool:
+        """Tell whether an ensemble would have other members if it was loaded now."""
+        namespaces = self._catalog.namespaces
+        if namespaces is None or not record.members:
+            return False
+        return namespaces.links(name, {*map(name_of, record.members)}) != record.members
+
     def _load_one(self, order: LoadOrder, plan: ModelPlan) -> None:
-        name = plan.entry.name
+        name = plan.entry.key
         order.borrowed.add(name)  # from here on it is the catalog's
         previous = self._records.get(name)
         if previous is not None and previous.retirement is not None:
@@ -321,7 +348,7 @@ class ExplicitControl(NoControl[V]):
 
     def _unchanged_versions(self, order: LoadOrder, plan: ModelPlan) -> set[int]:
         """Return the versions whose files are as they were loaded, if the configuration still fits them."""
-        name = plan.entry.name
+        name = plan.entry.key
         record = self._records.get(name)
         now = order.files_seen[name]
         if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):

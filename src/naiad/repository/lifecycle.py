@@ -12,11 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Generic, Protocol, TypeVar
 
-from naiad.core.model import IndexEntry, ModelState
-
-UNLOADED = "unloaded"
-"""Triton: the reason of a version that was unloaded on purpose; strict readiness looks for exactly this text."""
-
+from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, name_of
 
 _STALE = "serving what was loaded before, its update failed: "
 
@@ -33,7 +29,8 @@ V = TypeVar("V", bound=LoadedVersion)
 Publish = Callable[[Mapping[str, Mapping[int, V]]], None]
 """Gets, after every change, model name to version to what is loaded, for everything that is READY.
 
-The mapping of a model that has not changed is the same object as before.
+The mapping of a model that has not changed is the same object as before. Of models with a namespace also those are
+there, with nothing, that should be served and are not: another of their name is not the one that is meant.
 """
 
 
@@ -88,7 +85,7 @@ class ReadyRule:
             return bool(ready - frozenset(ill) if ill else ready)
         if self._rule == "all":
             return not ill and not has_failed
-        return self._names <= ready and self._names.isdisjoint(ill)
+        return self._names <= {*map(name_of, ready)} and self._names.isdisjoint(map(name_of, ill))
 
 
 def _is_available(row: IndexEntry) -> bool:
@@ -156,10 +153,11 @@ class Lifecycle(Generic[V]):
             else:
                 names.discard(name)
         self._is_ready = self._ready_rule.judge(self._ready, bool(self._failed))
-        if published:
+        has_namespace = isinstance(name, ModelKey)
+        if published or has_namespace:
             versions = self._models[name].versions if name in self._models else {}
             loaded = {n: v.loaded for n, v in versions.items() if v.loaded is not None}
-            if loaded:
+            if loaded or (has_namespace and any(row.is_wanted for row in rows)):
                 self._published[name] = loaded
             else:
                 self._published.pop(name, None)
@@ -268,6 +266,11 @@ class Lifecycle(Generic[V]):
         with self._lock:
             model = self._models.get(name)
             return {} if model is None else {n: v.loaded for n, v in model.versions.items() if v.loaded is not None}
+
+    def known_as(self, name: str) -> list[str]:
+        """Return the models of that name in all namespaces, sorted."""
+        with self._lock:
+            return sorted(key for key in self._models if name in (key, name_of(key)))
 
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""

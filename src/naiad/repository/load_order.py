@@ -56,9 +56,9 @@ class LoadOrder:
 
     def note_opened(self, entry: ModelEntry) -> None:
         """Remember a store's files, to be released unless they come to be loaded."""
-        if entry.name in self.releases:
-            self.releases[entry.name]()
-        self.releases[entry.name] = entry.release
+        if entry.key in self.releases:
+            self.releases[entry.key]()
+        self.releases[entry.key] = entry.release
 
     def give_back(self, name: str) -> None:
         """Let go of a plan that is not needed: another command has brought about the same meanwhile."""

@@ -3,10 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
+from naiad.core.model import name_of
 from naiad.repository.catalog import DUPLICATE, Catalog, reason_of
 from naiad.repository.control import ExplicitControl, refuse_commands
 from naiad.repository.fingerprint import fingerprint
@@ -29,6 +30,10 @@ class PollControl(ExplicitControl[V]):
         super().__init__(catalog, settle)
         self._poll_s = poll_s
         self._watch = Watch(settle_s)
+        if catalog.namespaces is not None:
+            catalog.namespaces.look_at(self._watch.has)
+        self._relinked: dict[str, frozenset[str]] = {}
+        """With which members ensembles were last loaded anew because those had come or gone."""
         self._contents: dict[str, bytes] = {}
         """What the files of each loaded model hold: one that was only touched is not loaded anew."""
         self._busy: set[str] = set()
@@ -98,6 +103,23 @@ class PollControl(ExplicitControl[V]):
             self._begin(name, self._load_quietly)
         for name in to_unload:
             self._begin(name, self._unload_quietly)
+        for name in self._misled(busy.union(to_load, to_unload)):
+            self._begin(name, self._relink)
+
+    def _misled(self, busy: Collection[str]) -> list[str]:
+        """Return the ensembles some of whose members have come, or gone, in another namespace."""
+        namespaces = self._catalog.namespaces
+        if namespaces is None:
+            return []
+        found = []
+        for name, record in list(self._records.items()):
+            if name in busy or not self._is_misled(name, record):
+                continue
+            links = namespaces.links(name, {*map(name_of, record.members)})
+            if self._relinked.get(name) != links:
+                self._relinked[name] = links
+                found.append(name)
+        return found
 
     def _look(self) -> tuple[dict[str, bytes], list[str], bool]:
         """Return how all models look, which of them are incomplete, and whether some cannot be opened.
@@ -172,6 +194,13 @@ class PollControl(ExplicitControl[V]):
             self._catalog.note_failure(name, reason_of(error))
             return False
         return True
+
+    def _relink(self, name: str) -> None:
+        """Load an ensemble whose own files are as they were."""
+        try:
+            super().load_model(name, {})
+        except InferError as error:
+            _log.error("ensemble '%s' stays with the members that it had: %s", name, error.message)
 
     def _unload_quietly(self, name: str) -> None:
         self._contents.pop(name, None)

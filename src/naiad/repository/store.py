@@ -9,6 +9,7 @@ from typing import Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import internal, invalid_argument, not_found
+from naiad.core.model import model_key
 from naiad.repository.versions import list_version_dirs
 
 CONFIG_FILE = "config.pbtxt"
@@ -41,6 +42,13 @@ class ModelEntry:
     """The same as long as the files hold the same, where the store knows; empty: look at the files."""
     release: Callable[[], None] = field(default=_keep, compare=False)
     """Called once nobody uses the files any more; the store may then remove its copies."""
+    namespace: str = ""
+    """Of a server with namespaces: the repository."""
+
+    @property
+    def key(self) -> str:
+        """What the server knows the model by."""
+        return model_key(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

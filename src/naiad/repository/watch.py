@@ -32,6 +32,10 @@ class Watch:
         """Whether some model has changed and is not acted upon yet, so that another look is due soon."""
         return bool(self._changes)
 
+    def has(self, name: str) -> bool:
+        """Tell whether a model was there, whole, when it was acted upon last."""
+        return name in self._acted
+
     def note(self, name: str, fingerprint: bytes) -> None:
         """Record that a model was acted upon as it looked then."""
         self._acted[name] = fingerprint

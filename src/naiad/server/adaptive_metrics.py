@@ -8,7 +8,7 @@ from naiad.engine.served import Served
 from naiad.telemetry.exposition import format_family, format_labels, format_value
 from naiad.telemetry.metric_family import Kind
 from naiad.telemetry.metrics import Registry
-from naiad.telemetry.model_metrics import tag_labels
+from naiad.telemetry.model_metrics import model_labels
 
 Labels = Mapping[str, str]
 
@@ -63,7 +63,7 @@ def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -
     def states() -> list[tuple[Labels, AdaptiveState]]:
         found = ((served, served.adaptive_state) for served in serving())
         return [
-            ({"model": served.name, "version": served.version, **tag_labels(served.config.metric_tags)}, state)
+            (model_labels(served.statistics, served.config.metric_tags), state)
             for served, state in found
             if state is not None
         ]

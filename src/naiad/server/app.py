@@ -20,6 +20,7 @@ from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
 from naiad.repository.control import ExplicitControl, NoControl
 from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.namespaces import Namespaces
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.repository.poll import PollControl
 from naiad.server.cache_metrics import show_cache
@@ -124,6 +125,7 @@ class Server:
             load_thread_count=options.load_thread_count,
             load_retry_count=options.load_retry_count,
             ready_rule=ReadyRule(options.ready_rule),
+            namespaces=Namespaces(stores) if options.has_namespaces else None,
         )
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> NoControl[Served]:

@@ -23,7 +23,7 @@ from naiad.frontend.http1 import Http1Server
 from naiad.frontend.http1_limits import Http1Limits
 from naiad.frontend.http2 import Http2Server
 from naiad.frontend.http2_rest import RestSide
-from naiad.frontend.metrics_route import MetricsRoute
+from naiad.frontend.metrics_route import MetricsRoute, SlicedMetricsRoute
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest import RestApi
 from naiad.frontend.rest_repository import RepositoryRoutes
@@ -216,7 +216,7 @@ class Ports:
 
     def _metrics(self) -> Service:
         if self._group is None:
-            route = MetricsRoute(self._engine.metrics_text, self._keys)
+            route: MetricsRoute = SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
         else:
             route = self._group.metrics_route(self._keys)
         return self._open("metrics", Http1Server(route.handle, self._loop))

@@ -10,7 +10,7 @@ from naiad.engine.served import Served
 from naiad.server.adaptive_metrics import show_adaptive
 from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
-from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS
+from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS, model_labels
 
 _RESTARTS = "naiad_worker_restarts_total"
 
@@ -67,7 +67,7 @@ class Publication:
         lines = []
         for served in self._served():
             for number, instance in enumerate(served.instances):
-                labels = {"model": served.name, "version": served.version, "instance": f"{served.name}_{number}"}
+                labels = {**model_labels(served.statistics), "instance": f"{served.name}_{number}"}
                 lines.append(f"{_RESTARTS}{format_labels(labels)} {instance.restart_count}")
         return format_family(_RESTARTS, "counter", "Workers that were started again after one died", lines)
 

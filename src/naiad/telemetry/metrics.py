@@ -3,7 +3,7 @@
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import naiad
 from naiad.config.options import MetricsOptions
@@ -18,6 +18,10 @@ DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
 """Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors go unused."""
 
 
+_SLICE_MODELS = 8
+"""Models that are rendered in about a millisecond."""
+
+
 class Registry:
     """The metrics of a server: those of its models, its process and its machine, and those that others add.
 
@@ -29,7 +33,7 @@ class Registry:
         options = options or MetricsOptions()
         settings = options.settings
         self._lock = threading.Lock()
-        self._models: dict[tuple[str, str], ModelSource] = {}
+        self._models: dict[tuple[str, str, str], ModelSource] = {}
         self._families: dict[str, MetricFamily] = {}
         self._callbacks: dict[str, Callable[[], str]] = {}
         self._cpu = CpuMeter() if options.allow_cpu else None
@@ -82,11 +86,11 @@ class Registry:
         if self._keeps_samples:
             statistics.keep_samples()
         with self._lock:
-            self._models[(statistics.model, statistics.version)] = source
+            self._models[_key(statistics)] = source
 
     def remove_model(self, statistics: ModelStatistics) -> None:
         """Show a model version no longer; does nothing when another has taken its place."""
-        key = (statistics.model, statistics.version)
+        key = _key(statistics)
         with self._lock:
             source = self._models.get(key)
             if source is not None and source.statistics is statistics:
@@ -138,21 +142,37 @@ class Registry:
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format, of `exposition.CONTENT_TYPE`."""
+        slices = self.render_in_slices()
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return b"".join(end.value)
+
+    def render_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+        """Return the parts of what `render` returns, and give way about every millisecond until they are there.
+
+        The numbers of one model version are of one moment, those of several are not.
+        """
         with self._lock:
             sources = [self._models[key] for key in sorted(self._models)]
             families = list(self._families.values())
             callbacks = list(self._callbacks.values())
-        scrapes = [Scrape(source, source.statistics.snapshot(), source.statistics.samples()) for source in sources]
-        parts = [
-            format_family(family.name, family.kind, family.help, [family.lines(scrape) for scrape in having])
-            for family in self._model_families
-            if (having := [scrape for scrape in scrapes if family.has(scrape.source)]) or not scrapes
+        shown: list[list[bytes]] = [
+            [_encoded(format_family(family.name, family.kind, family.help, ()))] for family in self._model_families
         ]
-        parts += [family.render() for family in families]
-        parts += [callback() for callback in callbacks]
-        parts += self._machine()
-        parts += _process()
-        return ("\n".join(parts) + "\n").encode()
+        for start in range(0, len(sources), _SLICE_MODELS):
+            scrapes = [_scrape(source) for source in sources[start : start + _SLICE_MODELS]]
+            for parts, family in zip(shown, self._model_families, strict=True):
+                lines = [text for scrape in scrapes if (text := family.lines(scrape))]
+                if lines:
+                    parts.append(_encoded("\n".join(lines)))
+            yield
+        rendered = [part for parts in shown for part in parts]
+        for render in (*(family.render for family in families), *callbacks):
+            rendered.append(_encoded(render()))
+            yield
+        return [*rendered, *map(_encoded, (*self._machine(), *_process()))]
 
     def _machine(self) -> list[str]:
         """Return what was measured of the machine, anew when the last time is --metrics-interval-ms ago."""
@@ -161,6 +181,18 @@ class Registry:
             self._machine_due_ns = now_ns + self._interval_ns
             self._machine_parts = _measured(self._cpu)
         return self._machine_parts
+
+
+def _key(statistics: ModelStatistics) -> tuple[str, str, str]:
+    return statistics.model, statistics.version, statistics.namespace
+
+
+def _scrape(source: ModelSource) -> Scrape:
+    return Scrape(source, source.statistics.snapshot(), source.statistics.samples())
+
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode()
 
 
 def _measured(cpu: CpuMeter) -> list[str]:

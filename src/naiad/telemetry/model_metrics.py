@@ -27,11 +27,6 @@ _SUMMARY_WINDOW_NS = 60 * 10**9
 """Triton: the window of prometheus-cpp's summaries."""
 
 
-def tag_labels(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return `metric_tags` as labels; Triton: with an underscore before each name."""
-    return {f"_{name}": value for name, value in tags.items()}
-
-
 class ModelSource:
     """Where the numbers of one model version come from."""
 
@@ -61,11 +56,20 @@ class ModelSource:
         self.pending = pending
         self.executing = executing
         self.load_duration_s = load_duration_s
-        self.labels = {"model": statistics.model, "version": statistics.version, **tag_labels(tags)}
+        self.labels = model_labels(statistics, tags)
         self.templates: dict[str, str] = {}
         """Family name to the lines of this model, with a % place for each number."""
         if first_response_bounds_ms:
             self.templates[FIRST_RESPONSE_MS] = _histogram(first_response_bounds_ms)(FIRST_RESPONSE_MS, self.labels)
+
+
+def model_labels(statistics: ModelStatistics, tags: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the labels that say which version a metric is about, and its `metric_tags`."""
+    labels = {"model": statistics.model, "version": statistics.version}
+    if statistics.namespace:
+        labels["namespace"] = statistics.namespace
+    # Triton: with an underscore before each name.
+    return labels | {f"_{name}": value for name, value in (tags or {}).items()}
 
 
 class Scrape(NamedTuple):
@@ -86,11 +90,15 @@ class ModelFamily(NamedTuple):
     """(family name, labels) to the lines with places for numbers."""
     numbers: Callable[[Scrape], tuple[object, ...]]
     """What goes into the places."""
+    is_shown: Callable[[VersionStatistics], object] = lambda counts: True
+    """Whether there is anything to show, as a truth value."""
     has: Callable[[ModelSource], bool] = lambda _: True
     """Whether a model has this metric."""
 
     def lines(self, scrape: Scrape) -> str:
-        """Return the lines of one model."""
+        """Return the lines of one model; none of a distribution as long as it has nothing to distribute."""
+        if not (self.has(scrape.source) and self.is_shown(scrape.counts)):
+            return ""
         template = scrape.source.templates.get(self.name)
         if template is None:
             template = scrape.source.templates[self.name] = self.template(self.name, scrape.source.labels)
@@ -315,6 +323,7 @@ def _latency_histogram(name: str, help_text: str, latency: str, read: Read) -> M
         f"{help_text}, of successful requests",
         _histogram([bound / 1e9 for bound in LATENCY_BOUNDS_NS]),
         numbers,
+        lambda counts: any(counts.latencies[latency]),
     )
 
 
@@ -340,6 +349,7 @@ BATCHING: Sequence[ModelFamily] = (
         "Total rows of executed batches",
         _histogram(BATCH_SIZE_BOUNDS),
         _batch_size_numbers,
+        lambda counts: counts.batch_stats,
     ),
     ModelFamily(
         "naiad_batch_release_total",
@@ -355,7 +365,9 @@ HISTOGRAMS: Sequence[ModelFamily] = (
     ),
     _latency_histogram(
         "first_response", "Time from the arrival of a request to its first response", "request", lambda c: c.success
-    )._replace(numbers=_first_response_numbers),
+    )._replace(
+        numbers=_first_response_numbers, is_shown=lambda counts: counts.success.count or counts.response_stats
+    ),
     _latency_histogram("queue", "Time that a request waited for an instance", "queue", lambda c: c.queue),
     _latency_histogram("compute_input", "Time to stage a batch's inputs", "compute_input", lambda c: c.compute_input),
     _latency_histogram("compute_infer", "Time a model took for a batch", "compute_infer", lambda c: c.compute_infer),

@@ -114,14 +114,15 @@ class ModelStatistics:
     requests that end together are n times the end less the sum of their arrivals.
     """
 
-    def __init__(self, model: str, version: str, *, answered_is_success: bool = False) -> None:
-        """`answered_is_success` is for Python models.
+    def __init__(self, model: str, version: str, *, namespace: str = "", answered_is_success: bool = False) -> None:
+        """`namespace` tells models of equal names apart. `answered_is_success` is for Python models.
 
         Triton: its Python backend counts a request that the model answered with an error as a success, and a batch
         whose `execute` raised as an execution; other backends count neither.
         """
         self.model = model
         self.version = version
+        self.namespace = namespace
         self.responses = ResponseStatistics()
         self._answered_is_success = answered_is_success
         self._lock = threading.Lock()

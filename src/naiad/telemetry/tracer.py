@@ -12,6 +12,7 @@ from itertools import count
 from naiad.config.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
 from naiad.core.errors import unsupported
 from naiad.core.execution_times import ExecutionTimes
+from naiad.core.model import name_of
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
@@ -92,6 +93,7 @@ class Tracer:
     def begin(self, request: InferRequest) -> None:
         """Trace a request that is about to be submitted, if it is one to trace."""
         asker = getattr(request.on_response, "__self__", None)
+        model = name_of(request.header.model_name)
         # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
         whole = request.traced_with if isinstance(request, ModelCall) else getattr(asker, "request", None)
         parent: Trace | None = None
@@ -102,7 +104,7 @@ class Tracer:
                 return
             options = parent.options
         else:
-            sampler = self._models.get(request.header.model_name, self._server)
+            sampler = self._models.get(model, self._server)
             client = _context_of(asker, request) if self._makes_spans else None
             # Triton: who is traced is traced here too, whatever rate and count say.
             is_taken = sampler.options.is_on if client is not None else sampler.takes()
@@ -110,7 +112,7 @@ class Tracer:
                 return
             options = sampler.options
         number = next(self._numbers)
-        record = TraceRecord(number, request.header.model_name, request.id, parent.record.id if parent else 0)
+        record = TraceRecord(number, model, request.id, parent.record.id if parent else 0)
         if self._makes_spans:
             record.spans = new_spans(client) if parent is None else _within(parent)
         trace = Trace(record, options, request.on_response, getattr(asker, "protocol", ""), self._writer)

@@ -13,8 +13,9 @@ _OPENING = """\
 # Flags
 
 Every flag of `naiad serve`, as `naiad serve --help` tells them. Names and formats are those of Triton: `--flag value`
-or `--flag=value`, booleans are `true` or `false` (also `on`, `off`, `1`, `0`). Flags that Triton does not have are marked
-*naiad*. A flag that is unknown, or asks for something that this server cannot do, is an error and exit status 1.
+or `--flag=value`, booleans are `true` or `false` (also `on`, `off`, `1`, `0`). Flags that Triton does not have are
+marked *naiad*. A flag that is unknown, or that asks for something that this server cannot do, is an error and exit
+status 1.
 
 ```sh
 naiad serve --model-repository models --http-port 9000 --log-verbose=1

@@ -107,7 +107,7 @@ def test_string_elements_are_counted() -> None:
         rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a", b"", b""])], Answers()), admission)
     with pytest.raises(
         InferError,
-        match="incomplete string length indicator for inference input 'IN' for model 'm', expecting 4 bytes",
+        match="incomplete string length indicator for inference input 'IN' for model 'm', expecting 4 bytes but",
     ):
         rules.check_sizes(InferRequest(spec, [b"\0\0\0"], Answers()), admission)
     with pytest.raises(

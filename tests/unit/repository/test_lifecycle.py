@@ -1,7 +1,7 @@
 import pytest
 
-from naiad.core.model import IndexEntry, ModelState
-from naiad.repository.lifecycle import UNLOADED, Lifecycle, ReadyRule
+from naiad.core.model import UNLOADED, IndexEntry, ModelState
+from naiad.repository.lifecycle import Lifecycle, ReadyRule
 
 
 class Version:

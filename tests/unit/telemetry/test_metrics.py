@@ -271,3 +271,52 @@ def test_machine_is_measured_once_an_interval(monkeypatch, interval_ms, measured
     for _ in range(3):
         assert b"nv_cpu_utilization 0.5" in registry.render()
     assert len(readings) == measured
+
+
+def test_a_distribution_is_shown_from_the_first_thing_that_it_distributes():
+    statistics = ModelStatistics("m", "1")
+    registry = registry_of(statistics)
+    assert "naiad_inference_request_duration_seconds_bucket" not in registry.render().decode()
+    assert families(registry)["naiad_inference_batch_size"].samples == [], "its family is there"
+    request = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None, arrival_ns=0)
+    request.batch_size = 1
+    batch = Batch([request], 1, "idle")
+    batch.exec_start_ns = batch.compute_start_ns = batch.compute_end_ns = batch.exec_end_ns = 150 * US
+    statistics.record_batch(batch, [InferResponse(ResponseHeader("m", "1", ()))], 150 * US)
+    values = samples(registry)
+    assert of_model(values, "naiad_inference_request_duration_seconds_bucket", le="0.0001") == 0
+    assert of_model(values, "naiad_inference_request_duration_seconds_bucket", le="0.0002") == 1
+    assert of_model(values, "naiad_inference_batch_size_bucket", le="1") == 1
+
+
+def test_rendering_gives_way_between_a_few_models():
+    registry = Registry()
+    for number in range(100):
+        registry.add_model(ModelStatistics(f"m{number}", "1"), pending=lambda: 0, executing=lambda: 0)
+    work = registry.render_in_slices()
+    turns = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            parts = end.value
+            break
+        turns += 1
+    assert turns >= 10
+    counts = {line for line in b"".join(parts).decode().splitlines() if line.startswith("nv_inference_count{")}
+    assert counts == {f'nv_inference_count{{model="m{number}",version="1"}} 0' for number in range(100)}
+
+
+def test_versions_of_equal_names_have_their_namespace_for_a_label():
+    registry = Registry()
+    for namespace in ("/srv/a", "/srv/b"):
+        statistics = ModelStatistics("m", "1", namespace=namespace)
+        registry.add_model(statistics, pending=lambda: 0, executing=lambda: 0, tags={"team": "x"})
+    registry.remove_model(ModelStatistics("m", "1", namespace="/srv/a"))  # another object: nothing happens
+    shown = [line for line in registry.render().decode().splitlines() if line.startswith("nv_inference_count{")]
+    assert shown == [
+        'nv_inference_count{model="m",version="1",namespace="/srv/a",_team="x"} 0',
+        'nv_inference_count{model="m",version="1",namespace="/srv/b",_team="x"} 0',
+    ]
+    registry.remove_model(statistics)
+    assert b"/srv/b" not in registry.render()

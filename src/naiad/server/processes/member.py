@@ -12,7 +12,7 @@ from pathlib import Path
 
 from naiad.backend.cores import share_cores
 from naiad.core.errors import InferError
-from naiad.core.model import ModelState
+from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.loader import ModelLoader
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
@@ -24,7 +24,6 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.router import Router
 from naiad.repository.catalog import ModelPlan
-from naiad.repository.lifecycle import UNLOADED
 from naiad.server.app import Server
 from naiad.server.endpoint import Service
 from naiad.server.ports import Ports, ServedConnections
@@ -125,6 +124,7 @@ class Member(Server):
         self._handover = handover
         self._link: Link | None = None
         self._neighbours = Neighbours(self._engine, Path(welcome.directory), welcome.slot)
+        self._engine.sequences_elsewhere = self._neighbours.live_sequence_count
 
     async def run(self) -> int:
         """Serve until the supervisor ends it and return the exit status."""
