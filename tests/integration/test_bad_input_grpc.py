@@ -311,7 +311,8 @@ class TestTensors:
             ),
             (
                 identity_request(bytes(8), "BYTES", (1, 1), "identity_string"),
-                "expected 1 string elements for inference input 'INPUT0' for model 'identity_string', got 2",
+                "unexpected number of string elements 2 for inference input 'INPUT0' for model 'identity_string', "
+                "expecting 1",
             ),
         ],
     )

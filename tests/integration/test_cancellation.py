@@ -462,10 +462,9 @@ def test_a_timeout_of_a_step_is_the_ensembles(place: Place) -> None:
     request_id = fresh("late")
     late = place.ask("strict", request_id)()
     assert late.status == 503
-    assert late.json["error"].endswith("Request timeout expired")
-    assert "in ensemble 'strict', " in late.json["error"]
+    assert "in ensemble 'strict', Request timeout expired" in late.json["error"]
     status, message = grpc_infer(place.server, "strict", fresh("late"))
-    assert (status, message.endswith("Request timeout expired")) == (14, True)
+    assert (status, "Request timeout expired" in message) == (14, True)
     place.notes.let_go(blocking)
     assert answer().status == 200
 

@@ -355,7 +355,7 @@ class TestDeath:
             time.sleep(0.05)
         status, text = caller("hopeless", "good")
         assert status == 503
-        assert "hopeless_0_0" in text
+        assert "hopeless_0" in text
         assert "exited with code 7" in text
         assert running.get("/v2/models/hopeless/ready").status != 200
         rows = {row["name"]: row for row in running.post("/v2/repository/index").json}

@@ -280,6 +280,7 @@ def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: 
             add(client, "direct_sum", 1, sequence)
     assert [add(client, "direct_sum", 1, other) for client in opened] == [2, 3, 4]
     assert [add(client, "direct_sum", 1, sequence, start=n == 0) for n, client in enumerate(opened)] == [1, 2, 3]
+    # Through one process only: the others learn of the ends as well, and do not wait for sequences to become idle.
     for each in (sequence, other):
         add(opened[0], "direct_sum", 1, each, end=True)
     for client in opened:

@@ -122,6 +122,20 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
     made.stop()
 
 
+def test_redis_that_was_never_there(tmp_path: Path, start_server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    models = write_models(tmp_path / "models")
+    server = start_server(models, "--cache-config=redis,host=127.0.0.1", f"--cache-config=redis,port={port}")
+    server.wait_ready()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        for value in (3, 3, 4):
+            assert (infer(client, value=value).as_numpy("OUTPUT0") == value).all()
+        assert counts(client)[:3] == (0, 3, 3)
+    assert server.log_text().count("cannot be asked, responses are not cached") == 1
+    assert metric(server, "naiad_cache_failures_total") >= 3
+
+
 def test_redis_is_shared_and_may_go_away(tmp_path: Path, start_server, redis: Redis) -> None:
     models = write_models(tmp_path / "models")
     flag = f"--cache-config=redis,host=127.0.0.1 --cache-config=redis,port={redis.port}".split()

@@ -65,14 +65,15 @@ class OutputRules:
         return rows.pop() if len(rows) == 1 else -1
 
     def missing(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
-        """Return the error for a wanted output that an incomplete answer lacks."""
-        wanted = [output.name for output in request.header.outputs] or list(self._expected)
+        """Return the error for an output that the request names and an incomplete answer lacks.
+
+        Triton: a model may leave out outputs; a request that names none gets those that there are.
+        """
         present = {spec.name for spec in specs}
-        for name in wanted:
-            if name not in present:
+        for output in request.header.outputs:
+            if output.name not in present:
                 return internal(
-                    f"model '{self._model_name}' answered without output '{name}', which "
-                    f"{'the request asks for' if request.header.outputs else 'its configuration lists'}"
+                    f"model '{self._model_name}' answered without output '{output.name}', which the request asks for"
                 )
         return None
 

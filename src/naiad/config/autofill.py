@@ -156,7 +156,8 @@ def _normalize_batching(config: ModelConfig) -> None:
 def _normalize_groups(config: ModelConfig, gpu_count: int, default_cpu_instances: int) -> None:
     """Give every group a name, a kind other than KIND_AUTO, a count, and the GPUs it runs on."""
     if not config.instance_group:
-        config.instance_group.add()
+        # Triton: the group that nobody wrote has the model's name alone.
+        config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         if not group.name:
             group.name = f"{config.name}_{index}"

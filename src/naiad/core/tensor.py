@@ -48,10 +48,10 @@ def encode_bytes_elements(elements: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def decode_bytes_elements(data: Buffer) -> list[bytes]:
+def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[bytes]:
     """Return the elements of raw BYTES data; the inverse of `encode_bytes_elements`.
 
-    Raises InferError(INVALID_ARG) when a length indicator or an element is cut short.
+    Raises InferError(INVALID_ARG) when a length indicator or an element is cut short; `where` says of what.
     """
     view = memoryview(data)
     unpack = _LENGTH.unpack_from
@@ -59,12 +59,16 @@ def decode_bytes_elements(data: Buffer) -> list[bytes]:
     position, end = 0, len(view)
     while position < end:
         if end - position < 4:
-            raise invalid_argument("incomplete string length indicator in BYTES tensor data")
+            raise invalid_argument(
+                f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes "
+                "available"
+            )
         (length,) = unpack(view, position)
         position += 4
         if end - position < length:
             raise invalid_argument(
-                f"incomplete string data in BYTES tensor: expected {length} bytes, got {end - position}"
+                f"incomplete string data {where}, expecting string of length {length} but only "
+                f"{end - position} bytes available"
             )
         elements.append(bytes(view[position : position + length]))
         position += length

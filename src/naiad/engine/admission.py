@@ -70,7 +70,9 @@ class AdmissionRules:
         try:
             return self._admit(header, model)
         except InferError as error:
-            raise InferError(error.code, prefix(request.id) + error.message, detail=error.detail) from None
+            # Triton: names that the model does not have are refused by other code, without the prefix.
+            opening = "" if error.message.startswith("unexpected inference ") else prefix(request.id)
+            raise InferError(error.code, opening + error.message, detail=error.detail) from None
 
     def _admit(self, header: RequestHeader, model: object) -> Admission:
         self._check_outputs(header)
@@ -128,11 +130,15 @@ class AdmissionRules:
         batch_size = 0
         for position, spec in enumerate(header.inputs):
             if not spec.shape:
-                raise invalid_argument(f"input '{spec.name}' has no shape but model requires batch dimension")
+                raise invalid_argument(
+                    f"input '{spec.name}' has no shape but model requires batch dimension for '{self._model_name}'"
+                )
             if position == 0:
                 batch_size = spec.shape[0]
             elif spec.shape[0] != batch_size:
-                raise invalid_argument(f"input '{spec.name}' batch size does not match other inputs")
+                raise invalid_argument(
+                    f"input '{spec.name}' batch size does not match other inputs for '{self._model_name}'"
+                )
         if not 0 <= batch_size <= self._max_batch_size:
             raise invalid_argument(
                 f"inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}'"
@@ -198,17 +204,17 @@ class AdmissionRules:
 
     def _check_strings(self, request: InferRequest, spec: TensorSpec, data: Buffer) -> None:
         expected = math.prod(spec.shape)
+        where = f"for inference input '{spec.name}' for model '{self._model_name}'"
         try:
-            count = len(decode_bytes_elements(data))
+            count = len(decode_bytes_elements(data, where))
         except InferError as error:
+            raise invalid_argument(f"{prefix(request.id)}{error.message}") from None
+        if count > expected:
             raise invalid_argument(
-                f"{prefix(request.id)}{error.message} for inference input '{spec.name}', expecting {expected}"
-            ) from None
-        if count != expected:
-            raise invalid_argument(
-                f"{prefix(request.id)}expected {expected} string elements for inference input '{spec.name}' "
-                f"for model '{self._model_name}', got {count}"
+                f"{prefix(request.id)}unexpected number of string elements {count} {where}, expecting {expected}"
             )
+        if count < expected:
+            raise invalid_argument(f"{prefix(request.id)}expected {expected} string elements {where}, got {count}")
 
 
 def prefix(request_id: str) -> str:

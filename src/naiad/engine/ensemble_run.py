@@ -33,7 +33,7 @@ class Value:
 class Flow:
     """The tensors that belong together, and the steps that have been started for them."""
 
-    __slots__ = ("_children", "_parent", "_values", "level", "started")
+    __slots__ = ("_children", "_parent", "_values", "is_answered", "level", "started")
 
     def __init__(self, level: frozenset[int] = _NO_LEVEL, parent: "Flow | None" = None) -> None:
         """`level` names the decoupled steps whose responses it follows."""
@@ -42,6 +42,8 @@ class Flow:
         self._values: dict[str, Value | None] = {}
         self._children: list[Flow] = []
         self.started: set[int] = set()
+        self.is_answered = False
+        """Whether its outputs have become a response."""
         if parent is not None:
             parent._children.append(self)
 
@@ -227,7 +229,7 @@ class EnsembleRun:
             self._ensemble.send(sub)
         except InferError as error:
             self._steps.discard(sub)
-            self.fail(error)
+            self.fail(_told_of(step, error))
             self._close_step()
             return False
         return True
@@ -239,7 +241,7 @@ class EnsembleRun:
             # Before a failure cancels what is open: this step is not any more.
             self._steps.discard(sub)
         if response.error is not None:
-            self.fail(response.error)
+            self.fail(_told_of(sub.step, response.error))
         elif not response.empty_final and self._failure is None:
             self._take(sub.flow, sub.step, response)
         if response.final:
@@ -272,6 +274,10 @@ class EnsembleRun:
     def _answer_if_complete(self, flow: Flow) -> None:
         graph = self._ensemble.graph
         if graph.is_decoupled and flow.level == graph.output_level and self._is_complete(flow):
+            if flow.is_answered:
+                # A member that answers at once, a cached one, has completed it while its step was being started.
+                return
+            flow.is_answered = True
             if self._failure is None and not self.has_ended:
                 self._ensemble.answer(self, flow)
             flow.leave()
@@ -324,3 +330,12 @@ class EnsembleRun:
         self.input_ns += times.compute_start_ns - times.exec_start_ns
         self.infer_ns += times.compute_end_ns - times.compute_start_ns
         self.output_ns += times.exec_end_ns - times.compute_end_ns
+
+
+def _told_of(step: Step, error: InferError) -> InferError:
+    """Return the error of a step, with the model that it came from: Triton's queues do not say whose they are."""
+    if error.code is ErrorCode.CANCELLED or f"'{step.model_name}'" in error.message:
+        return error
+    return InferError(
+        error.code, f"{error.message} (step of model '{step.model_name}')", detail=error.detail, reason=error.reason
+    )

@@ -25,6 +25,7 @@ from naiad.telemetry.tracer import Tracer
 
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
@@ -170,7 +171,10 @@ class Engine:
         if version in ("", "-1"):
             return not_found(f"Request for unknown model: '{name}' has no available versions")
         if not (version.isascii() and version.isdigit()):
-            return invalid_argument(f"failed to get model version from specified version string '{version}'")
+            return invalid_argument(
+                f"failed to get model version from specified version string '{version}', version should be an "
+                "integral value > 0"
+            )
         if all(row.version != version for row in rows):
             return not_found(f"Request for unknown model: '{name}' version {version} is not found")
         return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")

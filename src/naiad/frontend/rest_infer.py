@@ -120,7 +120,7 @@ class InferRoute:
             json_length = int(text)
         except ValueError:
             raise invalid_argument(
-                f"Unable to parse Inference-Header-Content-Length: {text[:64]!r} is not a number"
+                f"Unable to parse Inference-Header-Content-Length: '{text[:64].decode('latin-1')}' is not a number"
             ) from None
         if not json_length:
             self._check_size("raw binary", len(exchange.body))

@@ -67,9 +67,10 @@ def decode_raw(
     in binary. Raises InferError(INVALID_ARG).
     """
     if len(metadata.inputs) != 1:
+        # Triton: with the prefix of what an unnamed request is refused for, as a raw body has no id.
         raise invalid_argument(
-            f"Raw request must only have 1 input (found 1) to be deduced but got {len(metadata.inputs)} inputs in "
-            f"'{model_name}' model configuration"
+            f"[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(metadata.inputs)} inputs in '{model_name}' model configuration"
         )
     spec = metadata.inputs[0]
     dims = spec.shape[1:] if batching else spec.shape

@@ -11,7 +11,7 @@ from naiad.config.trace import TraceOptions
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Buffer
 from naiad.protocol import service_pb2 as pb
-from naiad.protocol.settings_json import checked_log_format, log_file_is_fixed, trace_values
+from naiad.protocol.settings_json import LOG_FORMATS, log_file_is_fixed, trace_values
 
 _LOG_SETTINGS = {
     "log_info": ("info", "bool_param"),
@@ -36,8 +36,10 @@ def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
         if given != kind:
             raise invalid_argument(f"invalid value type for '{name}' setting, expected {kind}.")
         changes[field] = getattr(value, kind)
-    if "format" in changes:
-        checked_log_format(changes["format"])
+    name = changes.get("format", options.format)
+    if name not in LOG_FORMATS:
+        # Triton: UNAVAILABLE over HTTP, with the name of the flag.
+        raise invalid_argument(f"invalid argument for log_format, got: {name}")
     return replace(options, **changes)
 
 

@@ -45,7 +45,7 @@ def decode_log_settings(body: Buffer, options: LogOptions) -> LogOptions:
             raise invalid_argument(f"log_verbose_level {level} is too large; the most is {_UINT32_MAX}")
         changes["verbose"] = level
     if "log_format" in tree:
-        changes["format"] = checked_log_format(as_string("log_format", tree["log_format"]))
+        changes["format"] = _checked_log_format(as_string("log_format", tree["log_format"]))
     return replace(options, **changes)
 
 
@@ -54,7 +54,7 @@ def log_file_is_fixed() -> InferError:
     return unsupported("log file location can not be updated through network protocol")
 
 
-def checked_log_format(name: str) -> str:
+def _checked_log_format(name: str) -> str:
     """Return a known log format. Raises InferError; Triton: UNAVAILABLE."""
     if name not in LOG_FORMATS:
         raise unavailable(f"invalid argument for --log_format, got: {name}")

@@ -216,12 +216,18 @@ def _args(config: ModelConfig, model_dir: Path, model_file: Path) -> dict[str, s
     return {
         "model_config": config_to_json(config).decode(),
         "model_instance_kind": "CPU",
-        "model_instance_name": f"{config.name}_0_0",
+        "model_instance_name": _instance_name(config),
         "model_instance_device_id": "0",
         "model_repository": os.fspath(model_dir),
         "model_version": version if version.isdigit() else "1",
         "model_name": config.name,
     }
+
+
+def _instance_name(config: ModelConfig) -> str:
+    """Return the name that a server gives the first instance."""
+    group = config.instance_group[0].name or f"{config.name}_0" if config.instance_group else config.name
+    return f"{group}_0"
 
 
 def _outputs_or_error(response: InferenceResponse) -> dict[str, Array] | ModelError:

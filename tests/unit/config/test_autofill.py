@@ -77,7 +77,7 @@ def test_defaults_are_written_out():
         'name: "m" max_batch_size: 8 version_policy { latest { num_versions: 1 } } '
         "dynamic_batching { preferred_batch_size: [ 8 ] } "
         "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } } "
-        'instance_group { name: "m_0" kind: KIND_CPU count: 2 }'
+        'instance_group { name: "m" kind: KIND_CPU count: 2 }'
     )
 
 

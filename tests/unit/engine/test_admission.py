@@ -52,7 +52,7 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
         ),
         (
             RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, ())]),
-            "input 'IN' has no shape but model requires batch dimension",
+            "input 'IN' has no shape but model requires batch dimension for 'm'",
         ),
         (
             RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, (1, -1))]),
@@ -68,7 +68,7 @@ def test_refuses_with_triton_text(bad: RequestHeader, message: str) -> None:
     error = refusal(config(), bad, "r1")
     assert error.code is ErrorCode.INVALID_ARG
     assert message in error.message
-    assert error.message.startswith("[request id: r1] ")
+    assert error.message.startswith(message if message.startswith("unexpected inf") else "[request id: r1] ")
 
 
 def test_message_of_a_request_without_id_says_unknown() -> None:
@@ -101,5 +101,17 @@ def test_string_elements_are_counted() -> None:
     rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a", b""])], Answers()), admission)
     with pytest.raises(InferError, match="expected 2 string elements"):
         rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a"])], Answers()), admission)
-    with pytest.raises(InferError, match="incomplete string"):
+    with pytest.raises(
+        InferError, match="unexpected number of string elements 3 for inference input 'IN' for model 'm', expecting 2"
+    ):
+        rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a", b"", b""])], Answers()), admission)
+    with pytest.raises(
+        InferError,
+        match="incomplete string length indicator for inference input 'IN' for model 'm', expecting 4 bytes but",
+    ):
+        rules.check_sizes(InferRequest(spec, [b"\0\0\0"], Answers()), admission)
+    with pytest.raises(
+        InferError,
+        match="incomplete string data for inference input 'IN' for model 'm', expecting string of length 4294967295",
+    ):
         rules.check_sizes(InferRequest(spec, [b"\xff\xff\xff\xffa"], Answers()), admission)

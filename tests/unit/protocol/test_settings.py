@@ -91,7 +91,7 @@ def test_log_settings_as_messages():
             "type for 'log_info' setting, expected bool_param.",
         ),
         ({"log_verbose_level": True}, ErrorCode.INVALID_ARG, "expected uint32_param."),
-        ({"log_format": "iso"}, ErrorCode.UNAVAILABLE, "got: iso"),
+        ({"log_format": "iso"}, ErrorCode.INVALID_ARG, "invalid argument for log_format, got: iso"),
         ({"log_file": "x"}, ErrorCode.UNSUPPORTED, "can not be updated"),
     ],
 )

@@ -14,22 +14,19 @@ from naiad.core.execution_times import ExecutionTimes
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.server.processes import forwarded, sequence_model
+from naiad.server.processes import forwarded
 from naiad.server.processes.sequence_model import SequenceModel, owner_of
 
 PROCESSES = 4
-IDLE_US = 2_000_000
 
 
 class Forwarding:
     def __init__(self) -> None:
         self.sent: list[tuple[int, InferRequest]] = []
         self.cancelled: list[InferRequest] = []
-        self.error: InferError | None = None
 
-    def forward(self, owner: int, model: SequenceModel, request: InferRequest) -> None:
-        if self.error is not None:
-            raise self.error
+    def forward(self, owner: int, version: str, request: InferRequest) -> None:
+        assert version == "1"
         self.sent.append((owner, request))
 
     def cancel(self, request: InferRequest) -> None:
@@ -44,7 +41,7 @@ class Served:
 
     def __init__(self) -> None:
         self.config = ModelConfig(name="m")
-        self.config.sequence_batching.max_sequence_idle_microseconds = IDLE_US
+        self.config.sequence_batching.SetInParent()
         self.taken: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.error: InferError | None = None
@@ -58,13 +55,6 @@ class Served:
     def cancel(self, request: InferRequest) -> bool:
         self.cancelled.append(request)
         return True
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    time = SimpleNamespace(now_ns=10**12)
-    monkeypatch.setattr(sequence_model, "_now_ns", lambda: time.now_ns)
-    return time
 
 
 def model_of(*, slot: int = 1, is_successor: bool = False) -> tuple[SequenceModel, Served, Forwarding]:
@@ -134,53 +124,6 @@ def test_only_a_successor_tells_of_a_death() -> None:
         with pytest.raises(InferError, match=text) as caught:
             model.submit(request_of(sequence_of(1)))
         assert caught.value.code is ErrorCode.INVALID_ARG
-
-
-def test_sequences_elsewhere_are_alive_until_they_end(clock: SimpleNamespace) -> None:
-    model, _, _ = model_of()
-    one, two = sequence_of(0), sequence_of(0, 1)
-    model.submit(request_of(one, start=True))
-    model.submit(request_of(two, start=True))
-    assert model.live_sequence_count == 2
-    model.submit(request_of(one, end=True))
-    assert model.live_sequence_count == 1
-    refused = request_of(two)
-    model.refused(refused)
-    assert model.live_sequence_count == 0
-
-
-def test_sequences_elsewhere_are_alive_until_they_must_be_idle(clock: SimpleNamespace) -> None:
-    model, served, _ = model_of()
-    served.live_sequence_count = 5
-    model.submit(request_of(sequence_of(0), start=True))
-    clock.now_ns += IDLE_US * 1000 - 1
-    assert model.live_sequence_count == 6
-    clock.now_ns += 1
-    assert model.live_sequence_count == 5
-
-
-def test_sequences_of_a_process_that_has_ended_are_over(clock: SimpleNamespace) -> None:
-    model, _, _ = model_of()
-    model.submit(request_of(sequence_of(0), start=True))
-    model.submit(request_of(sequence_of(2), start=True))
-    model.owner_lost(0)
-    assert model.live_sequence_count == 1
-
-
-def test_what_cannot_be_forwarded_is_no_live_sequence(clock: SimpleNamespace) -> None:
-    model, _, forwarding = model_of()
-    forwarding.error = InferError(ErrorCode.UNAVAILABLE, "gone")
-    with pytest.raises(InferError, match="gone"):
-        model.submit(request_of(sequence_of(0), start=True))
-    assert model.live_sequence_count == 0
-
-
-def test_abandoned_sequences_elsewhere_do_not_pile_up(clock: SimpleNamespace) -> None:
-    model, _, _ = model_of()
-    for number in range(1, 20_000):
-        clock.now_ns += 1_000_000
-        model.submit(request_of(number, start=True))
-    assert len(model._elsewhere) <= 2 * IDLE_US // 1000
 
 
 # --- what travels ---------------------------------------------------------------------------------------------------

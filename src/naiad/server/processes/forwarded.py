@@ -58,6 +58,10 @@ class Congested(NamedTuple):
     is_congested: bool
 
 
+class CountSequences(NamedTuple):
+    """A question: how many sequences the process has."""
+
+
 class Answer(NamedTuple):
     """A response to a request."""
 
@@ -70,8 +74,6 @@ class Answer(NamedTuple):
     final: bool
     empty_final: bool
     times: _Times | None
-    is_refusal: bool
-    """Whether the request was refused at the door: it has not reached its sequence."""
 
 
 def pack_request(number: int, version: str, request: InferRequest) -> Submit:
@@ -133,13 +135,12 @@ def pack_response(number: int, times: ExecutionTimes | None, response: InferResp
         response.final,
         response.empty_final,
         packed_times,
-        False,
     )
 
 
 def pack_refusal(submit: Submit, error: InferError) -> Answer:
     """Return the answer to a request that was refused at the door."""
-    return Answer(submit.number, submit.model_version, (), [], None, _pack_error(error), True, False, None, True)
+    return Answer(submit.number, submit.model_version, (), [], None, _pack_error(error), True, False, None)
 
 
 class ResponseHeaders:

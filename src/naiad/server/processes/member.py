@@ -124,6 +124,7 @@ class Member(Server):
         self._handover = handover
         self._link: Link | None = None
         self._neighbours = Neighbours(self._engine, Path(welcome.directory), welcome.slot)
+        self._engine.sequences_elsewhere = self._neighbours.live_sequence_count
 
     async def run(self) -> int:
         """Serve until the supervisor ends it and return the exit status."""

@@ -26,6 +26,8 @@ class MemberEngine(Engine):
     """Returns the repository index of all processes; blocks, and raises InferError. None before the server serves."""
     order: Callable[[ModelOrder], None] | None = None
     """Has all processes carry out what a model wants; blocks, raises InferError. None before the server serves."""
+    sequences_elsewhere: Callable[[], int] | None = None
+    """Returns how many sequences other processes have to which this one has sent requests. None without others."""
     _said: tuple[Question, Answer] | None = None
 
     @contextlib.contextmanager
@@ -54,6 +56,22 @@ class MemberEngine(Engine):
             return super().is_model_ready(question.name, question.version)
         except InferError:
             return False
+
+    # --- sequences --------------------------------------------------------------------------------------------------
+
+    @property
+    def own_sequence_count(self) -> int:
+        """Sequences of this process that have begun and not ended."""
+        return super().live_sequence_count
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended, also those that others have and that come through this process.
+
+        While a server drains, connections stay open as long as there are any.
+        """
+        elsewhere = self.sequences_elsewhere() if self.sequences_elsewhere is not None else 0
+        return self.own_sequence_count + elsewhere
 
     # --- what the protocols ask -------------------------------------------------------------------------------------
 

@@ -12,18 +12,17 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from weakref import WeakSet
 
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.execution_times import ExecutionTimes
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.engine.inference import Engine
 from naiad.server.processes.channel import Channel, ChannelError
 from naiad.server.processes.forwarded import (
     Answer,
     Cancel,
     Congested,
+    CountSequences,
     ResponseHeaders,
     Submit,
     pack_refusal,
@@ -33,6 +32,7 @@ from naiad.server.processes.forwarded import (
     unpack_response,
     unpack_times,
 )
+from naiad.server.processes.member_engine import MemberEngine
 from naiad.server.processes.sequence_model import SequenceModel
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _FLUSH_TIMEOUT_S = 5.0
 class Neighbours:
     """Sends requests to other members and executes theirs. Implements `sequence_model.Forwarding`."""
 
-    def __init__(self, engine: Engine, directory: Path, slot: int) -> None:
+    def __init__(self, engine: MemberEngine, directory: Path, slot: int) -> None:
         self._engine = engine
         self._directory = directory
         self._path = _socket_path(directory, slot)
@@ -58,12 +58,12 @@ class Neighbours:
 
     # --- requests that others execute -------------------------------------------------------------------------------
 
-    def forward(self, owner: int, model: SequenceModel, request: InferRequest) -> None:
+    def forward(self, owner: int, version: str, request: InferRequest) -> None:
         """Have another process execute a request. Raises InferError(UNAVAILABLE) when it cannot be reached."""
         link = self._links.get(owner)
         if link is None or link.is_over:
             link = self._links[owner] = self._connect(owner)
-        link.send(model, request)
+        link.send(version, request)
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the process that has a forwarded request that nobody waits for its answer."""
@@ -91,6 +91,10 @@ class Neighbours:
         task = asyncio.get_running_loop().create_task(_begin(channel, connected))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def live_sequence_count(self) -> int:
+        """Return how many sequences the processes have to which this one has sent requests, as far as is known."""
+        return sum([link.live_sequence_count() for link in self._links.values()])
 
     # --- requests of others -----------------------------------------------------------------------------------------
 
@@ -170,18 +174,34 @@ class Outgoing:
         self._open: dict[int, InferRequest] = {}
         self._number_of: dict[int, int] = {}
         """By the identity of a request that is open."""
-        self._models: WeakSet[SequenceModel] = WeakSet()
-        """Those whose sequences it has."""
         self._congested: set[int] = set()
         self._headers = ResponseHeaders()
+        self._live_count = 1
+        """Sequences that it said it has; before it was asked there may be one."""
+        self._asking: asyncio.Task[None] | None = None
 
-    def send(self, model: SequenceModel, request: InferRequest) -> None:
+    def live_sequence_count(self) -> int:
+        """Return how many sequences the process had when it was asked last, and ask again; called on the loop."""
+        if self.is_over:
+            return 0
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return self._live_count
+
+    async def _ask(self) -> None:
+        try:
+            count = await self.channel.ask(CountSequences())
+        except ChannelError:
+            return  # it is gone, which `lost` is told
+        assert isinstance(count, int)
+        self._live_count = count
+
+    def send(self, version: str, request: InferRequest) -> None:
         """Send a request; its answers come through its `on_response`."""
         number = next(self._numbers)
         self._open[number] = request
         self._number_of[id(request)] = number
-        self._models.add(model)
-        self.channel.tell(pack_request(number, model.version, request))
+        self.channel.tell(pack_request(number, version, request))
 
     def cancel(self, request: InferRequest) -> bool:
         """Tell that nobody waits for an answer; whether the request is one of these."""
@@ -202,8 +222,6 @@ class Outgoing:
             self._forget(number, request)
             if message.times is not None and request.times is not None:
                 unpack_times(message.times, request.times)
-            if message.is_refusal:
-                request.model.refused(request)
         header = self._headers.find(request.header.model_name, message.model_version, message.outputs)
         _respond(request, unpack_response(message, header))
         if request.is_congested and not message.final and number not in self._congested:
@@ -237,8 +255,6 @@ class Outgoing:
     def lost(self) -> None:
         """Answer what the process has not: it is gone."""
         self.is_over = True
-        for model in self._models:
-            model.owner_lost(self._owner)
         for number, request in list(self._open.items()):
             self._forget(number, request)
             name, version = request.header.model_name, request.model.version
@@ -260,7 +276,7 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
 class Incoming:
     """The requests of one other member that this one executes. Implements `channel.Peer`."""
 
-    def __init__(self, engine: Engine, on_lost: "Callable[[Incoming], None]") -> None:
+    def __init__(self, engine: MemberEngine, on_lost: "Callable[[Incoming], None]") -> None:
         self.channel = Channel(self)
         self._engine = engine
         self._on_lost = on_lost
@@ -310,7 +326,9 @@ class Incoming:
         self.channel.tell(pack_response(number, request.times, response))
 
     async def asked(self, question: object) -> object:
-        """Nothing is asked."""
+        """Tell how many sequences this process has. Raises ChannelError for other questions."""
+        if isinstance(question, CountSequences):
+            return self._engine.own_sequence_count
         raise ChannelError(f"{type(question).__name__} is no question for this process")
 
     def lost(self) -> None:

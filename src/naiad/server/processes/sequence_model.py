@@ -1,7 +1,6 @@
 """A model of sequences in one of several processes: each sequence has one process, which executes its requests."""
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -11,17 +10,12 @@ from naiad.core.errors import InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.engine.served import Served
 
-_now_ns = time.monotonic_ns
-_DEFAULT_IDLE_US = 1_000_000
-_SWEEP_SIZE = 1024
-"""Sequences elsewhere that are noted before those that are over are looked for."""
-
 
 class Forwarding(Protocol):
     """How a request reaches another process."""
 
-    def forward(self, owner: int, model: "SequenceModel", request: InferRequest) -> None:
-        """Have another process execute a request for a model. Raises InferError(UNAVAILABLE)."""
+    def forward(self, owner: int, version: str, request: InferRequest) -> None:
+        """Have another process execute a request with a version of its model. Raises InferError(UNAVAILABLE)."""
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the process that has a forwarded request that nobody waits for its answer."""
@@ -62,10 +56,6 @@ class SequenceModel:
         self._process_count = membership.process_count
         self._is_successor = membership.is_successor
         self._forwarding = forwarding
-        self._idle_ns = 1000 * (served.config.sequence_batching.max_sequence_idle_microseconds or _DEFAULT_IDLE_US)
-        self._elsewhere: dict[int | str, int] = {}
-        """Sequences of other processes that are alive as far as is known here, and when their last request came."""
-        self._sweep_size = _SWEEP_SIZE
         self.name = served.name
         self.version = served.version
         self.config = served.config
@@ -85,8 +75,7 @@ class SequenceModel:
             self.accept(request)
             return
         request.model = self
-        self._forwarding.forward(owner, self, request)
-        self._note(request)
+        self._forwarding.forward(owner, self.version, request)
 
     def accept(self, request: InferRequest) -> None:
         """Execute a request of a sequence that this process has. Raises InferError."""
@@ -118,45 +107,12 @@ class SequenceModel:
         """Take only requests of live sequences from now on; those elsewhere are refused there."""
         self._served.close_to_new_sequences()
 
-    # --- sequences of other processes -------------------------------------------------------------------------------
-
-    def _note(self, request: InferRequest) -> None:
-        header = request.header
-        if header.sequence_end:
-            self._elsewhere.pop(header.sequence_id, None)
-        else:
-            self._elsewhere[header.sequence_id] = _now_ns()
-            if len(self._elsewhere) >= self._sweep_size:
-                self._sweep()
-
-    def refused(self, request: InferRequest) -> None:
-        """Learn that a forwarded request was refused: it may have no sequence."""
-        self._elsewhere.pop(request.header.sequence_id, None)
-
-    def owner_lost(self, owner: int) -> None:
-        """Learn that a process has ended, and its sequences with it."""
-        self._elsewhere = {
-            key: heard_ns
-            for key, heard_ns in self._elsewhere.items()
-            if owner_of(self.name, key, self._process_count) != owner
-        }
-
-    def _sweep(self) -> None:
-        """Forget the sequences that must have become idle."""
-        oldest_ns = _now_ns() - self._idle_ns
-        self._elsewhere = {key: heard_ns for key, heard_ns in self._elsewhere.items() if heard_ns > oldest_ns}
-        self._sweep_size = max(_SWEEP_SIZE, 2 * len(self._elsewhere))
-
     # --- what the served version tells ------------------------------------------------------------------------------
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences that have begun and not ended, also those elsewhere whose requests come through this process.
-
-        While a server drains, connections stay open as long as there are any.
-        """
-        self._sweep()
-        return self._served.live_sequence_count + len(self._elsewhere)
+        """Sequences of this process that have begun and not ended."""
+        return self._served.live_sequence_count
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:

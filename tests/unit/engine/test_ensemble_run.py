@@ -1,0 +1,91 @@
+"""How tensors and errors pass between the steps of an ensemble."""
+
+import itertools
+
+from google.protobuf import text_format
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.engine.ensemble import EnsembleModel
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, StepLoop
+
+IN, OUT = TensorSpec("IN", DataType.FP32, (1,)), TensorSpec("OUT", DataType.FP32, (1,))
+MEMBER = """
+  name: "member" max_batch_size: 0
+  input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
+  output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+STEP = """step [ { model_name: "member" model_version: -1
+  input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } } ]"""
+
+
+class Router:
+    """Keeps what it is asked, or refuses it."""
+
+    def __init__(self) -> None:
+        self.asked: list[InferRequest] = []
+        self.refusal: InferError | None = None
+
+    def submit(self, request: InferRequest) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append(request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        request.cancelled = True
+        return False
+
+    def served(self, name: str, version: str = "") -> None:
+        raise AssertionError("nobody asks here")
+
+
+def ask(router: Router, data: object, steps: int) -> Answers:
+    tensors = ["IN", *[f"t{i}" for i in range(1, steps)], "OUT"]
+    written = "".join(STEP % pair for pair in itertools.pairwise(tensors))
+    model = EnsembleModel(
+        name="e",
+        version=1,
+        config=text_format.Parse(
+            MEMBER.replace("member", "e") + f"ensemble_scheduling {{ {written} }}", ModelConfig()
+        ),
+        members={"member": text_format.Parse(MEMBER, ModelConfig())},
+        router=router,
+        statistics=ModelStatistics("e", "1"),
+        loop=StepLoop(),
+    )
+    answers = Answers()
+    model.submit(InferRequest(RequestHeader(model_name="e", inputs=[IN]), [data], answers, arrival_ns=1))
+    return answers
+
+
+def test_tensors_are_passed_on_as_the_buffers_that_they_are() -> None:
+    router, given = Router(), memoryview(b"abcd")
+    answers = ask(router, given, steps=3)
+    assert router.asked[0].data[0] is given
+    for made in (bytearray(b"1234"), memoryview(b"5678"), b"last"):
+        step = router.asked[-1]
+        step.on_response(step, InferResponse(ResponseHeader("member", "1", (OUT,)), [made]))
+        passed = answers.received[0][1] if answers.received else router.asked[-1]
+        assert passed.data[0] is made
+
+
+def test_an_error_says_which_step_it_came_from() -> None:
+    router = Router()
+    answers = ask(router, b"abcd", steps=2)
+    (step,) = router.asked
+    step.on_response(step, InferResponse(ResponseHeader("member", "1", ()), error=unavailable("too late")))
+    assert answers.received[0][1].error.message == "in ensemble 'e', too late (step of model 'member')"
+
+
+def test_an_error_that_names_its_model_stays_as_it_is() -> None:
+    router = Router()
+    router.refusal = InferError(ErrorCode.NOT_FOUND, "Request for unknown model: 'member' is not found")
+    answers = ask(router, b"abcd", steps=2)
+    error = answers.received[0][1].error
+    assert error.message == "in ensemble 'e', Request for unknown model: 'member' is not found"
+    assert error.code is ErrorCode.NOT_FOUND
