@@ -143,6 +143,9 @@ def test_each_ensemble_has_the_member_of_its_own_repository(
     answer = scene.grpc.infer(f"{scene.roots[1]}::composing_model", given)
     assert answer.as_numpy("OUTPUT0").tolist() == DIFFERENCE
     assert answer.get_response().model_name == "composing_model"
+    in_full = f"{scene.roots[0]}::composing_model".replace("/", "%2F")
+    assert scene.server.get(f"/v2/models/{in_full}/ready").status == 200
+    assert scene.server.get(f"/v2/models/{in_full}").json["name"] == "composing_model"
 
 
 def test_an_ambiguous_name_is_refused_whatever_is_asked(make: Callable[..., Scene]) -> None:
@@ -205,6 +208,20 @@ def test_ensembles_follow_members_that_come_and_go(make: Callable[..., Scene], t
     until(lambda: answers("simple_addsub", SUM), "the ensemble has not come back to its own member")
     scene.expect(simple_subadd=DIFFERENCE)
     assert AMBIGUOUS.format("composing_model") in scene.refusal("composing_model")
+
+
+def test_an_ensemble_whose_member_is_ambiguous_waits_for_it_to_be_clear(
+    make: Callable[..., Scene], tmp_path: Path
+) -> None:
+    scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
+    third = tmp_path / "third_repo"
+    write_pipeline(third, "stranger", "composing_model")
+    scene.serve(*POLL, f"--model-repository={third}", "--exit-on-error=false", "--strict-readiness=false")
+    assert "contains models that are not available or ambiguous: composing_model" in scene.server.log_text()
+    assert not scene.http.is_model_ready("stranger")
+    shutil.rmtree(scene.roots[0] / "composing_model")
+    until(lambda: scene.http.is_model_ready("stranger"), "the only member that is left has not been taken")
+    scene.expect(stranger=DIFFERENCE)
 
 
 def test_commands_link_ensembles_anew(make: Callable[..., Scene], tmp_path: Path) -> None:
