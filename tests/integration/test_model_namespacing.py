@@ -143,9 +143,6 @@ def test_each_ensemble_has_the_member_of_its_own_repository(
     answer = scene.grpc.infer(f"{scene.roots[1]}::composing_model", given)
     assert answer.as_numpy("OUTPUT0").tolist() == DIFFERENCE
     assert answer.get_response().model_name == "composing_model"
-    in_full = f"{scene.roots[0]}::composing_model".replace("/", "%2F")
-    assert scene.server.get(f"/v2/models/{in_full}/ready").status == 200
-    assert scene.server.get(f"/v2/models/{in_full}").json["name"] == "composing_model"
 
 
 def test_an_ambiguous_name_is_refused_whatever_is_asked(make: Callable[..., Scene]) -> None:
