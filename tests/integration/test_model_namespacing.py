@@ -207,6 +207,20 @@ def test_ensembles_follow_members_that_come_and_go(make: Callable[..., Scene], t
     assert AMBIGUOUS.format("composing_model") in scene.refusal("composing_model")
 
 
+def test_an_ensemble_whose_member_is_ambiguous_waits_for_it_to_be_clear(
+    make: Callable[..., Scene], tmp_path: Path
+) -> None:
+    scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
+    third = tmp_path / "third_repo"
+    write_pipeline(third, "stranger", "composing_model")
+    scene.serve(*POLL, f"--model-repository={third}", "--exit-on-error=false", "--strict-readiness=false")
+    assert "contains models that are not available or ambiguous: composing_model" in scene.server.log_text()
+    assert not scene.http.is_model_ready("stranger")
+    shutil.rmtree(scene.roots[0] / "composing_model")
+    until(lambda: scene.http.is_model_ready("stranger"), "the only member that is left has not been taken")
+    scene.expect(stranger=DIFFERENCE)
+
+
 def test_commands_link_ensembles_anew(make: Callable[..., Scene], tmp_path: Path) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd")).serve(*EXPLICIT)
     inside, outside = scene.roots[0] / "composing_model", tmp_path / "composing_model"

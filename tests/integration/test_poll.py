@@ -217,6 +217,20 @@ def test_an_ensemble_follows_its_members(tmp_path: Path, start_server) -> None:
     client.stub.close()
 
 
+def test_an_ensemble_that_came_before_its_member_is_loaded_with_it(tmp_path: Path, start_server) -> None:
+    root = tmp_path / "models"
+    root.mkdir()
+    server = start_server(root, *FLAGS, "--strict-readiness=false")
+    server.wait_ready()
+    client = Client(server.grpc_url)
+    steps = [("member", {"INPUT0": "A"}, {"OUTPUT0": "B"})]
+    write_ensemble(root, "pair", [tensor("A", dims="-1")], [tensor("B", dims="-1")], steps)
+    until(lambda: "depends on 'member'" in server.log_text(), "the ensemble has no member")
+    write_identity(root, "member")
+    until(lambda: client.is_ready("pair"), "it has one now")
+    client.stub.close()
+
+
 def test_a_repository_that_is_away_for_a_while_unloads_nothing(polled) -> None:
     root, client, server = polled
     root.rename(root.with_name("away"))

@@ -3,30 +3,42 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import orjson
 
 from naiad.backend.registry import BackendRegistry
+from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
-from naiad.repository.check import ModelReport, check_path
+from naiad.repository.check import MODEL_SUFFIXES, ModelReport, check_path
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
 
 _DESCRIPTION = """\
 Check a model repository, the directory of one model, or a config.pbtxt, and say everything that a server would say
 about it. Of a repository in an object store (s3://, gs://, as://) only the configurations are downloaded. No server
-is started and no model framework is imported. The exit status is 1 when a model could not be loaded, 2 for a wrong
-command line.
+is started and no model framework is imported, unless --load asks to load every model, each in a process of its own.
+The exit status is 1 when a model could not be loaded, 2 for a wrong command line.
 """
+
+
+_MOST_JOBS = 64
 
 
 def run(argv: Sequence[str]) -> int:
     """Check what the command line names, print the problems and return the exit status."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.load and Path(options.path).is_file() and Path(options.path).suffix not in MODEL_SUFFIXES:
+        parser.error("--load needs the model: give the repository or the model's directory")
+    seconds: Mapping[str, float] = {}
     try:
         reports = _check(options.path, strict=options.strict_model_config)
+        if options.load:
+            rules = LoadRules(options.strict_model_config, options.load_timeout_secs, options.jobs)
+            seconds = load_reported(options.path, reports, rules)
     except InferError as error:
         print(f"naiad check: {error.message}", file=sys.stderr)
         return 1
@@ -34,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
         rows = [{"model": report.name, **problem.as_dict()} for report in reports for problem in report.problems]
         print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(format_reports(reports))
+        print(format_reports(reports, seconds))
     return 0 if all(report.is_ok for report in reports) else 1
 
 
@@ -66,20 +78,26 @@ def _check(path: str, *, strict: bool) -> list[ModelReport]:
     return reports
 
 
-def format_reports(reports: Sequence[ModelReport]) -> str:
-    """Return one line per problem, one per model without problems, and the count."""
+def format_reports(reports: Sequence[ModelReport], seconds: Mapping[str, float] = MappingProxyType({})) -> str:
+    """Return one line per problem, one per model without problems, and the count.
+
+    `seconds` says how long the load of each model took that was loaded.
+    """
     lines = [str(problem) for report in reports for problem in report.problems]
-    lines += [f"{report.name}: {_summary(report)}" for report in reports if report.is_ok]
+    lines += [f"{report.name}: {_summary(report, seconds.get(report.name))}" for report in reports if report.is_ok]
     problems = [problem for report in reports for problem in report.problems]
     errors = sum(problem.is_error for problem in problems)
     counts = [_count(errors, "error"), _count(len(problems) - errors, "warning"), _count(len(reports), "model")]
     return "\n".join([*lines, f"{counts[0]}, {counts[1]} in {counts[2]}"])
 
 
-def _summary(report: ModelReport) -> str:
-    kind = report.config.backend or report.config.platform
-    versions = ", ".join(str(version) for version in report.versions)
-    return f"ok ({kind}" + (f", version {versions})" if versions else ")")
+def _summary(report: ModelReport, seconds: float | None) -> str:
+    parts = [report.config.backend or report.config.platform]
+    if report.versions:
+        parts.append(f"version {', '.join(str(version) for version in report.versions)}")
+    if seconds is not None:
+        parts.append(f"loaded in {seconds:.2f} s")
+    return f"ok ({', '.join(parts)})"
 
 
 def _count(number: int, noun: str) -> str:
@@ -92,12 +110,35 @@ def _flag(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
 
 
+def _positive(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is no time")
+    return seconds
+
+
+def _count_of_jobs(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= _MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not from 1 to {_MOST_JOBS}")
+    return count
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="naiad check", description=_DESCRIPTION)
     parser.add_argument(
         "path", metavar="PATH", help="a repository (a directory or a URL), a model's directory, or a config.pbtxt"
     )
     parser.add_argument("--json", action="store_true", help="print the problems as a JSON list")
+    parser.add_argument(
+        "--load",
+        action="store_true",
+        help="load every model that has no error so far, warm-up included, each in a process of its own",
+    )
+    parser.add_argument(
+        "--load-timeout-secs", type=_positive, default=600.0, metavar="S", help="the most a load may take (600)"
+    )
+    parser.add_argument("--jobs", type=_count_of_jobs, default=1, metavar="N", help="models to load at a time (1)")
     parser.add_argument(
         "--strict-model-config",
         type=_flag,

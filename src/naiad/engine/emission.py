@@ -105,6 +105,8 @@ class Emission:
             else:
                 outcome = _failed_outcome(request, response)
             self._statistics.record(entry.response_count, outcome, entry.since_ns, now_ns, now_ns)
+            if not entry.response_count:
+                self._statistics.record_first(now_ns - request.arrival_ns)
             entry.response_count += 1
             entry.since_ns = now_ns
             if response.final:

@@ -187,6 +187,9 @@ class EnsembleModel:
         header = self._response_header(found)
         data = [value.data for _, value in found]
         if self.is_decoupled:
+            if not run.has_answered:
+                run.has_answered = True
+                self.statistics.responses.record_first(time.monotonic_ns() - request.arrival_ns)
             request.on_response(request, InferResponse(header, data, final=False))
         else:
             self._close(run)

@@ -131,6 +131,7 @@ class EnsembleRun:
         "_failure",
         "_steps",
         "first_exec_ns",
+        "has_answered",
         "has_ended",
         "infer_ns",
         "input_ns",
@@ -148,6 +149,8 @@ class EnsembleRun:
         self._failure: InferError | None = None
         self.has_ended = False
         """Whether its request is answered."""
+        self.has_answered = False
+        """Whether a decoupled ensemble has sent a response."""
         self._steps: set[StepRequest] = set()
         self._busy = 0
         """How many calls are at work on the run: it does not end below them."""

@@ -44,7 +44,9 @@ class InstanceThread:
         self._is_movable = instance.runs_on_any_thread
         self._mean_ns = _UNKNOWN_NS
         self._penalty_count = 0
-        self._is_started = False
+        self._is_roused = False
+        """Whether the thread was woken ever, and so is started or about to be."""
+        self._is_running = False
         self._waker = threading.Lock()
         self._waker.acquire()
         self._thread = threading.Thread(target=self._run, name=f"{model.name}:{model.version}", daemon=True)
@@ -70,8 +72,8 @@ class InstanceThread:
     def join(self, timeout_s: float) -> bool:
         """Wait for its end after the model was told to stop; whether it has ended."""
         deadline_s = time.monotonic() + timeout_s
-        while not self._is_started:
-            # It was woken for a request, and the loop has not come to start it.
+        while not self._is_running:
+            # It was woken for a request, and whoever woke it has not come to start it.
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_START_POLL_S)
@@ -80,11 +82,12 @@ class InstanceThread:
 
     def _rouse(self) -> None:
         """Start the thread, or end its sleep. Only who has taken it off the list of the idle does so."""
-        if self._is_started:
+        if self._is_roused:
             self._waker.release()
         else:
+            # Noted first: the thread may have joined the idle, and be woken by another, before `start` returns.
+            self._is_roused = True
             self._thread.start()
-            self._is_started = True
 
     def _execute_on_loop(self) -> None:
         """Execute one batch here while the thread sleeps, then let the loop read before the next."""
@@ -110,6 +113,7 @@ class InstanceThread:
             self._penalty_count -= 1
 
     def _run(self) -> None:
+        self._is_running = True
         while True:
             batch = self._next()
             if batch is None:

@@ -192,7 +192,12 @@ class Catalog(Generic[V]):
         """Return what is to be loaded of a model. Raises InferError."""
         plan = self._loader.plan(entry)
         if self.namespaces is not None:
-            self.namespaces.link(plan.entry.key, plan.config)
+            try:
+                self.namespaces.link(plan.entry.key, plan.config)
+            except InferError:
+                if plan.agents is not None:
+                    plan.agents.load_failed()
+                raise
         else:
             # Triton: what a configuration says of the namespaces of its steps is not heeded.
             for step in plan.config.ensemble_scheduling.step:

@@ -23,7 +23,7 @@ _NOT_VERSIONS = frozenset({"warmup", "initial_state", "configs"})
 """Subdirectories of a model that hold something else than a version."""
 _MAX_CONFIG_BYTES = 4 << 20
 _CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
-_MODEL_SUFFIXES = (".onnx", ".py")
+MODEL_SUFFIXES = (".onnx", ".py")
 """Files that are served by themselves, without a model's directory."""
 
 
@@ -158,7 +158,7 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
 def _check_file(path: Path, rules: _Rules) -> ModelReport:
     """Check a configuration file without the files that it names; in a bare model file there is nothing to check."""
     report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else path.stem, path)
-    if path.suffix in _MODEL_SUFFIXES:
+    if path.suffix in MODEL_SUFFIXES:
         report.config = autofill(report.config, model_name=report.name, version_files=[f"model{path.suffix}"])
         return report
     _read_config(report, path)

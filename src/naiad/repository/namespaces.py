@@ -71,6 +71,8 @@ class Namespaces:
                     f"--model-repository={location} is given twice, and namespaces are repositories"
                 )
         self._is_there: Callable[[str], bool] = self._is_in_store
+        self.unclear: dict[str, frozenset[str]] = {}
+        """Ensembles some of whose members are ambiguous, with the names of all their members."""
 
     def look_at(self, is_there: Callable[[str], bool]) -> None:
         """Take those models for existing for whose keys this is true, instead of asking the stores each time."""
@@ -100,7 +102,9 @@ class Namespaces:
             if len(found) > 1:
                 unclear.append(step.model_name)
             step.model_namespace = found[0].namespace
+        self.unclear.pop(key, None)
         if unclear:
+            self.unclear[key] = frozenset(step.model_name for step in config.ensemble_scheduling.step)
             # Triton's words.
             names = ", ".join(sorted(set(unclear)))
             raise invalid_argument(f"ensemble {key} contains models that are not available or ambiguous: {names}")

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import name_of
-from naiad.repository.catalog import DUPLICATE, Catalog, reason_of
+from naiad.repository.catalog import DUPLICATE, Catalog, ModelPlan, member_names, reason_of
 from naiad.repository.control import ExplicitControl, refuse_commands
 from naiad.repository.fingerprint import fingerprint
 from naiad.repository.lifecycle import V
+from naiad.repository.load_order import LoadOrder
 from naiad.repository.store import Sighting
 from naiad.repository.watch import Watch
 
@@ -34,6 +35,8 @@ class PollControl(ExplicitControl[V]):
             catalog.namespaces.look_at(self._watch.has)
         self._relinked: dict[str, frozenset[str]] = {}
         """With which members ensembles were last loaded anew because those had come or gone."""
+        self._unmet: dict[str, frozenset[str]] = {}
+        """Ensembles that would not load while some of their members were not served, with all their members."""
         self._contents: dict[str, bytes] = {}
         """What the files of each loaded model hold: one that was only touched is not loaded anew."""
         self._busy: set[str] = set()
@@ -103,8 +106,11 @@ class PollControl(ExplicitControl[V]):
             self._begin(name, self._load_quietly)
         for name in to_unload:
             self._begin(name, self._unload_quietly)
-        for name in self._misled(busy.union(to_load, to_unload)):
+        busy.update(to_load, to_unload)
+        for name in self._misled(busy):
             self._begin(name, self._relink)
+        for name in self._met(busy):
+            self._begin(name, self._load_quietly)
 
     def _misled(self, busy: Collection[str]) -> list[str]:
         """Return the ensembles some of whose members have come, or gone, in another namespace."""
@@ -174,6 +180,22 @@ class PollControl(ExplicitControl[V]):
 
         self._pool.submit(run)
 
+    def _met(self, busy: Collection[str]) -> list[str]:
+        """Return the ensembles that would not load for want of members which are there now."""
+        namespaces = self._catalog.namespaces
+        found = []
+        for name, members in list(self._unmet.items()):
+            now = members if namespaces is None else namespaces.links(name, {*map(name_of, members)})
+            if name not in busy and all(map(self._catalog.is_served, now)):
+                found.append(name)
+        if namespaces is not None:
+            for name, names in list(namespaces.unclear.items()):
+                if self._catalog.is_served(name):
+                    del namespaces.unclear[name]  # it serves on with the members that it had
+                elif name not in busy and len(namespaces.links(name, names)) == len(names):
+                    found.append(name)
+        return found
+
     # --- acting -----------------------------------------------------------------------------------------------------
 
     def _load_quietly(self, name: str) -> bool:
@@ -195,6 +217,17 @@ class PollControl(ExplicitControl[V]):
             return False
         return True
 
+    def _load_one(self, order: LoadOrder, plan: ModelPlan) -> None:
+        name, members = plan.entry.key, member_names(plan.config)
+        lacks_members = not all(map(self._catalog.is_served, members))
+        self._unmet.pop(name, None)
+        try:
+            super()._load_one(order, plan)
+        except InferError:
+            if lacks_members:
+                self._unmet[name] = frozenset(members)
+            raise
+
     def _relink(self, name: str) -> None:
         """Load an ensemble whose own files are as they were."""
         try:
@@ -204,6 +237,9 @@ class PollControl(ExplicitControl[V]):
 
     def _unload_quietly(self, name: str) -> None:
         self._contents.pop(name, None)
+        self._unmet.pop(name, None)
+        if self._catalog.namespaces is not None:
+            self._catalog.namespaces.unclear.pop(name, None)
         try:
             super().unload_model(name, {})
         except InferError as error:

@@ -63,7 +63,7 @@ def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -
     def states() -> list[tuple[Labels, AdaptiveState]]:
         found = ((served, served.adaptive_state) for served in serving())
         return [
-            ({**model_labels(served.statistics), **served.config.metric_tags}, state)
+            (model_labels(served.statistics, served.config.metric_tags), state)
             for served, state in found
             if state is not None
         ]

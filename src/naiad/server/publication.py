@@ -1,15 +1,16 @@
 """What becomes of a change among the ready versions: the engine's table and the metrics follow it."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.ports import Loop
 from naiad.engine.inference import Engine
 from naiad.engine.served import Served
 from naiad.server.adaptive_metrics import show_adaptive
 from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
-from naiad.telemetry.model_metrics import model_labels
+from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS, model_labels
 
 _RESTARTS = "naiad_worker_restarts_total"
 
@@ -71,10 +72,22 @@ class Publication:
         return format_family(_RESTARTS, "counter", "Workers that were started again after one died", lines)
 
     def _add(self, served: Served) -> None:
+        config = served.config
         self._registry.add_model(
             served.statistics,
             pending=lambda: served.pending_count,
             executing=lambda: served.in_flight_count - served.pending_count,
             load_duration_s=served.load_duration_ns / 1e9,
-            tags=dict(served.config.metric_tags),
+            tags=dict(config.metric_tags),
+            is_decoupled=config.model_transaction_policy.decoupled,
+            is_cached=config.response_cache.enable,
+            first_response_bounds_ms=_buckets(config, FIRST_RESPONSE_MS),
         )
+
+
+def _buckets(config: ModelConfig, family: str) -> Sequence[float]:
+    """Return the buckets that a configuration asks for in a histogram; empty for those that are usual."""
+    for control in config.model_metrics.metric_control:
+        if control.metric_identifier.family == family:
+            return tuple(control.histogram_options.buckets)
+    return ()

@@ -46,6 +46,8 @@ class Registry:
         if settings.get("counter_latencies") != "false":
             self._model_families += model_metrics.LATENCY_COUNTERS
         self._model_families += (*model_metrics.CANCELLATIONS, *model_metrics.GAUGES, *model_metrics.BATCHING)
+        if settings.get("histogram_latencies") == "true":
+            self._model_families += model_metrics.TRITON_HISTOGRAMS
         if settings.get("histogram_latencies") != "false":
             self._model_families += model_metrics.HISTOGRAMS
         if self._keeps_samples:
@@ -61,14 +63,25 @@ class Registry:
         executing: Callable[[], int],
         load_duration_s: float = 0.0,
         tags: Mapping[str, str] | None = None,
+        is_decoupled: bool = False,
+        is_cached: bool = False,
+        first_response_bounds_ms: Sequence[float] = (),
     ) -> None:
         """Show a model version from now on; it takes the place of one with the same name and version.
 
         `pending` and `executing` count its waiting and its executing requests; `tags` are `metric_tags` of its
-        configuration, which become labels.
+        configuration, which become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
+        `nv_inference_first_response_histogram_ms` when they are not Triton's.
         """
         source = ModelSource(
-            statistics, pending=pending, executing=executing, load_duration_s=load_duration_s, tags=tags or {}
+            statistics,
+            pending=pending,
+            executing=executing,
+            load_duration_s=load_duration_s,
+            tags=tags or {},
+            is_decoupled=is_decoupled,
+            is_cached=is_cached,
+            first_response_bounds_ms=first_response_bounds_ms,
         )
         if self._keeps_samples:
             statistics.keep_samples()

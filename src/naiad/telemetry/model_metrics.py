@@ -8,15 +8,21 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.errors import FailureReason
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.exposition import format_labels, format_value
 from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample, VersionStatistics
 
+if TYPE_CHECKING:
+    from naiad.telemetry.response_statistics import LatencyBuckets
+
 RELEASE_REASONS = ("full", "preferred", "delay", "shape", "strategy", "priority", "idle")
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+FIRST_RESPONSE_MS = "nv_inference_first_response_histogram_ms"
+FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
+"""Triton's buckets of the time to the first response."""
 _SUMMARY_WINDOW_NS = 60 * 10**9
 """Triton: the window of prometheus-cpp's summaries."""
 
@@ -32,22 +38,38 @@ class ModelSource:
         executing: Callable[[], int],
         load_duration_s: float,
         tags: Mapping[str, str],
+        is_decoupled: bool = False,
+        is_cached: bool = False,
+        first_response_bounds_ms: Sequence[float] = (),
     ) -> None:
+        """`first_response_bounds_ms` are the buckets that a decoupled model has in Triton's histogram."""
         self.statistics = statistics
+        self.is_cached = is_cached
+        self.first_latencies: LatencyBuckets | None = None
+        """Of a decoupled model; those of others are the latencies of their requests."""
+        self.first_latencies_ms: LatencyBuckets | None = None
+        """The same in buckets of Triton's, where they were asked for."""
+        if is_decoupled:
+            self.first_latencies = statistics.responses.keep_first_latencies(LATENCY_BOUNDS_NS)
+            bounds_ms = first_response_bounds_ms or FIRST_RESPONSE_BOUNDS_MS
+            self.first_latencies_ms = statistics.responses.keep_first_latencies([int(b * 1e6) for b in bounds_ms])
         self.pending = pending
         self.executing = executing
         self.load_duration_s = load_duration_s
-        self.labels = {**model_labels(statistics), **tags}
+        self.labels = model_labels(statistics, tags)
         self.templates: dict[str, str] = {}
         """Family name to the lines of this model, with a % place for each number."""
+        if first_response_bounds_ms:
+            self.templates[FIRST_RESPONSE_MS] = _histogram(first_response_bounds_ms)(FIRST_RESPONSE_MS, self.labels)
 
 
-def model_labels(statistics: ModelStatistics) -> dict[str, str]:
-    """Return the labels that say which version a metric is about."""
+def model_labels(statistics: ModelStatistics, tags: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the labels that say which version a metric is about, and its `metric_tags`."""
     labels = {"model": statistics.model, "version": statistics.version}
     if statistics.namespace:
         labels["namespace"] = statistics.namespace
-    return labels
+    # Triton: with an underscore before each name.
+    return labels | {f"_{name}": value for name, value in (tags or {}).items()}
 
 
 class Scrape(NamedTuple):
@@ -70,10 +92,12 @@ class ModelFamily(NamedTuple):
     """What goes into the places."""
     is_shown: Callable[[VersionStatistics], object] = lambda counts: True
     """Whether there is anything to show, as a truth value."""
+    has: Callable[[ModelSource], bool] = lambda _: True
+    """Whether a model has this metric."""
 
     def lines(self, scrape: Scrape) -> str:
         """Return the lines of one model; none of a distribution as long as it has nothing to distribute."""
-        if not self.is_shown(scrape.counts):
+        if not (self.has(scrape.source) and self.is_shown(scrape.counts)):
             return ""
         template = scrape.source.templates.get(self.name)
         if template is None:
@@ -175,20 +199,47 @@ COUNTERS: Sequence[ModelFamily] = (
         lambda counts: counts.execution_count,
     ),
 )
-CACHE_COUNTERS: Sequence[ModelFamily] = (
-    _count("nv_cache_num_hits_per_model", "Number of cache hits per model", lambda counts: counts.cache_hit.count),
-    _count(
-        "nv_cache_num_misses_per_model", "Number of cache misses per model", lambda counts: counts.cache_miss.count
-    ),
-    _count(
-        "nv_cache_hit_duration_per_model",
-        "Total cache hit duration per model, in microseconds",
-        lambda counts: counts.cache_hit.ns // 1000,
-    ),
-    _count(
-        "nv_cache_miss_duration_per_model",
-        "Total cache miss (insert+lookup) duration per model, in microseconds",
-        lambda counts: counts.cache_miss.ns // 1000,
+
+
+def _first_response_ms_numbers(scrape: Scrape) -> tuple[object, ...]:
+    first = scrape.source.first_latencies_ms
+    if first is None:
+        raise ValueError(f"model '{scrape.source.labels['model']}' answers once: its first response is not measured")
+    counts = tuple(accumulate(first.counts))
+    return (*counts, first.total_ns // 1_000_000, counts[-1])
+
+
+CACHE_COUNTERS: Sequence[ModelFamily] = [
+    family._replace(has=lambda source: source.is_cached)
+    for family in (
+        _count(
+            "nv_cache_num_hits_per_model", "Number of cache hits per model", lambda counts: counts.cache_hit.count
+        ),
+        _count(
+            "nv_cache_num_misses_per_model",
+            "Number of cache misses per model",
+            lambda counts: counts.cache_miss.count,
+        ),
+        _count(
+            "nv_cache_hit_duration_per_model",
+            "Total cache hit duration per model, in microseconds",
+            lambda counts: counts.cache_hit.ns // 1000,
+        ),
+        _count(
+            "nv_cache_miss_duration_per_model",
+            "Total cache miss (insert+lookup) duration per model, in microseconds",
+            lambda counts: counts.cache_miss.ns // 1000,
+        ),
+    )
+]
+TRITON_HISTOGRAMS: Sequence[ModelFamily] = (
+    ModelFamily(
+        FIRST_RESPONSE_MS,
+        "histogram",
+        "Duration from request to first response in milliseconds",
+        _histogram(FIRST_RESPONSE_BOUNDS_MS),
+        _first_response_ms_numbers,
+        has=lambda source: source.first_latencies_ms is not None,
     ),
 )
 LATENCY_COUNTERS: Sequence[ModelFamily] = [_duration_counter(*row) for row in _LATENCIES]
@@ -276,6 +327,14 @@ def _latency_histogram(name: str, help_text: str, latency: str, read: Read) -> M
     )
 
 
+def _first_response_numbers(scrape: Scrape) -> tuple[object, ...]:
+    first = scrape.source.first_latencies
+    counted = scrape.counts.latencies["request"] if first is None else first.counts
+    total_ns = scrape.counts.success.ns if first is None else first.total_ns
+    counts = tuple(accumulate(counted))
+    return (*counts, format_value(total_ns / 1e9), counts[-1])
+
+
 def _batch_size_numbers(scrape: Scrape) -> tuple[object, ...]:
     sizes = [(entry.batch_size, entry.compute_infer.count) for entry in scrape.counts.batch_stats]
     cumulated = [sum(count for size, count in sizes if size <= bound) for bound in BATCH_SIZE_BOUNDS]
@@ -306,6 +365,8 @@ HISTOGRAMS: Sequence[ModelFamily] = (
     ),
     _latency_histogram(
         "first_response", "Time from the arrival of a request to its first response", "request", lambda c: c.success
+    )._replace(
+        numbers=_first_response_numbers, is_shown=lambda counts: counts.success.count or counts.response_stats
     ),
     _latency_histogram("queue", "Time that a request waited for an instance", "queue", lambda c: c.queue),
     _latency_histogram("compute_input", "Time to stage a batch's inputs", "compute_input", lambda c: c.compute_input),

@@ -1,6 +1,7 @@
 """Statistics of the single responses of a decoupled model, by their position among those of a request."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,11 +35,27 @@ class PositionStatistics:
     """Responses of requests that had been cancelled."""
 
 
+class LatencyBuckets:
+    """Durations by size. One thread at a time may add to them."""
+
+    def __init__(self, bounds_ns: Sequence[int]) -> None:
+        """`bounds_ns` are the upper bounds, ascending; the last bucket is beyond all of them."""
+        self._bounds_ns = tuple(bounds_ns)
+        self.counts = [0] * (len(self._bounds_ns) + 1)
+        self.total_ns = 0
+
+    def observe(self, duration_ns: int) -> None:
+        """Count a duration."""
+        self.counts[bisect_left(self._bounds_ns, duration_ns)] += 1
+        self.total_ns += duration_ns
+
+
 class ResponseStatistics:
     """Counts responses; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._first_latencies: list[LatencyBuckets] = []
         self._rows: list[list[int]] = []
         """Count and ns of each field of `PositionStatistics`, in their order."""
 
@@ -60,6 +77,19 @@ class ResponseStatistics:
                 row[1] += output_ns - start_ns
                 row[2] += 1
                 row[3] += end_ns - output_ns
+
+    def keep_first_latencies(self, bounds_ns: Sequence[int]) -> LatencyBuckets:
+        """Return where the times from requests to their first responses are counted from now on."""
+        buckets = LatencyBuckets(bounds_ns)
+        with self._lock:
+            self._first_latencies.append(buckets)
+        return buckets
+
+    def record_first(self, latency_ns: int) -> None:
+        """Count the time from a request to its first response."""
+        with self._lock:
+            for buckets in self._first_latencies:
+                buckets.observe(latency_ns)
 
     def _make_row(self, position: int) -> int:
         """Return where a response at a position without a row is counted."""

@@ -1,10 +1,13 @@
 from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.options import MetricsOptions
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.server.publication import Publication
 from naiad.telemetry.metrics import Registry
+from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS
+from naiad.telemetry.response_statistics import SUCCESS
 from naiad.telemetry.statistics import ModelStatistics
 
 
@@ -36,7 +39,7 @@ def test_metrics_and_engine_follow_the_ready_versions() -> None:
 
     publication.publish({"a": {1: first}, "b": {1: second}})  # type: ignore[dict-item]
     text = registry.render().decode()
-    assert 'nv_inference_pending_request_count{model="a",version="1",team="x"} 2' in text
+    assert 'nv_inference_pending_request_count{model="a",version="1",_team="x"} 2' in text
     assert 'naiad_inference_executing_request_count{model="b",version="1"} 3' in text
     assert 'nv_model_load_duration_secs{model="b",version="1"} 1.5' in text
 
@@ -55,6 +58,54 @@ def test_only_models_whose_batcher_adapts_have_its_metrics() -> None:
     adaptive.adaptive_state = AdaptiveScheduler(max_batch_size=4).state()
     publication.publish({"a": {1: adaptive}, "b": {1: other}})  # type: ignore[dict-item]
     text = registry.render().decode()
-    assert 'naiad_adaptive_release_total{model="a",version="1",team="x",decision="no_gain"} 0' in text
-    assert 'naiad_adaptive_parallelism{model="a",version="1",team="x"} 1' in text
+    assert 'naiad_adaptive_release_total{model="a",version="1",_team="x",decision="no_gain"} 0' in text
+    assert 'naiad_adaptive_parallelism{model="a",version="1",_team="x"} 1' in text
     assert not [line for line in text.splitlines() if line.startswith("naiad_adaptive") and 'model="b"' in line]
+
+
+def test_decoupled_models_have_tritons_histogram_of_first_responses() -> None:
+    registry = Registry(MetricsOptions(settings={"histogram_latencies": "true"}))
+    publication = Publication(Engine(), registry)  # type: ignore[arg-type]
+    usual, own, other = Served("usual", "1"), Served("own", "1"), Served("other", "1")
+    for served in (usual, own):
+        served.config.model_transaction_policy.decoupled = True
+    control = own.config.model_metrics.metric_control.add()
+    control.metric_identifier.family = FIRST_RESPONSE_MS
+    control.histogram_options.buckets.extend([-1, 0.0, 2.5])
+    publication.publish({"usual": {1: usual}, "own": {1: own}, "other": {1: other}})  # type: ignore[dict-item]
+    for latency_ms in (2.4, 2.6, 501):
+        usual.statistics.responses.record(0, SUCCESS, 0, 1, 2)
+        usual.statistics.responses.record_first(int(latency_ms * 1e6))
+        own.statistics.responses.record_first(int(latency_ms * 1e6))
+    text = registry.render().decode()
+    lines = [line.removeprefix(FIRST_RESPONSE_MS) for line in text.splitlines() if line.startswith(FIRST_RESPONSE_MS)]
+    assert lines == [
+        '_bucket{model="own",version="1",le="-1"} 0',
+        '_bucket{model="own",version="1",le="0"} 0',
+        '_bucket{model="own",version="1",le="2.5"} 1',
+        '_bucket{model="own",version="1",le="+Inf"} 3',
+        '_sum{model="own",version="1"} 506',
+        '_count{model="own",version="1"} 3',
+        '_bucket{model="usual",version="1",le="100"} 2',
+        '_bucket{model="usual",version="1",le="500"} 2',
+        '_bucket{model="usual",version="1",le="2000"} 3',
+        '_bucket{model="usual",version="1",le="5000"} 3',
+        '_bucket{model="usual",version="1",le="+Inf"} 3',
+        '_sum{model="usual",version="1"} 506',
+        '_count{model="usual",version="1"} 3',
+    ]
+    assert 'naiad_inference_first_response_duration_seconds_count{model="usual",version="1"} 3' in text
+    assert 'naiad_inference_first_response_duration_seconds_count{model="other"' not in text
+
+
+def test_only_models_with_the_response_cache_have_its_metrics() -> None:
+    registry = Registry()
+    publication = Publication(Engine(), registry)  # type: ignore[arg-type]
+    cached, other = Served("cached", "1"), Served("other", "1")
+    publication.publish({"other": {1: other}})  # type: ignore[dict-item]
+    assert "\nnv_cache" not in registry.render().decode()
+    cached.config.response_cache.enable = True
+    publication.publish({"cached": {1: cached}, "other": {1: other}})  # type: ignore[dict-item]
+    lines = [line for line in registry.render().decode().splitlines() if line.startswith("nv_cache")]
+    assert len(lines) == 4
+    assert all('model="cached"' in line for line in lines)

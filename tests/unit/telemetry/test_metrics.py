@@ -155,7 +155,7 @@ def test_odd_names_are_escaped():
     statistics = ModelStatistics('a"b\\c\n%s', "1")
     registry = Registry()
     registry.add_model(statistics, pending=lambda: 1, executing=lambda: 0, tags={"team": "vision"})
-    key = ("nv_inference_pending_request_count", ("model", 'a"b\\c\n%s'), ("team", "vision"), ("version", "1"))
+    key = ("nv_inference_pending_request_count", ("_team", "vision"), ("model", 'a"b\\c\n%s'), ("version", "1"))
     assert samples(registry)[key] == 1
 
 
@@ -315,8 +315,8 @@ def test_versions_of_equal_names_have_their_namespace_for_a_label():
     registry.remove_model(ModelStatistics("m", "1", namespace="/srv/a"))  # another object: nothing happens
     shown = [line for line in registry.render().decode().splitlines() if line.startswith("nv_inference_count{")]
     assert shown == [
-        'nv_inference_count{model="m",version="1",namespace="/srv/a",team="x"} 0',
-        'nv_inference_count{model="m",version="1",namespace="/srv/b",team="x"} 0',
+        'nv_inference_count{model="m",version="1",namespace="/srv/a",_team="x"} 0',
+        'nv_inference_count{model="m",version="1",namespace="/srv/b",_team="x"} 0',
     ]
     registry.remove_model(statistics)
     assert b"/srv/b" not in registry.render()

@@ -1,0 +1,30 @@
+"""The process that `naiad check --load` starts for each model: whatever the model does, it does it here."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+
+from naiad.core.errors import InferError
+from naiad.server.load_trial import try_to_load
+
+
+def run(argv: Sequence[str]) -> None:
+    """Load what `argv` says (path, model, strict or not, file for the outcome), write the outcome and end."""
+    path, model, strict, outcome_file = argv
+    try:
+        outcome = try_to_load(path, model, auto_complete=strict != "strict")
+        found: object = {"failures": list(outcome.failures), "seconds": outcome.seconds}
+    except InferError as error:
+        found = {"failures": [error.message], "seconds": 0.0}
+    Path(outcome_file).write_bytes(orjson.dumps(found))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that a model has left behind would keep the process alive.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

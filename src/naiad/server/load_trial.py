@@ -1,0 +1,60 @@
+"""A trial: load one model as a server would, with warm-up and everything, say how that went, and serve nothing."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naiad.config.options import RepositoryOptions, ServerOptions
+from naiad.core.errors import InferError
+from naiad.core.model import IndexEntry, ModelState
+from naiad.server.app import Server
+
+_UNLOAD_S = 10.0
+"""How long a model may take to go; no request can be in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """How the load of one model went."""
+
+    failures: Sequence[str]
+    """Why it would not load; none when it did."""
+    seconds: float
+
+
+def try_to_load(path: str, model: str, *, auto_complete: bool) -> TrialOutcome:
+    """Load a model of the repository at `path`, and its members if it is an ensemble, and let go of it again.
+
+    Raises InferError when the repository cannot be opened.
+    """
+    repository = RepositoryOptions(paths=(path,), control_mode="explicit", auto_complete=auto_complete)
+    return asyncio.run(_Trial(ServerOptions(repository=repository)).load(model))
+
+
+class _Trial(Server):
+    """A server without ports."""
+
+    async def load(self, model: str) -> TrialOutcome:
+        """Load the model and unload everything."""
+        loop = asyncio.get_running_loop()
+        control = self._make_control(self._make_catalog(self._make_loader(loop, None)), loop)
+        self._engine.attach(control)
+        start_s = time.monotonic()
+        failures: Sequence[str] = ()
+        try:
+            await asyncio.to_thread(control.load_model, model, {})
+        except InferError as error:
+            failures = _reasons(control.index(), model) or (error.message.strip(),)
+        seconds = time.monotonic() - start_s
+        await asyncio.to_thread(control.unload_all, _UNLOAD_S)
+        return TrialOutcome(failures, seconds)
+
+
+def _reasons(rows: Sequence[IndexEntry], model: str) -> Sequence[str]:
+    """Return why versions of a model are not ready; what was released because another failed is none of them."""
+    return [
+        f"version {row.version}: {row.reason.strip()}"
+        for row in rows
+        if row.name == model and row.state is not ModelState.READY and row.is_wanted and row.reason
+    ]

@@ -1,0 +1,82 @@
+"""docs/flags.md is made of the table of flags: `PYTHONPATH=src python tests/unit/config/test_flags_page.py`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from naiad.config.flags import GROUPS, Flag
+from naiad.config.options import ServerOptions
+
+PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
+
+_OPENING = """\
+# Flags
+
+Every flag of `naiad serve`, as `naiad serve --help` tells them. Names and formats are those of Triton: `--flag value`
+or `--flag=value`, booleans are `true` or `false` (also `on`, `off`, `1`, `0`). Flags that Triton does not have are
+marked *naiad*. A flag that is unknown, or that asks for something that this server cannot do, is an error and exit
+status 1.
+
+```sh
+naiad serve --model-repository models --http-port 9000 --log-verbose=1
+```
+"""
+_DEFAULTS: Mapping[str, str] = {
+    "metrics.address": "that of HTTP",
+    "repository.paths": "required",
+    "repository.cloud_cache_directory": "the user's cache",
+}
+
+
+def _default(flag: Flag) -> str:
+    if flag.no_effect or not flag.target:
+        return ""
+    if flag.target in _DEFAULTS:
+        return _DEFAULTS[flag.target]
+    value: Any = ServerOptions()
+    for name in flag.target.split("."):
+        value = getattr(value, name)
+    if flag.negate:
+        value = not value
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if flag.name == "unix-socket-mode":
+        return f"`{value:o}`"
+    plain = isinstance(value, (int, float)) or (isinstance(value, str) and value)
+    return f"`{value}`" if plain and not flag.repeat else ""
+
+
+def _text(flag: Flag) -> str:
+    is_ours = flag.help.startswith("naiad: ")
+    text = flag.help.removeprefix("naiad: ")
+    text = ("*naiad* " + text[0].upper() + text[1:]) if is_ours else text
+    if flag.choices:
+        text += f" One of {', '.join(f'`{choice}`' for choice in flag.choices)}."
+    if flag.repeat and "repeatable" not in text:
+        text += " Repeatable."
+    if flag.no_effect:
+        text += " Accepted without effect."
+    elif flag.only is not None and not flag.target:
+        text += f" Not supported: only `{flag.only[0]}` is taken." if flag.only else " Not supported."
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*: a", "\\*: a").replace(", * ", ", `*` ")
+
+
+def page() -> str:
+    """Return the text of docs/flags.md."""
+    return "".join(_parts())
+
+
+def _parts() -> Iterator[str]:
+    yield _OPENING
+    for group, flags in GROUPS:
+        yield f"\n## {group}\n\n| flag | default | |\n|---|---|---|\n"
+        for flag in flags:
+            yield f"| `{flag.usage}` | {_default(flag)} | {_text(flag)} |\n"
+
+
+def test_the_page_is_that_of_the_flags() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "make the page anew, with the command above"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,48 @@
+"""The thread of an instance, when several others wake it."""
+
+import threading
+
+import pytest
+
+from naiad.core.batch import Batch
+from naiad.engine.instance_thread import InstanceThread
+from support.engine_parts import ScriptedInstance, StepLoop
+
+
+class Source:
+    """A model that has nothing to do, and has stopped when it is asked a second time."""
+
+    name, version = "m", "1"
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.count = 0
+
+    def take(self, driver: object) -> tuple[Batch | None, int]:
+        self.count += 1
+        self.asked.release()
+        return None, 0 if self.count == 1 else -1
+
+
+def test_a_thread_may_be_woken_again_before_its_start_has_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_return = threading.Event()
+    plain = threading.Thread
+
+    class SlowToStart(plain):
+        def start(self) -> None:
+            super().start()
+            may_return.wait(10)
+
+    monkeypatch.setattr(threading, "Thread", SlowToStart)
+    source = Source()
+    driver = InstanceThread(source, ScriptedInstance(), StepLoop())
+    monkeypatch.undo()
+    starter = plain(target=driver.wake_now)
+    starter.start()
+    assert source.asked.acquire(timeout=10)
+    driver.wake_now()
+    assert source.asked.acquire(timeout=10)
+    may_return.set()
+    starter.join()
+    assert driver.join(10)
+    assert source.count == 2
