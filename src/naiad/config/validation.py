@@ -12,6 +12,7 @@ from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
 from naiad.config.pbtxt import ParsedConfig, map_path
 from naiad.config.problem import Problem
+from naiad.config.response_caching import check_response_cache
 from naiad.config.suggestion import nearest
 from naiad.config.validation_ensemble import check_ensemble
 from naiad.config.validation_sequence import check_sequence_batching
@@ -53,7 +54,7 @@ def validate(
         check_sequence_batching(findings)
     if config.HasField("ensemble_scheduling"):
         check_ensemble(findings)
-    _check_response_cache(findings)
+    check_response_cache(findings)
     check_tensors(findings, complete=complete)
     check_batch_tensors(findings)
     _check_instance_groups(findings, gpu_count)
@@ -230,22 +231,6 @@ def _check_preserve_ordering(findings: Findings) -> None:
                 text="DELAY",
                 expected="REJECT",
             )
-
-
-def _check_response_cache(findings: Findings) -> None:
-    config = findings.config
-    if not config.response_cache.enable:
-        return
-    opening = f"Response Cache does not currently support model {config.name} "
-    if config.HasField("sequence_batching"):
-        findings.error(
-            f"{opening}with sequence batching scheduler. Please disable the response cache.", "response_cache.enable"
-        )
-    if config.model_transaction_policy.decoupled:
-        findings.error(
-            f"{opening}with 'decoupled' transaction policy. Please disable the response cache.",
-            "response_cache.enable",
-        )
 
 
 def _check_instance_groups(findings: Findings, gpu_count: int | None) -> None:

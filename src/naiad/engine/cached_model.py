@@ -5,20 +5,27 @@ Requests for the same that come while the model works on it wait for its answer 
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import count
 
 from naiad.backend.api import Instance
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.response_cache import CachedResponse, ResponseStore
+from naiad.engine.response_cache import CachedResponse, ResponseStore, Share
 from naiad.engine.served import Served
 
 _now_ns = time.monotonic_ns
 _DIGEST_BYTES = 24
 """Two requests share a key by chance less than once in 10^28."""
+ORIGIN = "cache"
+"""Parameter of a response: "hit" for one that the model was not asked for, "miss" for one that it was."""
+_HIT: Mapping[str, ParameterValue] = {ORIGIN: "hit"}
+_MISS: Mapping[str, ParameterValue] = {ORIGIN: "miss"}
+_loads = count()
 
 
 class _Pending:
@@ -51,8 +58,10 @@ class SharedRequest(InferRequest):
 class CachedModel:
     """Stands before a served version. Everything but `stop` and the counts is called on the event loop."""
 
-    def __init__(self, served: Served, store: ResponseStore) -> None:
+    def __init__(self, served: Served, store: ResponseStore, limit_bytes: int = 0) -> None:
+        """`limit_bytes`: what its answers may take of a store that is not shared; 0 for all of it."""
         self._served = served
+        self._share = Share(limit_bytes) if limit_bytes else None
         self._store = store
         self._pending: dict[bytes, _Pending] = {}
         self._places: dict[InferRequest, _Pending] = {}
@@ -60,7 +69,9 @@ class CachedModel:
         self._asked_count = 0
         self._error_header = ResponseHeader(served.name, served.version, ())
         self._headers: dict[object, ResponseHeader] = {}
-        self._seed = "\0".join([*filter(None, [served.statistics.namespace]), served.name, served.version]).encode()
+        names = [*filter(None, [served.statistics.namespace]), served.name, served.version]
+        # A version that is loaded anew may answer otherwise. What servers share they have to tell apart by version.
+        self._seed = "\0".join(names if store.is_shared else [*names, str(next(_loads))]).encode()
         self.name = served.name
         self.version = served.version
         self.config = served.config
@@ -167,6 +178,7 @@ class CachedModel:
                 self._ask(pending)
             except InferError as error:
                 request = self._pop_first(pending)
+                self.statistics.record_cache_miss(0)
                 request.on_response(request, InferResponse(self._error_header, error=error))
             else:
                 return
@@ -179,16 +191,18 @@ class CachedModel:
         self._asked_count -= 1
         first = self._pop_first(pending)
         if response.error is not None or asked.cancelled:
+            self.statistics.record_cache_miss(pending.lookup_ns)
             first.on_response(first, response)
             # The failure of one request says nothing about the others.
             self._ask_or_fail(pending)
             return
         start_ns = _now_ns()
-        kept = CachedResponse(response.header.outputs, [bytes(data) for data in response.data])
-        self._store.put(pending.key, kept)
+        kept = CachedResponse(response.header.outputs, [bytes(data) for data in response.data], response.parameters)
+        self._store.put(pending.key, kept, self._share)
         self._forget(pending)
         self.statistics.record_cache_miss(pending.lookup_ns + _now_ns() - start_ns)
-        first.on_response(first, response)
+        parameters = {**response.parameters, **_MISS} if response.parameters else _MISS
+        first.on_response(first, InferResponse(response.header, response.data, parameters=parameters))
         while pending.waiting:
             request = self._pop_first(pending)
             self._hit(request, kept, request.arrival_ns)
@@ -202,7 +216,8 @@ class CachedModel:
             header = self._headers[outputs] = ResponseHeader(self.name, self.version, outputs)
         end_ns = _now_ns()
         self.statistics.record_cache_hit(request, end_ns - start_ns, end_ns)
-        request.on_response(request, InferResponse(header, found.data))
+        parameters = {**found.parameters, **_HIT} if found.parameters else _HIT
+        request.on_response(request, InferResponse(header, found.data, parameters=parameters))
 
     def cancel(self, request: InferRequest) -> bool:
         """Answer a request that waits with others for the same, and say so; what nobody waits for is cancelled."""
@@ -214,6 +229,7 @@ class CachedModel:
             self._forget(pending)
             return self._served.cancel(pending.asked)
         del pending.waiting[request], self._places[request]
+        self.statistics.record_cache_miss(0)
         self.statistics.record_cancelled(in_queue=True)
         self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
         error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)

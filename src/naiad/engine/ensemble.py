@@ -16,9 +16,10 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.ensemble_graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
-from naiad.engine.ensemble_run import EnsembleRun, Flow, Value
+from naiad.engine.ensemble_run import EnsembleRun, Flow, StepRequest, Value
 from naiad.engine.served import Router
 from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.step_statistics import StepCounts
 
 _HEADER_LIMIT = 1024
 """Headers of responses that are kept."""
@@ -61,6 +62,7 @@ class EnsembleModel:
         self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
         self.graph = EnsembleGraph(config, members)
+        self._counts = statistics.steps = [StepCounts(step.model_name) for step in self.graph.steps]
         self._router = router
         self._loop = loop
         self._rules = AdmissionRules(config)
@@ -127,6 +129,22 @@ class EnsembleModel:
         room.started_count += 1
         if not run.start(flow, step):
             room.started_count -= 1
+
+    def step_refused(self, step: Step) -> None:
+        """Count a request of a step that its member did not take."""
+        self._counts[step.index].record_failure(0)
+
+    def step_answered(self, request: StepRequest, *, has_failed: bool) -> None:
+        """Count a request of a step that has its final response."""
+        counts = self._counts[request.step.index]
+        duration_ns = time.monotonic_ns() - request.arrival_ns
+        if has_failed:
+            counts.record_failure(duration_ns)
+            return
+        counts.record_success(duration_ns)
+        times = request.times
+        if times is not None and times.exec_start_ns:
+            counts.record_execution(times.exec_start_ns - request.arrival_ns, times.exec_end_ns - times.exec_start_ns)
 
     def step_ended(self, step: Step) -> None:
         """Give the room of a step that has ended to those who wait for it."""

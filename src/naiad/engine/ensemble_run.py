@@ -100,6 +100,12 @@ class Members(Protocol):
     def start_step(self, run: "EnsembleRun", flow: Flow, step: Step) -> None:
         """Call `run.start` now or when there is room for the step."""
 
+    def step_refused(self, step: Step) -> None:
+        """Note that the member of a step did not take its request."""
+
+    def step_answered(self, request: StepRequest, *, has_failed: bool) -> None:
+        """Note the final response of a step."""
+
     def step_ended(self, step: Step) -> None:
         """Note that a request of a step that was started has ended."""
 
@@ -232,6 +238,7 @@ class EnsembleRun:
             self._ensemble.send(sub)
         except InferError as error:
             self._steps.discard(sub)
+            self._ensemble.step_refused(step)
             self.fail(_told_of(step, error))
             self._close_step()
             return False
@@ -243,6 +250,7 @@ class EnsembleRun:
         if response.final:
             # Before a failure cancels what is open: this step is not any more.
             self._steps.discard(sub)
+            self._ensemble.step_answered(sub, has_failed=response.error is not None)
         if response.error is not None:
             self.fail(_told_of(sub.step, response.error))
         elif not response.empty_final and self._failure is None:

@@ -13,6 +13,7 @@ from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
+from naiad.config.response_caching import LIMIT, read_cache_limit_bytes
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
@@ -138,7 +139,14 @@ class ModelLoader:
 
     def _cached(self, served: Served) -> Served:
         if self._response_store is not None:
-            return CachedModel(served, self._response_store)
+            limit_bytes = read_cache_limit_bytes(served.config)
+            if limit_bytes and self._response_store.is_shared:
+                _log.warning(
+                    "model '%s': '%s' has no effect, a cache that servers share sets its own bounds",
+                    served.name,
+                    LIMIT,
+                )
+            return CachedModel(served, self._response_store, limit_bytes)
         _log.warning(
             "model '%s' has 'response_cache { enable: true }', but the server has no cache: start it with "
             "--cache-config local,size=BYTES",

@@ -13,7 +13,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
 from naiad.core.ports import Loop
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.response_cache import CacheCounts, CachedResponse
+from naiad.engine.response_cache import CacheCounts, CachedResponse, Share
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ Found = Callable[[CachedResponse | None], object]
 
 class RedisStore:
     """Asks Redis from one thread, many questions at a time."""
+
+    is_shared = True
 
     def __init__(self, settings: Mapping[str, str], loop: Loop) -> None:
         """`settings`: host, port, and as wished user, password, db, ttl (seconds), timeout_ms, tls.
@@ -58,8 +60,8 @@ class RedisStore:
             return False
         return self._hand_over((key, found, None))
 
-    def put(self, key: bytes, response: CachedResponse) -> None:
-        """Keep a response, unless Redis is away or has too much to do."""
+    def put(self, key: bytes, response: CachedResponse, share: Share | None = None) -> None:
+        """Keep a response, unless Redis is away or has too much to do. How much it holds is Redis's own setting."""
         if not (self._is_away and time.monotonic() < self._away_until_s):
             self._hand_over((key, None, response))
 
@@ -174,12 +176,12 @@ def _number(settings: Mapping[str, str], name: str, default: int) -> int:
 
 
 def encode(response: CachedResponse) -> bytes:
-    """Return a response as bytes: a JSON list of names, datatypes, shapes and sizes, then the data."""
+    """Return a response as bytes: JSON with names, datatypes, shapes, sizes and parameters, then the data."""
     specs = [
         (spec.name, spec.datatype.value, list(spec.shape), len(data))
         for spec, data in zip(response.outputs, response.data, strict=True)
     ]
-    head = json.dumps(specs).encode()
+    head = json.dumps([specs, dict(response.parameters)]).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *response.data])
 
 
@@ -192,11 +194,12 @@ def decode(data: bytes | None) -> CachedResponse | None:
         at = _LENGTH.size + length
         outputs: list[TensorSpec] = []
         parts: list[Buffer] = []
-        for name, datatype, shape, size in json.loads(data[_LENGTH.size : at]):
+        specs, parameters = json.loads(data[_LENGTH.size : at])
+        for name, datatype, shape, size in specs:
             outputs.append(TensorSpec(name, DataType(datatype), tuple(shape)))
             parts.append(data[at : at + size])
             at += size
     except (struct.error, ValueError, TypeError):
         _log.warning("Redis holds something that is no response under a key of this server")
         return None
-    return CachedResponse(tuple(outputs), parts) if at == len(data) else None
+    return CachedResponse(tuple(outputs), parts, dict(parameters)) if at == len(data) else None

@@ -16,6 +16,7 @@ from naiad.protocol.json_tree import as_bool, as_string, parse_document
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.response_statistics import PositionStatistics
 from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.step_statistics import StepStatistics
 
 
 def encode_error(message: str) -> bytes:
@@ -111,7 +112,7 @@ _DURATIONS = (
 
 
 def _statistics(row: VersionStatistics) -> dict[str, Any]:
-    return {
+    body = {
         "name": row.name,
         "version": row.version,
         "last_inference": row.last_inference_ms,
@@ -129,6 +130,18 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
             for batch in row.batch_stats
         ],
         "memory_usage": [],
+    }
+    # Triton has nothing of the kind; its protocol buffer has no room for it.
+    return {**body, "ensemble_steps": [_step(step) for step in row.steps]} if row.steps else body
+
+
+def _step(step: StepStatistics) -> dict[str, Any]:
+    return {
+        "model": name_of(step.model),
+        "success": _duration(step.success),
+        "fail": _duration(step.fail),
+        "queue": _duration(step.queue),
+        "compute": _duration(step.compute),
     }
 
 

@@ -5,14 +5,16 @@ from typing import Any
 import orjson
 
 from naiad.core.adaptive_state import AdaptiveState
+from naiad.core.model import name_of
+from naiad.telemetry.duration import Duration
 from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.statistics import RecentBatch
+from naiad.telemetry.step_statistics import StepStatistics
 
 
 def encode_explanation(explanation: Explanation) -> bytes:
     """Return the body. Durations are in microseconds."""
     counts = explanation.counts
-    queue = counts.queue
     body: dict[str, Any] = {
         "name": explanation.name,
         "version": explanation.version,
@@ -22,12 +24,14 @@ def encode_explanation(explanation: Explanation) -> bytes:
         "instances": explanation.instance_count,
         "waiting": explanation.waiting,
         "executing": explanation.in_flight - explanation.waiting,
-        "queue_mean_us": round(queue.ns / queue.count / 1000, 1) if queue.count else 0.0,
+        "queue_mean_us": _mean_us(counts.queue),
         "batches": counts.execution_count,
         "batch_sizes": {str(batch.batch_size): batch.compute_infer.count for batch in counts.batch_stats},
         "release_reasons": counts.release_reasons,
         "recent_batches": [_batch(batch, explanation.now_ns) for batch in reversed(explanation.recent)],
     }
+    if counts.steps:
+        body["steps"] = [_step(step) for step in counts.steps]
     if explanation.adaptive is not None:
         body["adaptive"] = _adaptive(explanation.adaptive)
     return orjson.dumps(body)
@@ -43,6 +47,21 @@ def _batch(batch: RecentBatch, now_ns: int) -> dict[str, Any]:
         "reason": batch.reason,
     }
     return {**row, "decision": batch.decision} if batch.decision else row
+
+
+def _step(step: StepStatistics) -> dict[str, Any]:
+    return {
+        "model": name_of(step.model),
+        "requests": step.success.count,
+        "failed": step.fail.count,
+        "mean_us": _mean_us(step.success),
+        "queue_mean_us": _mean_us(step.queue),
+        "compute_mean_us": _mean_us(step.compute),
+    }
+
+
+def _mean_us(duration: Duration) -> float:
+    return round(duration.ns / duration.count / 1000, 1) if duration.count else 0.0
 
 
 def _adaptive(state: AdaptiveState) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.response_statistics import PositionStatistics, ResponseStatistics
+from naiad.telemetry.step_statistics import StepCounts, StepStatistics
 
 _MS = 1_000_000
 LATENCY_BOUNDS_NS: tuple[int, ...] = (
@@ -95,6 +96,8 @@ class VersionStatistics:
     """Ascending by batch size."""
     response_stats: Sequence[PositionStatistics] = ()
     """Decoupled models: by the position of a response among those of its request."""
+    steps: Sequence[StepStatistics] = ()
+    """Ensembles: what each step takes, in the order of the configuration."""
     failures: Mapping[FailureReason, int] = field(default_factory=dict)
     """Failed requests by reason, every reason present."""
     cancelled_in_queue_count: int = 0
@@ -124,6 +127,8 @@ class ModelStatistics:
         self.version = version
         self.namespace = namespace
         self.responses = ResponseStatistics()
+        self.steps: Sequence[StepCounts] = ()
+        """Ensembles: one a step."""
         self._answered_is_success = answered_is_success
         self._lock = threading.Lock()
         self._last_inference_ms = 0
@@ -315,6 +320,7 @@ class ModelStatistics:
                     for size, entry in sorted(self._batches.items())
                 ],
                 response_stats=self.responses.snapshot(),
+                steps=[step.snapshot() for step in self.steps],
                 failures=dict(self._failures),
                 cancelled_in_queue_count=self._cancelled[True],
                 cancelled_in_execution_count=self._cancelled[False],

@@ -304,6 +304,16 @@ REFUSED = [
         "response cache.",
     ),
     (
+        MODEL + 'response_cache { enable: true } parameters { key: "response_cache_max_bytes" '
+        'value { string_value: "1 MB" } }',
+        "parameter 'response_cache_max_bytes' is no number of bytes",
+    ),
+    (
+        MODEL + 'response_cache { enable: true } parameters { key: "response_cache_max_bytes" '
+        'value { string_value: "0" } }',
+        "parameter 'response_cache_max_bytes' is no number of bytes",
+    ),
+    (
         MODEL + "response_cache { enable: true } model_transaction_policy { decoupled: true }",
         "Response Cache does not currently support model m with 'decoupled' transaction policy. Please disable the "
         "response cache.",
@@ -389,6 +399,8 @@ ACCEPTED = [
     control(f"{CORRID} data_type: TYPE_STRING"),
     state('initial_state { name: "i" data_type: TYPE_FP32 dims: 4 data_file: "zero" }'),
     MODEL + "response_cache { enable: true }",
+    MODEL
+    + 'response_cache { enable: true } parameters { key: "response_cache_max_bytes" value { string_value: "1" } }',
     MODEL + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "zz" } } }',
     BATCHING
     + 'model_warmup { name: "w" batch_size: 4 '

@@ -44,7 +44,7 @@ class Router:
         raise AssertionError("nobody asks here")
 
 
-def ask(router: Router, data: object, steps: int) -> Answers:
+def ask(router: Router, data: object, steps: int, statistics: ModelStatistics | None = None) -> Answers:
     tensors = ["IN", *[f"t{i}" for i in range(1, steps)], "OUT"]
     written = "".join(STEP % pair for pair in itertools.pairwise(tensors))
     model = EnsembleModel(
@@ -55,7 +55,7 @@ def ask(router: Router, data: object, steps: int) -> Answers:
         ),
         members={"member": text_format.Parse(MEMBER, ModelConfig())},
         router=router,
-        statistics=ModelStatistics("e", "1"),
+        statistics=statistics or ModelStatistics("e", "1"),
         loop=StepLoop(),
     )
     answers = Answers()
@@ -72,6 +72,39 @@ def test_tensors_are_passed_on_as_the_buffers_that_they_are() -> None:
         step.on_response(step, InferResponse(ResponseHeader("member", "1", (OUT,)), [made]))
         passed = answers.received[0][1] if answers.received else router.asked[-1]
         assert passed.data[0] is made
+
+
+def test_the_time_of_each_step_is_counted() -> None:
+    router, statistics = Router(), ModelStatistics("e", "1")
+    ask(router, b"abcd", 2, statistics)
+    first = router.asked[0]
+    first.times.exec_start_ns = first.arrival_ns + 300
+    first.times.exec_end_ns = first.arrival_ns + 1000
+    first.on_response(first, InferResponse(ResponseHeader("member", "1", (OUT,)), [b"1234"]))
+    second = router.asked[1]
+    second.on_response(second, InferResponse(ResponseHeader("member", "1", ()), error=unavailable("no")))
+    one, two = statistics.snapshot().steps
+    assert (one.model, one.success.count, one.fail.count) == ("member", 1, 0)
+    assert (one.queue.ns, one.compute.ns) == (300, 700)
+    assert one.success.ns > 0
+    assert (two.success.count, two.fail.count, two.compute.count) == (0, 1, 0)
+
+
+def test_a_step_that_a_cache_answers_was_not_executed() -> None:
+    router, statistics = Router(), ModelStatistics("e", "1")
+    ask(router, b"abcd", 1, statistics)
+    (step,) = router.asked
+    step.on_response(step, InferResponse(ResponseHeader("member", "1", (OUT,)), [b"1234"]))
+    (counts,) = statistics.snapshot().steps
+    assert (counts.success.count, counts.queue.count, counts.compute.count) == (1, 0, 0)
+
+
+def test_a_step_that_its_member_refuses_has_failed() -> None:
+    router, statistics = Router(), ModelStatistics("e", "1")
+    router.refusal = unavailable("full")
+    ask(router, b"abcd", 1, statistics)
+    (counts,) = statistics.snapshot().steps
+    assert (counts.success.count, counts.fail.count) == (0, 1)
 
 
 def test_an_error_says_which_step_it_came_from() -> None:

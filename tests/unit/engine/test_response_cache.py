@@ -15,7 +15,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.call_circles import call_of
 from naiad.engine.redis_store import decode, encode
-from naiad.engine.response_cache import CachedResponse, LocalStore
+from naiad.engine.response_cache import CachedResponse, LocalStore, Share
 from naiad.telemetry.statistics import ModelStatistics
 from support.engine_parts import Answers
 
@@ -63,6 +63,37 @@ class TestLocalStore:
         assert store.get(b"a") is None
         assert store.counts().byte_size == 0
 
+    def test_a_full_share_makes_room_of_its_own(self) -> None:
+        store = LocalStore(100_000)
+        share = Share(2 * response(100).byte_size)
+        store.put(b"other", response(100))
+        for key in (b"a", b"b"):
+            store.put(key, response(100), share)
+        assert store.get(b"a") is not None
+        store.put(b"c", response(100), share)
+        assert [store.get(key) is not None for key in (b"other", b"a", b"b", b"c")] == [True, True, False, True]
+        assert store.counts().eviction_count == 1
+
+    def test_keeps_nothing_that_is_larger_than_its_share(self) -> None:
+        store = LocalStore(100_000)
+        share = Share(1000)
+        store.put(b"a", response(1000), share)
+        assert store.get(b"a") is None
+        assert share.byte_size == 0
+
+    @given(
+        st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 900), st.integers(0, 2)), max_size=60)
+    )
+    def test_no_share_takes_more_than_it_may(self, puts: list[tuple[bytes, int, int]]) -> None:
+        store = LocalStore(4000)
+        shares = [Share(1500), Share(3000)]
+        for key, size, owner in puts:
+            store.put(bytes([owner]) + key, response(size), shares[owner] if owner < 2 else None)
+            assert all(share.byte_size <= share.limit_bytes for share in shares)
+            assert sum(share.byte_size for share in shares) <= store.counts().byte_size <= 4000
+            kept = [key for share in shares for key in share.keys]
+            assert all(store.get(key) is not None for key in kept)
+
     @given(st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 900)), max_size=60))
     def test_never_takes_more_than_it_may(self, puts: list[tuple[bytes, int]]) -> None:
         store = LocalStore(4000)
@@ -100,10 +131,10 @@ class FakeServed:
     def in_flight_count(self) -> int:
         return len(self.asked)
 
-    def answer(self, data: bytes = b"xy", error: InferError | None = None) -> None:
+    def answer(self, data: bytes = b"xy", error: InferError | None = None, **fields: object) -> None:
         request = self.asked.pop(0)
         header = ResponseHeader("m", "1", (OUT,) if error is None else ())
-        request.on_response(request, InferResponse(header, [data] if error is None else [], error=error))
+        request.on_response(request, InferResponse(header, [data] if error is None else [], error=error, **fields))
 
 
 class LaterStore(LocalStore):
@@ -156,6 +187,54 @@ class TestCachedModel:
         assert not served.asked
         counts = model.statistics.snapshot()
         assert (counts.cache_hit.count, counts.cache_miss.count, counts.execution_count) == (1, 1, 0)
+
+    def test_a_response_says_where_it_came_from(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        ask(model, answers, "b")
+        served.answer(parameters={"mine": 7})
+        ask(model, answers, "c")
+        assert [(name, dict(each.parameters)) for name, each in answers.received] == [
+            ("a", {"mine": 7, "cache": "miss"}),
+            ("b", {"mine": 7, "cache": "hit"}),
+            ("c", {"mine": 7, "cache": "hit"}),
+        ]
+
+    def test_whoever_was_looked_up_is_a_hit_or_a_miss(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "fails")
+        model.cancel(ask(model, answers, "gives up"))
+        ask(model, answers, "executed")
+        served.answer(error=unavailable("no"))
+        served.answer()
+        ask(model, answers, "known")
+        counts = model.statistics.snapshot()
+        assert (counts.cache_hit.count, counts.cache_miss.count) == (1, 3)
+        assert len(answers.received) == 4
+
+    def test_who_is_refused_at_the_door_is_neither(self, model, served) -> None:
+        served.refusal = unavailable("stopping")
+        with pytest.raises(InferError):
+            ask(model, Answers(), "a")
+        counts = model.statistics.snapshot()
+        assert (counts.cache_hit.count, counts.cache_miss.count) == (0, 0)
+
+    def test_a_version_that_is_loaded_anew_is_asked_anew(self) -> None:
+        store, answers = LocalStore(100_000), Answers()
+        for name, data in (("old", b"11"), ("new", b"22")):
+            served = FakeServed()
+            model = CachedModel(served, store)  # type: ignore[arg-type]
+            ask(model, answers, name)
+            served.answer(data)
+        assert got(answers) == [("old", b"11"), ("new", b"22")]
+
+    def test_takes_no_more_of_the_store_than_its_share(self, served) -> None:
+        store = LocalStore(100_000)
+        model = CachedModel(served, store, limit_bytes=1100)  # type: ignore[arg-type]
+        for number in range(5):
+            ask(model, Answers(), "a", bytes([number, 0]))
+            served.answer()
+        assert store.counts().entry_count == 2
 
     @pytest.mark.parametrize(
         "fields",
@@ -319,7 +398,9 @@ class TestCachedModel:
 @given(st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=20)), max_size=4))
 def test_redis_gets_back_what_it_was_given(tensors: list[tuple[str, bytes]]) -> None:
     kept = CachedResponse(
-        tuple(TensorSpec(name, DataType.UINT8, (len(data),)) for name, data in tensors), [data for _, data in tensors]
+        tuple(TensorSpec(name, DataType.UINT8, (len(data),)) for name, data in tensors),
+        [data for _, data in tensors],
+        {"p": "v", "n": 1, "b": True},
     )
     assert decode(encode(kept)) == kept
 
