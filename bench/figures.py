@@ -85,8 +85,11 @@ def _image(rows: Sequence[Row]) -> Iterator[Figure]:
     for bare in _rows(rows, case="image", server="bare"):
         threads = bare["threads"]
         name = f"ResNet-50, {threads} thread{'s' if threads > 1 else ''}"
+        is_beside_json = bare["load"] != "loop"
         for ours in _rows(rows, case="image", server="naiad", threads=threads):
-            if ours["transport"] == HTTP_JSON:
+            if (ours["transport"] == HTTP_JSON) != is_beside_json:
+                continue
+            if is_beside_json:
                 pairs = zip(ours["rounds"], bare["rounds"], strict=False)
                 extra = median(a["cpu_us"] - b["cpu_us"] for a, b in pairs) / 1000
                 yield _at_most(f"{name}: JSON tensor, over the bare session", extra, 6, "ms CPU")
