@@ -182,5 +182,5 @@ def test_a_worker_that_dies_ends_every_answer_with_the_signal_and_the_stream_goe
     os.kill(pids.pop(), signal.SIGKILL)
     for reader in readers:
         said = next(answer.error_message for answer in reader.call if answer.error_message)
-        assert said == "the worker of instance 'flood_0_0' was killed by SIGKILL while it executed this request"
+        assert said == "the worker of instance 'flood_0' was killed by SIGKILL while it executed this request"
         reader.close()

@@ -67,15 +67,13 @@ class OutputRules:
     def missing(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
         """Return the error for an output that the request names and an incomplete answer lacks.
 
-        Triton: a model may leave out outputs; a request that names none gets those that there are. Triton lets even
-        an answer pass that has none of them; most often that is a name that was mistyped, so here it is an error.
+        Triton: a model may leave out outputs; a request that names none gets those that there are, even if there are
+        none. That is a mistake of the model, or of a name in it, and an error here.
         """
-        if not specs and self._expected and not request.header.outputs:
-            names = ", ".join(f"'{name}'" for name in self._expected)
-            return internal(
-                f"model '{self._model_name}' answered without any of the outputs that its configuration lists: {names}"
-            )
         present = {spec.name for spec in specs}
+        if not present:
+            names = ", ".join(f"'{name}'" for name in self._expected)
+            return internal(f"model '{self._model_name}' answered with none of its outputs: {names}")
         for output in request.header.outputs:
             if output.name not in present:
                 return internal(

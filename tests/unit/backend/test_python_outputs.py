@@ -35,4 +35,5 @@ def test_a_named_output_that_is_not_there_is_an_error() -> None:
 def test_an_answer_without_any_output_is_an_error() -> None:
     error = rules().missing(request(Answers(), made=RequestHeader(model_name="m")), [])
     assert error is not None
-    assert error.message == "model 'm' answered without any of the outputs that its configuration lists: 'ONE', 'TWO'"
+    assert error.code is ErrorCode.INTERNAL
+    assert error.message == "model 'm' answered with none of its outputs: 'ONE', 'TWO'"
