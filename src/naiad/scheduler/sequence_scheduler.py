@@ -153,7 +153,7 @@ class SequenceScheduler(Scheduler):
         self._release_if_over(successor, now_ns)
 
     def _note_end(self, sequence: LiveSequence) -> None:
-        """Have the instance told of an end that its model cannot see, unless another sequence goes by the id there."""
+        """Have the instance told of an end that its model cannot see, unless the id lives on there."""
         if sequence.end_reason is None or sequence.is_backlogged:
             return
         heir = self._table.find(sequence.correlation_id)
