@@ -3,6 +3,7 @@
 No request notices: the queue is the version's, and an instance that leaves finishes its batch first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from naiad.backend.api import Instance, InstanceSpec, Model
@@ -71,9 +72,15 @@ def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | N
     return [there.get(identity) for identity in wanted]
 
 
-def _identities(config: ModelConfig) -> list[tuple[str, str, int, bytes]]:
-    """Return what tells the instances of a configuration apart; the count of a group is no part of it."""
-    return [
-        (spec.name, spec.kind, spec.device_id, group)
-        for spec, group in zip(instance_specs(config), groups_of_instances(config), strict=True)
-    ]
+def _identities(config: ModelConfig) -> list[tuple[str, int, bytes, int]]:
+    """Return what tells the instances of a configuration apart.
+
+    Triton: name and count of a group are no part of it. Of instances that are alike it is the number of each.
+    """
+    alike: Counter[tuple[str, int, bytes]] = Counter()
+    identities = []
+    for spec, group in zip(instance_specs(config), groups_of_instances(config), strict=True):
+        kind = (spec.kind, spec.device_id, group)
+        identities.append((*kind, alike[kind]))
+        alike[kind] += 1
+    return identities

@@ -29,11 +29,12 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
 
 
 def groups_of_instances(config: ModelConfig) -> list[bytes]:
-    """Return for each instance of `instance_specs` its group, serialized without the count."""
+    """Return for each instance of `instance_specs` its group, serialized without name and count."""
     groups: list[bytes] = []
     for group in config.instance_group:
         reduced = ModelInstanceGroup()
         reduced.CopyFrom(group)
+        reduced.ClearField("name")
         reduced.ClearField("count")
         groups += [reduced.SerializeToString(deterministic=True)] * (group.count * max(1, len(group.gpus)))
     return groups
