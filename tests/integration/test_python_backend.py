@@ -679,10 +679,11 @@ def test_death_is_told_at_once_and_the_worker_comes_back(models, number, said):
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_a_worker_that_hangs_is_killed_when_its_time_is_over(models, number):
+def test_a_worker_that_hangs_is_killed_when_its_time_is_over(models, number, caplog):
     instance = mortal(models, execute_timeout_s="0.3")
     error = failure(instance, command(number))
     assert "was killed because a batch took longer than execute_timeout_s, 0.3 s" in error.message
+    assert "the stacks of its worker follow" in caplog.text
     wait_until(lambda: not instance.health)
     assert ask(instance, command(0))[0] > 0
 

@@ -19,6 +19,7 @@ from naiad.core.errors import InferError
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.sequence_end import SequenceEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,12 @@ class Instance(abc.ABC):
         """Take what has to be executed whenever the instance has started again, before its `health` says so.
 
         It calls `execute`, and raises when the instance is of no use.
+        """
+
+    def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:  # noqa: B027 - most keep no state of their own
+        """Take note of sequences that will not go on although no request had END.
+
+        Called while no batch executes, before the next one does, on whatever thread executes batches.
         """
 
     def close(self) -> None:  # noqa: B027 - an instance without resources has nothing to do

@@ -27,6 +27,7 @@ from naiad.core.errors import InferError, internal, invalid_argument, not_found,
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.sequence_end import SequenceEnd
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _EXIT_POLL_S = 0.05
@@ -186,6 +187,16 @@ class PythonInstance(RemoteInstance):
             self._told_of_blocks = conversation
             self._life.wake()
         self._life.lock.release()
+
+    def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:
+        """Tell the worker; one that has died has forgotten its sequences anyway."""
+        running = self._running
+        if running is not None:
+            running.end_sequences(ended)
+            return
+        with self._life.lock:
+            if self._life.conversation is not None:
+                self._life.conversation.end_sequences(ended)
 
     def fileno(self) -> int:
         """Return the descriptor on which the worker answers."""

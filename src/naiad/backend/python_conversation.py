@@ -16,6 +16,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.sequence_end import SequenceEnd
 from naiad.core.tensor import Buffer
 
 _now_ns = time.monotonic_ns
@@ -178,6 +179,13 @@ class Conversation:
         self._channel.lender.trim()
         try:
             self._channel.send(frames.TIDY)
+        except ChannelError:
+            return  # it has died; the watch will see
+
+    def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:
+        """Tell which sequences will not go on; no batch may be executing."""
+        try:
+            self._channel.send(frames.SEQUENCES_ENDED, extra={"ended": ended})
         except ChannelError:
             return  # it has died; the watch will see
 

@@ -94,6 +94,8 @@ class WorkerLife:
         self._notes = notes
         self._converse = converse
         self._on_health = on_health
+        self._dumped_since_ns = 0
+        """Begin of the last execution whose stacks were asked for."""
         self.lock = threading.Lock()
         """Held while a batch executes; the channel is closed under it."""
         self.conversation: Conversation | None = None
@@ -242,15 +244,27 @@ class WorkerLife:
             self._warming = None
 
     def _patience_s(self, conversation: Conversation) -> float | None:
-        limit_s = self._settings.execute_timeout_s
-        if limit_s:
-            return min(0.25, limit_s / 8)
+        settings = self._settings
+        limits_s = [limit_s for limit_s in (settings.execute_timeout_s, settings.stacks_after_s) if limit_s]
+        if limits_s:
+            return min(0.25, *(limit_s / 8 for limit_s in limits_s))
         return IDLE_S if conversation.has_blocks else None
 
     def _check_limit(self, process: WorkerProcess, conversation: Conversation) -> None:
-        limit_s = self._settings.execute_timeout_s
         since_ns = conversation.executing_since_ns
-        if limit_s and since_ns and time.monotonic_ns() - since_ns > limit_s * 1e9:
+        if not since_ns:
+            return
+        executed_ns = time.monotonic_ns() - since_ns
+        limit_s, stacks_after_s = self._settings.execute_timeout_s, self._settings.stacks_after_s
+        is_over = bool(limit_s) and executed_ns > limit_s * 1e9
+        is_slow = is_over or (stacks_after_s and executed_ns > stacks_after_s * 1e9)
+        # Who is killed is asked first where it is, and has until the next look to tell.
+        if is_slow and since_ns != self._dumped_since_ns:
+            self._dumped_since_ns = since_ns
+            text = "instance '%s': a batch has executed for %.2f s; the stacks of its worker follow"
+            _log.warning(text, self._name, executed_ns / 1e9)
+            process.dump_stacks()
+        elif is_over:
             process.kill(f"was killed because a batch took longer than execute_timeout_s, {limit_s:g} s")
 
     # --- failures ---------------------------------------------------------------------------------------------------

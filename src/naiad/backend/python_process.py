@@ -23,6 +23,7 @@ from naiad.backend.python_log import LineSplitter, log_line
 from naiad.backend.worker.board import create_board
 from naiad.backend.worker.calls import LINE
 from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.stacks import DUMP_SIGNAL
 
 _PACKAGE_DIR = Path(naiad.backend.worker.__file__).parent
 _POLL_S = 0.05
@@ -139,6 +140,14 @@ class WorkerProcess:
             os.killpg(self.pid, signal_number)
         except ProcessLookupError:
             return
+
+    def dump_stacks(self) -> None:
+        """Have the process write the stacks of its threads to its output, which is logged."""
+        if not self.gone.is_set():
+            try:
+                os.kill(self.pid, DUMP_SIGNAL)
+            except ProcessLookupError:
+                return
 
     def close(self) -> None:
         """Release the lines of a process that has ended; nobody may be using its channel."""

@@ -34,6 +34,8 @@ class WorkerSettings:
     """Parameter `finalize_timeout_s`: for finalize, before the worker is terminated."""
     execute_timeout_s: float
     """Parameter `execute_timeout_s`: for one batch, 0 for no limit; a worker that takes longer is killed."""
+    stacks_after_s: float
+    """Parameter `stacks_after_s`: a batch that executes for longer has the worker's stacks logged; 0 for no limit."""
     restart_limit: int
     """Parameter `restart_limit`: so many deaths within `restart_window_s`, and the worker stays down."""
     restart_window_s: float
@@ -65,6 +67,7 @@ def read_settings(context: ModelContext) -> WorkerSettings:
         initialize_timeout_s=read("initialize_timeout_s", 1800.0, float),
         finalize_timeout_s=read("finalize_timeout_s", 30.0, float),
         execute_timeout_s=read("execute_timeout_s", 0.0, float),
+        stacks_after_s=read("stacks_after_s", 0.0, float),
         restart_limit=int(read("restart_limit", 5, int)),
         restart_window_s=read("restart_window_s", 60.0, float),
     )

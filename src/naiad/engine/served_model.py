@@ -374,6 +374,7 @@ class ServedModel:
             else:
                 batch = self._take_limited(self._resources, now_ns, driver.index)
             other = self._pop_woken() if self._is_by_instance else None
+            ended = self._scheduler.pop_ended(driver.index) if self._is_by_instance else ()
             if batch is None:
                 wake_ns, other = self._rest(driver, other)
             else:
@@ -387,6 +388,8 @@ class ServedModel:
             self._drop(dropped)
         if other is not None:
             other.wake_now()
+        if ended:
+            self._instances[driver.index].end_sequences(ended)
         if batch is not None and self._is_by_instance:
             self._prepare_sequences(batch)
         return batch, wake_ns

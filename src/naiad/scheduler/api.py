@@ -7,6 +7,7 @@ from typing import NamedTuple
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
+from naiad.core.sequence_end import SequenceEnd
 
 
 class Dropped(NamedTuple):
@@ -85,6 +86,10 @@ class Scheduler(abc.ABC):
     def drain_instance(self, instance: int) -> list[InferRequest]:
         """Remove and return what waits for an instance that cannot execute, if only that one may execute it."""
         return []
+
+    def pop_ended(self, instance: int) -> Sequence[SequenceEnd]:
+        """Return the sequences of an instance that ended without END since the last call; `is_by_instance` only."""
+        return ()
 
     def pop_woken(self) -> Collection[int]:
         """Return the instances that have got something to do since the last call; with `is_by_instance` only."""

@@ -13,10 +13,14 @@ it keeps its slot, and so its instance, until its last request has been handed o
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
+
+if TYPE_CHECKING:
+    from naiad.core.sequence_end import EndReason
 
 _BACKLOG = -1
 _EXPIRED_LIMIT = 1024
@@ -29,6 +33,7 @@ class LiveSequence:
     __slots__ = (
         "active_ns",
         "correlation_id",
+        "end_reason",
         "has_ended",
         "instance",
         "is_busy",
@@ -44,6 +49,8 @@ class LiveSequence:
         """When its last request came or, if that was later, when its last execution was over."""
         self.has_ended = False
         """Whether it takes no further requests: END has come, it was idle for too long, or it was cancelled."""
+        self.end_reason: EndReason | None = None
+        """Why it has ended, if not by END."""
         self.instance = _BACKLOG
         self.slot = _BACKLOG
         self.queue: deque[InferRequest] = deque()
@@ -197,6 +204,7 @@ class SequenceTable:
                 heapq.heappush(heap, (due_ns, number, sequence))
                 continue
             self.end(sequence)
+            sequence.end_reason = "expired"
             self._note_expired(sequence)
             ended.append(sequence)
         return ended

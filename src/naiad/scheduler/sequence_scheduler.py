@@ -1,16 +1,20 @@
 """What the two strategies of the sequence batcher share: arrival, idleness, timeouts, cancellation."""
 
 import abc
+from collections import deque
 from collections.abc import Collection, Sequence
 
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
+from naiad.core.sequence_end import SequenceEnd
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.queue import Deadlines
 from naiad.scheduler.sequence import LiveSequence, SequenceTable, cancelled, cut_short
 
 _AT_ONCE = 1
 """A time in the past."""
+_ENDED_LIMIT = 4096
+"""Ends that an instance which is busy has still to be told of; the newest."""
 BACKLOG_CHECK_NS = 50_000_000
 """Triton: looks every 50 ms for sequences of the backlog whose timeout is over; here, the most that one is late."""
 
@@ -34,6 +38,7 @@ class SequenceScheduler(Scheduler):
         self._backlog_deadlines = Deadlines()
         self._executing: list[list[InferRequest]] = [[] for _ in table.slots]
         """What each instance executes at present; of decoupled models nothing, `release` tells of theirs."""
+        self._ended: list[deque[SequenceEnd]] = [deque(maxlen=_ENDED_LIMIT) for _ in table.slots]
 
     # --- arrival --------------------------------------------------------------------------------------------------
 
@@ -88,6 +93,15 @@ class SequenceScheduler(Scheduler):
         woken, self._woken = self._woken, set()
         return woken
 
+    def pop_ended(self, instance: int) -> Sequence[SequenceEnd]:
+        """Return the sequences of an instance that were idle for too long or were cancelled, in order."""
+        waiting = self._ended[instance]
+        if not waiting:
+            return ()
+        ended = list(waiting)
+        waiting.clear()
+        return ended
+
     # --- execution ------------------------------------------------------------------------------------------------
 
     def _note_taken(self, instance: int, requests: Sequence[InferRequest]) -> None:
@@ -127,6 +141,7 @@ class SequenceScheduler(Scheduler):
         """
         if not sequence.has_ended or sequence.queue or sequence.is_released or self._is_occupied(sequence):
             return
+        self._note_end(sequence)
         successor = self._table.release(sequence)
         self.live_sequence_count = self._table.live_count
         if successor is None:
@@ -136,6 +151,15 @@ class SequenceScheduler(Scheduler):
         self._feed(successor, now_ns)
         self._woken.add(successor.instance)
         self._release_if_over(successor, now_ns)
+
+    def _note_end(self, sequence: LiveSequence) -> None:
+        """Have the instance told of an end that its model cannot see, unless the id lives on there."""
+        if sequence.end_reason is None or sequence.is_backlogged:
+            return
+        heir = self._table.find(sequence.correlation_id)
+        if heir is None or heir.instance != sequence.instance:
+            self._ended[sequence.instance].append(SequenceEnd(sequence.correlation_id, sequence.end_reason))
+            self._woken.add(sequence.instance)
 
     def _is_occupied(self, sequence: LiveSequence) -> bool:
         """Tell whether a request of a sequence has left its queue and keeps its slot."""
@@ -192,6 +216,7 @@ class SequenceScheduler(Scheduler):
             behind = self._remove_from(sequence, sequence.queue[0]) if sequence.queue else []
         self._rejected.extend(cancelled(behind))
         self._table.end(sequence)
+        sequence.end_reason = "cancelled"
         self._release_if_over(sequence, now_ns)
         return True
 
@@ -225,6 +250,7 @@ class SequenceScheduler(Scheduler):
         """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
         left: list[InferRequest] = []
         self._executing[instance] = []
+        self._ended[instance].clear()
         for sequence in self._table.slots[instance]:
             if sequence is not None:
                 drained = self._drain_sequence(sequence)

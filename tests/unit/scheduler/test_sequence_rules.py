@@ -177,6 +177,64 @@ class TestBacklog:
         assert scheduler.live_sequence_count == 1
 
     @BOTH
+    def test_the_instance_is_told_who_was_idle_for_too_long(self, make):
+        # S17
+        scheduler = make(1)
+        send(scheduler, 7, "7a", start=True)
+        assert take(scheduler) == ["7a"]
+        assert take(scheduler) == []
+        scheduler.pop_woken()
+        scheduler.expire(IDLE_NS)
+        assert scheduler.pop_woken() == {0}
+        assert scheduler.pop_ended(0) == [(7, "expired")]
+        assert scheduler.pop_ended(0) == ()
+
+    @BOTH
+    def test_the_instance_is_told_who_was_cancelled_after_what_executes(self, make):
+        # S17
+        scheduler = make(1)
+        send(scheduler, 7, "7a", start=True)
+        assert take(scheduler) == ["7a"]
+        assert scheduler.cancel(send(scheduler, 7, "7b"))
+        assert scheduler.pop_ended(0) == ()
+        assert take(scheduler) == []
+        assert scheduler.pop_ended(0) == [(7, "cancelled")]
+
+    @BOTH
+    def test_no_instance_is_told_of_an_end_that_it_sees_or_of_what_it_never_had(self, make):
+        # S17
+        scheduler = make(1)
+        send(scheduler, 7, "7a", start=True)
+        waiting = send(scheduler, 8, "8a", start=True)
+        send(scheduler, 7, "7b", end=True)
+        assert scheduler.cancel(waiting)
+        assert [take(scheduler) for _ in range(3)] == [["7a"], ["7b"], []]
+        scheduler.expire(IDLE_NS)
+        assert scheduler.pop_ended(0) == ()
+
+    @BOTH
+    def test_an_end_is_not_told_when_the_id_lives_on_there(self, make):
+        # S17
+        scheduler = make(2)
+        send(scheduler, 7, "7a", start=True)
+        assert take(scheduler) == ["7a"]
+        assert scheduler.cancel(send(scheduler, 7, "7b"))
+        send(scheduler, 7, "again", start=True)
+        assert take(scheduler) == ["again"]
+        assert scheduler.pop_ended(0) == ()
+
+    @BOTH
+    def test_a_dead_instance_is_told_of_nothing(self, make):
+        # S17
+        scheduler = make(1)
+        send(scheduler, 7, "7a", start=True)
+        assert take(scheduler) == ["7a"]
+        assert take(scheduler) == []
+        scheduler.expire(IDLE_NS)
+        scheduler.drain_instance(0)
+        assert scheduler.pop_ended(0) == ()
+
+    @BOTH
     def test_a_timeout_counts_in_the_backlog_only(self, make):
         # S8
         scheduler = make(1)

@@ -41,6 +41,8 @@ def context(parameters=None, backend_config=None, **fields):
 
 def test_settings_have_defaults_and_can_be_set():
     assert read_settings(context()).execute_timeout_s == 0
+    assert read_settings(context()).stacks_after_s == 0
+    assert read_settings(context({"stacks_after_s": "1.5"})).stacks_after_s == 1.5
     settings = read_settings(
         context(
             {"execute_timeout_s": "0.5", "restart_limit": "2", "FORCE_CPU_ONLY_INPUT_TENSORS": "no"},

@@ -25,6 +25,8 @@ EXECUTE = 2
 FINALIZE = 3
 TIDY = 4
 """Carries notices about blocks only; it is not answered."""
+SEQUENCES_ENDED = 5
+"""Ids and reasons of sequences that will not go on; it is not answered."""
 # Worker to server:
 DONE = 17
 EXECUTED = 18

@@ -96,7 +96,20 @@ class Worker:
         elif frame.kind == frames.FINALIZE:
             self._answer(self._finalize, frame.extra)
             return False
+        elif frame.kind == frames.SEQUENCES_ENDED:
+            self._end_sequences(frame.extra["ended"])
         return True
+
+    def _end_sequences(self, ended: Sequence[tuple[int | str, str]]) -> None:
+        """Call the model's `sequence_ended`, if it has one; what it raises is logged."""
+        told = getattr(self._model, "sequence_ended", None)
+        if told is None:
+            return
+        for correlation_id, reason in ended:
+            try:
+                told(correlation_id, reason)
+            except Exception as error:
+                pb_utils.Logger.log_error(f"sequence_ended: {format_traceback(error)}")
 
     # --- executing --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.logger import LineStream, SinkHandler, set_sink
 from naiad.backend.worker.loop import Worker
 from naiad.backend.worker.side import SideLine
+from naiad.backend.worker.stacks import dump_on_signal
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,6 +28,7 @@ def run(arguments: list[str]) -> None:
     # The server drains when someone presses Ctrl-C; its workers must go on meanwhile.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(2)
+    dump_on_signal()
     for descriptor in (read_fd, write_fd, blocks_fd, side_fd):
         os.set_inheritable(descriptor, False)
     side = SideLine(socket.socket(fileno=side_fd))
