@@ -193,8 +193,8 @@ def test_ensembles_follow_members_that_come_and_go(make: Callable[..., Scene], t
     def answers(model: str, expected: list[float]) -> bool:
         try:
             return scene.infer(model) == expected
-        except InferenceServerException:
-            return False
+        except (InferenceServerException, AssertionError):
+            return False  # the change may come between the two protocols
 
     shutil.move(inside, outside)
     until(lambda: answers("simple_addsub", DIFFERENCE), "the ensemble has not gone to the other member")
