@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 
-from naiad.backend.api import Instance
-from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.response_cache import CachedResponse, ResponseStore, Share
 from naiad.engine.served import Served
+from naiad.engine.served_front import ServedFront
 
 _now_ns = time.monotonic_ns
 _DIGEST_BYTES = 24
@@ -55,12 +54,12 @@ class SharedRequest(InferRequest):
         return next(iter(self.pending.waiting), None)
 
 
-class CachedModel:
+class CachedModel(ServedFront):
     """Stands before a served version. Everything but `stop` and the counts is called on the event loop."""
 
     def __init__(self, served: Served, store: ResponseStore, limit_bytes: int = 0) -> None:
         """`limit_bytes`: what its answers may take of a store that is not shared; 0 for all of it."""
-        self._served = served
+        super().__init__(served)
         self._share = Share(limit_bytes) if limit_bytes else None
         self._store = store
         self._pending: dict[bytes, _Pending] = {}
@@ -72,13 +71,6 @@ class CachedModel:
         names = [*filter(None, [served.statistics.namespace]), served.name, served.version]
         # A version that is loaded anew may answer otherwise. What servers share they have to tell apart by version.
         self._seed = "\0".join(names if store.is_shared else [*names, str(next(_loads))]).encode()
-        self.name = served.name
-        self.version = served.version
-        self.config = served.config
-        self.statistics = served.statistics
-        self.labels = served.labels
-        self.is_decoupled = False
-        self.load_duration_ns = 0
 
     # --- called on the event loop -----------------------------------------------------------------------------------
 
@@ -262,35 +254,6 @@ class CachedModel:
         return len(self._places) - self._asked_count
 
     @property
-    def adaptive_state(self) -> AdaptiveState | None:
-        """What the adaptive batcher of the version has learned."""
-        return self._served.adaptive_state
-
-    @property
     def live_sequence_count(self) -> int:
         """Sequences are not cached."""
         return 0
-
-    @property
-    def served(self) -> Served:
-        """The version whose answers are kept."""
-        return self._served
-
-    @property
-    def instances(self) -> Sequence[Instance]:
-        """The instances of the version."""
-        return self._served.instances
-
-    @property
-    def health(self) -> str:
-        """What the version says."""
-        return self._served.health
-
-    @property
-    def lost_reason(self) -> str:
-        """What the version says."""
-        return self._served.lost_reason
-
-    def stop(self, timeout_s: float) -> bool:
-        """Stop the version; those who wait for its answers get them or its refusal."""
-        return self._served.stop(timeout_s)

@@ -110,6 +110,7 @@ class FakeServed:
     def __init__(self) -> None:
         self.name, self.version = "m", "1"
         self.config = self.labels = None
+        self.is_decoupled = False
         self.statistics = ModelStatistics("m", "1")
         self.asked: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []

@@ -1,14 +1,13 @@
 """A model of sequences in one of several processes: each sequence has one process, which executes its requests."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from naiad.backend.api import Instance
-from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.engine.served import Served
+from naiad.engine.served_front import ServedFront
 
 
 class Forwarding(Protocol):
@@ -43,7 +42,7 @@ def owner_of(model: str, sequence_id: int | str, process_count: int) -> int:
     return int.from_bytes(digest.digest(), "little") % process_count
 
 
-class SequenceModel:
+class SequenceModel(ServedFront):
     """Stands before the served version of this process, and passes on what belongs to another.
 
     What it tells, counts and measures is this process's own: what is forwarded is counted where it is executed.
@@ -51,18 +50,11 @@ class SequenceModel:
     """
 
     def __init__(self, served: Served, membership: Membership, forwarding: Forwarding) -> None:
-        self._served = served
+        super().__init__(served)
         self._slot = membership.slot
         self._process_count = membership.process_count
         self._is_successor = membership.is_successor
         self._forwarding = forwarding
-        self.name = served.name
-        self.version = served.version
-        self.config = served.config
-        self.statistics = served.statistics
-        self.labels: Mapping[str, Sequence[str]] = served.labels
-        self.is_decoupled = served.is_decoupled
-        self.load_duration_ns = 0
 
     # --- called on the event loop -----------------------------------------------------------------------------------
 
@@ -115,11 +107,6 @@ class SequenceModel:
         return self._served.live_sequence_count
 
     @property
-    def adaptive_state(self) -> AdaptiveState | None:
-        """None: sequences are not batched adaptively."""
-        return self._served.adaptive_state
-
-    @property
     def pending_count(self) -> int:
         """Requests that wait for an instance of this process."""
         return self._served.pending_count
@@ -128,22 +115,3 @@ class SequenceModel:
     def in_flight_count(self) -> int:
         """Requests that wait or execute in this process."""
         return self._served.in_flight_count
-
-    @property
-    def instances(self) -> Sequence[Instance]:
-        """The instances of this process."""
-        return self._served.instances
-
-    @property
-    def health(self) -> str:
-        """What the version says."""
-        return self._served.health
-
-    @property
-    def lost_reason(self) -> str:
-        """What the version says."""
-        return self._served.lost_reason
-
-    def stop(self, timeout_s: float) -> bool:
-        """Stop the version of this process."""
-        return self._served.stop(timeout_s)

@@ -1,0 +1,50 @@
+"""What stands before a served version and passes its requests on, or not, tells about it what the version tells."""
+
+from collections.abc import Sequence
+
+from naiad.backend.api import Instance
+from naiad.core.adaptive_state import AdaptiveState
+from naiad.engine.served import Served
+
+
+class ServedFront:
+    """The part of `Served` that is the version's own, whatever stands before it."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self.name = served.name
+        self.version = served.version
+        self.config = served.config
+        self.statistics = served.statistics
+        self.labels = served.labels
+        self.is_decoupled = served.is_decoupled
+        self.load_duration_ns = 0
+
+    @property
+    def served(self) -> Served:
+        """The version itself."""
+        return self._served
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What the adaptive batcher of the version has learned."""
+        return self._served.adaptive_state
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The instances of the version."""
+        return self._served.instances
+
+    @property
+    def health(self) -> str:
+        """What the version says."""
+        return self._served.health
+
+    @property
+    def lost_reason(self) -> str:
+        """What the version says."""
+        return self._served.lost_reason
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop the version; those who wait for its answers get them or its refusal."""
+        return self._served.stop(timeout_s)
