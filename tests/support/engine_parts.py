@@ -12,6 +12,9 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine.served_model import ServedModel
+
+Serve = Callable[..., ServedModel]
 
 
 class _Timer:
@@ -72,6 +75,24 @@ class ScriptedInstance(Instance):
 
     def close(self) -> None:
         self.closed = True
+
+
+def answers_of(batch: Batch) -> Sequence[InferResponse]:
+    """Return an answer without outputs to every request of a batch."""
+    return [InferResponse(ResponseHeader("m", "1", ()), []) for _ in batch.requests]
+
+
+class Gate:
+    """A script that holds batches until it is opened, and tells when one has arrived."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Semaphore(0)
+        self.opened = threading.Semaphore(0)
+
+    def __call__(self, batch: Batch) -> Sequence[InferResponse]:
+        self.reached.release()
+        assert self.opened.acquire(timeout=30)
+        return answers_of(batch)
 
 
 class ScriptedModel(Model):

@@ -1,48 +1,11 @@
 """Instances come and go while a model serves: no request is lost, and what leaves finishes its batch first."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from naiad.backend.api import Instance
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, StepLoop, config, request
-from unit.engine.test_served_model import Gate
-
-Serve = Callable[..., ServedModel]
-
-
-@pytest.fixture
-def loop() -> StepLoop:
-    return StepLoop()
-
-
-@pytest.fixture
-def serve(loop: StepLoop) -> Iterator[Serve]:
-    served: list[ServedModel] = []
-
-    def make(instances: Sequence[Instance], made: ModelConfig | None = None) -> ServedModel:
-        made = made or config()
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=loop,
-        )
-        served.append(model)
-        return model
-
-    yield make
-    for model in served:
-        model.stop(5.0)
+from support.engine_parts import Answers, Gate, ScriptedInstance, Serve, StepLoop, config, request
 
 
 def submit(model: ServedModel, answers: Answers, count: int = 1) -> None:

@@ -11,10 +11,9 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, StepLoop, config, request
+from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, Serve, StepLoop, config, request
 
 HEADER = ResponseHeader("m", "1", ())
-Serve = Callable[..., ServedModel]
 
 
 def part(number: int, *, final: bool = False) -> InferResponse:
@@ -23,11 +22,6 @@ def part(number: int, *, final: bool = False) -> InferResponse:
 
 def completion() -> InferResponse:
     return InferResponse(HEADER, [], final=True, empty_final=True)
-
-
-@pytest.fixture
-def loop() -> StepLoop:
-    return StepLoop()
 
 
 @pytest.fixture

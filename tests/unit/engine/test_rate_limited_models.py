@@ -9,36 +9,22 @@ import pytest
 from naiad.config.rate_limit import ResourceAmount
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, InferError, internal
-from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.response import InferResponse
 from naiad.engine.resources import Resources
 from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, StepLoop, config, request
-
-Serve = Callable[..., ServedModel]
-
-
-class Gate:
-    """Holds batches until it is opened, and tells when one has arrived."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Semaphore(0)
-        self.opened = threading.Semaphore(0)
-
-    def __call__(self, batch: Batch) -> Sequence[InferResponse]:
-        self.reached.release()
-        assert self.opened.acquire(timeout=10)
-        return answers_of(batch)
-
-
-def answers_of(batch: Batch) -> Sequence[InferResponse]:
-    return [InferResponse(ResponseHeader("m", "1", ()), []) for _ in batch.requests]
-
-
-@pytest.fixture
-def loop() -> StepLoop:
-    return StepLoop()
+from support.engine_parts import (
+    Answers,
+    Gate,
+    ScriptedInstance,
+    ScriptedModel,
+    Serve,
+    StepLoop,
+    answers_of,
+    config,
+    request,
+)
 
 
 @pytest.fixture

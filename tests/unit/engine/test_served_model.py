@@ -2,62 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, StepLoop, config, header, request
-
-Serve = Callable[..., ServedModel]
-
-
-@pytest.fixture
-def loop() -> StepLoop:
-    return StepLoop()
-
-
-@pytest.fixture
-def serve(loop: StepLoop) -> Iterator[Serve]:
-    served: list[ServedModel] = []
-
-    def make(instances: Sequence[ScriptedInstance], made: ModelConfig | None = None) -> ServedModel:
-        made = made or config()
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=loop,
-        )
-        served.append(model)
-        return model
-
-    yield make
-    for model in served:
-        model.stop(5.0)
-
-
-class Gate:
-    """Holds batches until it is opened, and tells when one has arrived."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Semaphore(0)
-        self.opened = threading.Semaphore(0)
-
-    def __call__(self, batch: Batch) -> Sequence[InferResponse]:
-        self.reached.release()
-        assert self.opened.acquire(timeout=10)
-        return [InferResponse(ResponseHeader("m", "1", ()), []) for _ in batch.requests]
+from support.engine_parts import Answers, Gate, ScriptedInstance, Serve, StepLoop, config, header, request
 
 
 def now_request(answers: Answers, request_id: str = "", **fields: object) -> object:

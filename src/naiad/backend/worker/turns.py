@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from typing import Callable
 
 
-class Waiter:
+class Waiter(ABC):
     """Someone who waits until `is_done`."""
 
     __slots__ = ("bell",)
@@ -21,9 +22,9 @@ class Waiter:
         """What it sleeps on, when it sleeps."""
 
     @property
+    @abstractmethod
     def is_done(self) -> bool:
         """Whether there is nothing to wait for any more."""
-        raise NotImplementedError
 
 
 class Turns:
