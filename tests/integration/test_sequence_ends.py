@@ -82,14 +82,15 @@ def given(seconds: float = 0.0) -> list[grpcclient.InferInput]:
     return [made]
 
 
-def wait_for_pending(server: ServerProcess) -> None:
-    """Wait until a request of the model waits behind another of its sequence."""
-    for _ in range(500):
+def wait_for(server: ServerProcess, count: str, value: int) -> None:
+    """Wait until so many requests of the model are `waiting` or `executing`."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         with urllib.request.urlopen(f"http://{server.http_url}/v2/models/direct/explain", timeout=30) as answer:
-            if json.load(answer)["waiting"] == 1:
+            if json.load(answer)[count] == value:
                 return
         time.sleep(0.01)
-    raise AssertionError("no request waits")
+    raise AssertionError(f"never {value} {count}")
 
 
 @pytest.mark.parametrize(("model", "sequence"), [("direct", 21), ("oldest", 22), ("direct", "a name")])
@@ -111,10 +112,11 @@ def test_a_decoupled_model_is_told_too(server) -> None:
 def test_a_model_is_told_of_a_sequence_that_is_cancelled(server) -> None:
     done = threading.Event()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
-        client.async_infer("direct", given(2.0), lambda result, error: None, sequence_id=24, sequence_start=True)
+        # A channel that is still connecting sends what waits in any order.
+        client.async_infer("direct", given(5.0), lambda result, error: None, sequence_id=24, sequence_start=True)
+        wait_for(server, "executing", 1)
         waiting = client.async_infer("direct", given(), lambda result, error: done.set(), sequence_id=24)
-        # The first of them executes for two seconds, the other one arrives meanwhile.
-        wait_for_pending(server)
+        wait_for(server, "waiting", 1)
         waiting.cancel()
         assert done.wait(30)
         server.wait_log("ended 24 cancelled 0 left")
