@@ -15,6 +15,8 @@ from typing import Any
 
 from support.waiting import wait_until
 
+START_S = 150.0
+"""A server that loads libraries and models has started after this, however busy the machine is."""
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 _STARTED = {
     "http": re.compile(r"Started HTTPService at ([^\s\"]+)"),
@@ -72,7 +74,7 @@ class ServerProcess:
             time.sleep(0.01)
         raise AssertionError(f"no {pattern!r} within {timeout_s} s:\n{self.log_text()}")
 
-    def wait_started(self, timeout_s: float = 60.0) -> None:
+    def wait_started(self, timeout_s: float = START_S) -> None:
         """Wait until the last port is open."""
         self.wait_log("Started Metrics Service at", timeout_s)
 
@@ -83,7 +85,7 @@ class ServerProcess:
         except (OSError, http.client.HTTPException):
             return False
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
+    def wait_ready(self, timeout_s: float = START_S) -> None:
         """Wait until the server says it is ready."""
         self.wait_started(timeout_s)
         deadline = time.monotonic() + timeout_s
