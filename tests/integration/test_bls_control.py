@@ -13,7 +13,7 @@ import tritonclient.grpc as grpcclient
 from support.bls_models import PRELUDE, code_input, run_code, write_script
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 StartServer = Callable[..., ServerProcess]
@@ -77,12 +77,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("bls_control")
     write_models(root)
     loads = [f"--load-model={name}" for name in LOADED_AT_START]
-    running = ServerProcess(root / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads)
-    try:
-        running.wait_ready()
+    with serving(root / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture
