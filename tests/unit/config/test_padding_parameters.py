@@ -72,6 +72,7 @@ def test_an_output_may_have_lengths_of_its_own() -> None:
     ],
 )
 def test_lengths(text: str, lengths: dict[int, int]) -> None:
+    # P2
     padding = padding_of(text)
     assert {length: padding.padded((length,))[0] for length in lengths} == lengths
 

@@ -111,6 +111,7 @@ def test_a_cancelled_request_between_is_gone() -> None:
 
 
 def test_what_is_looked_through_is_bounded_and_what_was_taken_is_forgotten() -> None:
+    # P3
     scheduler = DynamicScheduler(max_batch_size=4, passes_over_shapes=True)
     others = [waiting_request(shape=number) for number in range(SCAN_LIMIT)]
     enqueue_all(scheduler, [waiting_request(shape="A"), *others, waiting_request(shape="A")])
@@ -138,6 +139,7 @@ def test_gaps_in_the_queue_are_closed() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_both_batchers_pass_over_shapes_of_padded_models_only(adaptive: bool) -> None:
+    # P3
     config = padded_config()
     config.parameters["adaptive_batching"].string_value = str(adaptive).lower()
     scheduler = create_scheduler(config)
