@@ -16,11 +16,10 @@ from statistics import median
 from typing import Any
 
 import boto3
-import numpy as np
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from onnx import TensorProto, helper, numpy_helper
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from bench import models
 from bench.peers import Naiad
 from bench.process_tree import CpuMeter
 
@@ -95,18 +94,9 @@ class FromCloud(Naiad):
 def write_models(root: Path, count: int, mebibytes: int) -> Path:
     """Write so many ONNX models, each with weights of its own of that size."""
     for number in range(count):
-        weights = np.full((mebibytes * 256, 1024), number, np.float32)
-        graph = helper.make_graph(
-            [helper.make_node("MatMul", ["X", "W"], ["Y"])],
-            "product",
-            [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["rows", weights.shape[0]])],
-            [helper.make_tensor_value_info("Y", TensorProto.FLOAT, ["rows", 1024])],
-            [numpy_helper.from_array(weights, "W")],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
         directory = root / f"model_{number:03d}" / "1"
         directory.mkdir(parents=True)
-        (directory / "model.onnx").write_bytes(model.SerializeToString())
+        (directory / "model.onnx").write_bytes(models.heavy_add_sub(mebibytes, number).SerializeToString())
     return root
 
 
