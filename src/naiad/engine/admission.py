@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
@@ -64,6 +65,8 @@ class AdmissionRules:
                 optional=tensor.optional,
                 ragged=tensor.allow_ragged_batch,
             )
+        padding = read_padding(config)
+        self._padded = {} if padding is None else padding.inputs
         self._outputs = frozenset(output.name for output in config.output)
         self._required = [name for name, expected in self._inputs.items() if not expected.optional]
 
@@ -196,6 +199,8 @@ class AdmissionRules:
         for spec in header.inputs:
             if self._inputs[spec.name].ragged:
                 key.append((spec.name, None))
+            elif spec.name in self._padded:
+                key.append((spec.name, self._padded[spec.name].padded(spec.shape[1:])))
             else:
                 key.append((spec.name, spec.shape[1:] if batching else spec.shape))
         return tuple(sorted(key, key=lambda item: item[0]))

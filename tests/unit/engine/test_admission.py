@@ -27,6 +27,7 @@ def test_admits_a_request_with_its_rows() -> None:
 
 
 def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
+    # B4
     made = config()
     made.input.add(name="RAGGED", data_type="TYPE_FP32", dims=[-1], allow_ragged_batch=True)
     rules = AdmissionRules(made)
@@ -65,6 +66,7 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
     ],
 )
 def test_refuses_with_triton_text(bad: RequestHeader, message: str) -> None:
+    # B15
     error = refusal(config(), bad, "r1")
     assert error.code is ErrorCode.INVALID_ARG
     assert message in error.message
