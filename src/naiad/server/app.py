@@ -159,7 +159,7 @@ class Server:
         stopping.cancel()
         all_loaded = await loading
         log_backends(self._backends.modules(), self._options.backend_config)
-        log_models(self._engine)
+        log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return True
         _log.error("creating server: Internal - failed to load all models")
