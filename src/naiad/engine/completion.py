@@ -1,4 +1,4 @@
-"""The end of a batch: what its instance has returned, or raised, becomes the answers of its requests."""
+"""The execution of a batch: what its instance returns, or raises, becomes the answers of its requests."""
 
 import time
 import traceback
@@ -11,6 +11,7 @@ from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.delivery import Delivery
 from naiad.engine.dispatcher import Dispatcher
 from naiad.engine.iterative import split
+from naiad.engine.padding import PaddedRequests
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -27,22 +28,34 @@ class Completion:
         statistics: ModelStatistics,
         delivery: Delivery,
         sequence_tensors: SequenceTensors | None = None,
+        padding: PaddedRequests | None = None,
         is_iterative: bool = False,
     ) -> None:
-        """`is_iterative`: a response may be RESCHEDULE, so that its request is executed again."""
+        """`sequence_tensors` or `padding` changes requests before they are executed, and their answers back.
+
+        `is_iterative`: a response may be RESCHEDULE, so that its request is executed again.
+        """
         self._dispatcher = dispatcher
         self._emission = dispatcher.emission
         self._statistics = statistics
         self._delivery = delivery
-        self._sequence_tensors = sequence_tensors
+        self._padding = padding
+        self._extended = sequence_tensors or padding
         self._is_iterative = is_iterative
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
+
+    def prepare(self, batch: Batch) -> None:
+        """Make of the requests of a batch what an instance executes; raises what makes the batch fail."""
+        if self._padding is not None:
+            self._statistics.record_padding(*self._padding.prepare(batch))
 
     def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
         """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop."""
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
         try:
+            if self._padding is not None:
+                self.prepare(batch)
             responses = instance.execute(batch)
         except Exception as error:
             self.fail(batch, error, on_loop=on_loop)
@@ -52,9 +65,9 @@ class Completion:
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed: one response a request, none of a decoupled model."""
         # hot: bench/micro_engine.py
-        if self._sequence_tensors is not None:
+        if self._extended is not None:
             try:
-                responses = self._sequence_tensors.settle(batch, responses)
+                responses = self._extended.settle(batch, responses)
             except InferError as error:
                 self.fail(batch, error, on_loop=on_loop)
                 return
@@ -100,8 +113,8 @@ class Completion:
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`."""
-        if self._sequence_tensors is not None:
-            self._sequence_tensors.restore(batch)
+        if self._extended is not None:
+            self._extended.restore(batch)
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,

@@ -98,6 +98,7 @@ class InstanceOnLoop:
             return
         batch.exec_start_ns = time.monotonic_ns()
         try:
+            self._completion.prepare(batch)
             self.instance.begin(batch)
         except Exception as error:
             self._completion.fail(batch, error, on_loop=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import read_padding
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.errors import unavailable
 from naiad.core.ports import Loop
@@ -18,6 +19,7 @@ from naiad.engine.dispatcher import Dispatcher
 from naiad.engine.drivers import Driver, join_all
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
+from naiad.engine.padding import PaddedRequests
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_dispatcher import SequenceDispatcher
 from naiad.engine.sequence_tensors import SequenceTensors
@@ -86,11 +88,13 @@ class ServedModel:
             loop=loop,
             resources=resources,
         )
+        padding = read_padding(config)
         self._completion = Completion(
             self._dispatcher,
             statistics=statistics,
             delivery=delivery,
             sequence_tensors=sequence_tensors,
+            padding=None if padding is None else PaddedRequests(config, padding),
             is_iterative=config.sequence_batching.iterative_sequence,
         )
         self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(instances)]
