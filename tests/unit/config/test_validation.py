@@ -508,6 +508,7 @@ def test_ensemble_of_a_member_still_to_be_completed_is_not_compared():
 
 
 def test_ensemble_misses_a_model():
+    # E12
     assert member_messages(ensemble(step(model="m2")), member()) == [
         "ensemble e contains models that are not available or ambiguous: m2"
     ]
@@ -551,6 +552,7 @@ def test_ensemble_batches_more_than_a_member():
 
 
 def test_circle_inside_an_ensemble():
+    # E12
     circle = ensemble(
         step(),
         step(inputs='key: "I" value: "a"', outputs='key: "O" value: "b"'),
@@ -572,6 +574,7 @@ def test_circle_inside_an_ensemble():
     ],
 )
 def test_circle_of_ensembles(members: dict[str, list[str]], expected: list[str]):
+    # E12
     assert find_ensemble_cycle(members, "e") == expected
 
 
