@@ -66,6 +66,10 @@ class _Awaited(Waiter):
         super().__init__()
         self.future = future
 
+    @property
+    def is_done(self) -> bool:
+        return self.future.done()
+
     def take(self, response: InferenceResponse | None, is_final: bool) -> None:
         if is_final:
             settle_soon(self.future, response or InferenceResponse())
