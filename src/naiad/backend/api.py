@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from naiad.backend.custom_metrics import CustomMetrics
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
@@ -40,6 +41,8 @@ class ModelContext:
     """`--backend-config` settings: the global ones overlaid with this backend's."""
     port: InferencePort | None = None
     """How the model reaches other models of the server; None without a server."""
+    metrics: CustomMetrics | None = None
+    """Where the model's own metrics are shown; None without a server."""
     namespace: str = ""
     """What tells it from models of equal names; empty in a server without namespaces."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig
@@ -58,10 +59,11 @@ class ModelLoader:
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
         resources: Resources | None = None,
+        metrics: CustomMetrics | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
-        `port` is how models reach others while they execute.
+        `port` is how models reach others while they execute, `metrics` is where their own are shown.
 
         `response_store` is the cache of the models that ask for one, `resources` what their instances share.
         """
@@ -74,6 +76,7 @@ class ModelLoader:
         self._response_store = response_store
         self._agents = AgentRegistry()
         self._port = port
+        self._metrics = metrics
         self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
@@ -235,6 +238,7 @@ class ModelLoader:
             usable_cores=self._usable_cores,
             backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
             port=self._port,
+            metrics=self._metrics,
         )
 
     def _serve(

@@ -8,6 +8,7 @@ import os
 import sys
 
 from naiad.backend.cores import usable_cores
+from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
@@ -61,6 +62,8 @@ class Server:
     def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
+        self._custom_metrics = CustomMetrics(self._registry.has_family)
+        self._registry.add_families(self._custom_metrics.render)
         shared_memory = SharedMemory(
             is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
         )
@@ -112,6 +115,7 @@ class Server:
             response_store=store,
             resources=open_resources(options.rate_limit, self._registry),
             port=ModelCalls(self._engine, loop),
+            metrics=self._custom_metrics,
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
