@@ -34,6 +34,7 @@ from naiad.server.report import log_backends, log_models
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
+from naiad.telemetry.gpu_meter import GpuMeter
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.tracer import Tracer
 
@@ -64,6 +65,9 @@ class Server:
         self._registry = Registry(options.metrics)
         self._custom_metrics = CustomMetrics(self._registry.has_family)
         self._registry.add_families(self._custom_metrics.render)
+        self._gpu_meter = _gpu_meter(options)
+        if self._gpu_meter is not None:
+            self._registry.add_families(self._gpu_meter.render)
         shared_memory = SharedMemory(
             is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
         )
@@ -91,6 +95,8 @@ class Server:
         self._engine.set_started()
         await ports.listen()
         self._settle()
+        if self._gpu_meter is not None:
+            self._gpu_meter.start()
         self._serves()
         await self._stop.wait()
         return await self._leave(control, ports)
@@ -186,8 +192,15 @@ class Server:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)
         ports.close()
+        if self._gpu_meter is not None:
+            await asyncio.to_thread(self._gpu_meter.close)
         await asyncio.to_thread(self._tracer.close)
         return 0
+
+
+def _gpu_meter(options: ServerOptions) -> GpuMeter | None:
+    metrics = options.metrics
+    return GpuMeter(metrics.interval_ms / 1000) if metrics.allow and metrics.allow_gpu else None
 
 
 def _end_process(status: int) -> None:

@@ -9,6 +9,7 @@ import naiad
 from naiad.config.options import MetricsOptions
 from naiad.telemetry import model_metrics
 from naiad.telemetry.exposition import Kind, format_family, format_labels, format_value
+from naiad.telemetry.gpu_meter import GPU_FAMILIES
 from naiad.telemetry.model_metrics import ModelFamily, ModelSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics import ModelStatistics
@@ -19,10 +20,11 @@ DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
 
 _SLICE_MODELS = 8
 """Models that are rendered in about a millisecond."""
-_MACHINE_FAMILIES = frozenset(
+_OWN_FAMILIES = frozenset(
     (
         *("nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes", "naiad_build_info"),
-        *("process_resident_memory_bytes", "process_open_fds", "process_threads"),
+        *("process_resident_memory_bytes", "process_open_fds", "process_threads", *GPU_FAMILIES),
+        *("nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"),
     )
 )
 
@@ -135,7 +137,7 @@ class Registry:
     def has_family(self, name: str) -> bool:
         """Tell whether a family of that name is one of the server's own."""
         own = {family.name for family in self._model_families}
-        return name in own or name in _MACHINE_FAMILIES or name in self._callbacks
+        return name in own or name in _OWN_FAMILIES or name in self._callbacks
 
     def _check_free(self, name: str) -> None:
         if self.has_family(name):
@@ -215,7 +217,12 @@ def _measured(cpu: CpuMeter) -> list[str]:
 
 def _process() -> list[str]:
     info = format_labels({"version": naiad.__version__, "python": platform.python_version()})
-    parts = [format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"])]
+    parts = [
+        # Triton's pool; naiad copies through no such memory, which is what 0 says.
+        _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+        _gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+        format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"]),
+    ]
     usage = read_process()
     if usage is not None:
         parts.append(_gauge("process_resident_memory_bytes", "Resident memory of the server", usage.resident_bytes))
