@@ -217,6 +217,21 @@ def add_sub() -> onnx.ModelProto:
     )
 
 
+def heavy_add_sub(mebibytes: int, seed: int = 0) -> onnx.ModelProto:
+    """Return the add/sub model with one more output, and so many random weights behind it, in pieces of 1 MiB."""
+    model, random = add_sub(), np.random.default_rng(seed)
+    graph = model.graph
+    for number in range(mebibytes):
+        weights = random.random((ADD_SUB_ELEMENTS, 2**18 // ADD_SUB_ELEMENTS), np.float32)
+        graph.initializer.append(numpy_helper.from_array(weights, f"w{number}"))
+        graph.node.append(helper.make_node("MatMul", ["INPUT0", f"w{number}"], [f"h{number}"]))
+        graph.node.append(helper.make_node("ReduceSum", [f"h{number}", "last"], [f"s{number}"]))
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "last"))
+    graph.node.append(helper.make_node("Sum", [f"s{number}" for number in range(mebibytes)], ["OUTPUT2"]))
+    graph.output.append(_tensor("OUTPUT2", ["batch", 1]))
+    return model
+
+
 def identity_64m() -> onnx.ModelProto:
     """Return a model that copies a vector of any length."""
     node = helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])

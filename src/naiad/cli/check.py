@@ -111,17 +111,19 @@ def _flag(text: str) -> bool:
 
 
 def _positive(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is no time")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
     return seconds
 
 
 def _count_of_jobs(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not from 1 to {_MOST_JOBS}")
-    return count
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MOST_JOBS}")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.in_place import InstanceUpdate, kept_instances
 from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.labels import read_labels
-from naiad.engine.resources import ModelResources, Resources, needs_resources
+from naiad.engine.resources import ModelResources, ResourceRegister, needs_resources
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
@@ -58,7 +58,7 @@ class ModelLoader:
         router: Router | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
-        resources: Resources | None = None,
+        resources: ResourceRegister | None = None,
         metrics: CustomMetrics | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.

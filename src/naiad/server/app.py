@@ -15,6 +15,7 @@ from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
 from naiad.engine.model_calls import ModelCalls
+from naiad.engine.resources import ResourceRegister
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
@@ -119,10 +120,13 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
-            resources=open_resources(options.rate_limit, self._registry),
+            resources=self._open_resources(loop),
             port=ModelCalls(self._engine, loop),
             metrics=self._custom_metrics,
         )
+
+    def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
+        return open_resources(self._options.rate_limit, self._registry)
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
@@ -165,7 +169,7 @@ class Server:
         stopping.cancel()
         all_loaded = await loading
         log_backends(self._backends.modules(), self._options.backend_config)
-        log_models(self._engine)
+        log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return True
         _log.error("creating server: Internal - failed to load all models")

@@ -118,13 +118,17 @@ def add_left(shown: Exposition, left: Exposition) -> Exposition:
     return add((shown, visible))
 
 
-def without_model(one: Exposition, model: str) -> Exposition:
-    """Return the exposition without the series of a model."""
-    label = f'model="{escape_label(model)}"'
+def without_model(one: Exposition, model: str, namespace: str = "") -> Exposition:
+    """Return the exposition without the series of a model; `namespace` tells it from others of its name."""
+    labels = [f'model="{escape_label(model)}"']
+    if namespace:
+        labels.append(f'namespace="{escape_label(namespace)}"')
     rest = Exposition()
     rest.openings, rest.kinds = one.openings, one.kinds
     for family, samples in one.samples.items():
-        rest.samples[family] = {s: value for s, value in samples.items() if not _has_label(s, label)}
+        rest.samples[family] = {
+            s: value for s, value in samples.items() if not all(_has_label(s, label) for label in labels)
+        }
     return rest
 
 

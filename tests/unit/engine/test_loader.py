@@ -142,6 +142,7 @@ LIMITED = 'instance_group [ { count: 2 rate_limiter { resources [ { name: "R" gl
 def test_need_that_can_never_be_met_fails_the_load_before_the_model_is_loaded(
     tmp_path: Path, backend: RecordingBackend
 ) -> None:
+    # R4
     loader = make_loader(backend, resources=Resources([ResourceAmount("R", 3)]))
     plan = loader.plan(make_entry(tmp_path, TENSORS + LIMITED))
     with pytest.raises(InferError, match='"R" is limited to 3'):

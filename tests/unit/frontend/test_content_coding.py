@@ -225,6 +225,16 @@ def test_what_fails_aside_is_answered(aside, logged):
     assert "no memory" in logged.text
 
 
+@pytest.mark.parametrize(("accept", "coding"), [(None, None), (b"identity", None), (b"gzip", b"gzip")])
+def test_answers_of_a_port_without_routes_are_compressed_when_asked(aside, accept, coding):
+    exchange = Exchange() if accept is None else Exchange(accept_encoding=accept)
+    answer = ContentCodings(aside, Models()).around_answers(lambda found: found.respond(200, (), (ANSWER,)))
+    answer(exchange)
+    ((status, headers, body),) = exchange.answers
+    assert (status, headers.get(b"Content-Encoding")) == (200, coding)
+    assert (gzip.decompress(body) if coding else body) == ANSWER
+
+
 def test_many_accept_fields_are_not_kept_for_ever(aside):
     codings = ContentCodings(aside, Models())
     handle = codings.around(Route())

@@ -97,6 +97,12 @@ def test_series_of_a_model_are_forgotten_wherever_its_label_stands() -> None:
     assert exposition_sum.without_model(one, "m").samples == {"c": {'c{model="mm"}': 2, 'c{submodel="m"}': 3, "c": 4}}
 
 
+def test_of_models_of_one_name_the_one_of_a_namespace_is_forgotten() -> None:
+    lines = ['c{model="m",version="1",namespace="/a"} 1', 'c{model="m",version="1",namespace="/b"} 2']
+    one = exposition_sum.parse(text("# HELP c Help", "# TYPE c counter", *lines))
+    assert list(exposition_sum.without_model(one, "m", "/a").samples["c"].values()) == [2]
+
+
 def test_a_real_exposition_survives_unchanged() -> None:
     registry = Registry()
     registry.add_model(ModelStatistics("m", "1"), pending=lambda: 1, executing=lambda: 0, load_duration_s=0.5)
