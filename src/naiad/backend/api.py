@@ -198,6 +198,14 @@ class Backend(abc.ABC):
         """Instances of a group of KIND_CPU that names no count."""
         return 1
 
+    def gpu_obstacle(self) -> str:
+        """Return why instances cannot be on GPUs, empty when they can. Asked only where there are GPUs.
+
+        Instances of a backend that can are on all GPUs unless the configuration says otherwise; `spec.device_id` is
+        the number of each one's GPU, as CUDA counts.
+        """
+        return f"backend '{self.name}' does not use GPUs"
+
     @abc.abstractmethod
     def load(self, context: ModelContext) -> Model:
         """Load one version. Raises InferError with a message that names file, problem and fix."""

@@ -56,6 +56,10 @@ class PythonBackend(Backend):
             raise_problems(problems)
         return completed
 
+    def gpu_obstacle(self) -> str:
+        """Nothing is in the way: the model is told the number of its GPU, and does with it what it likes."""
+        return ""
+
     def load(self, context: ModelContext) -> Model:
         """Load one version. Raises InferError for a missing file and for what is not supported."""
         model_file = find_model_file(context)

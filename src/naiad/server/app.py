@@ -9,6 +9,7 @@ import sys
 
 from naiad.backend.cores import usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
+from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
@@ -123,6 +124,7 @@ class Server:
             resources=self._open_resources(loop),
             port=ModelCalls(self._engine, loop),
             metrics=self._custom_metrics,
+            gpu_count=gpu_count(),
         )
 
     def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:

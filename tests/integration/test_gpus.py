@@ -1,4 +1,7 @@
-"""GPU metrics over an NVML of our own: finding and loading the library and its calls as C sees them are real."""
+"""GPUs over an NVML of our own: finding and loading the library and its calls as C sees them are real.
+
+GPUs are measured, and Python models are told which one is theirs.
+"""
 
 import re
 import shutil
@@ -7,9 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.http as httpclient
 
-from support.model_repository import write_identity
+from support.model_repository import write_identity, write_model
 from support.server_process import ServerProcess
 
 SOURCE = Path(__file__).resolve().parents[1] / "support" / "fake_nvml.c"
@@ -24,6 +29,26 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
     return {"LD_LIBRARY_PATH": str(library.parent)}
+
+
+WHERE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.where = f"{args['model_instance_kind']} {args['model_instance_device_id']}"
+
+    def execute(self, requests):
+        answer = pb_utils.Tensor("WHERE", np.array([self.where], np.object_))
+        return [pb_utils.InferenceResponse([answer]) for _ in requests]
+"""
+CONFIG = """
+backend: "python"
+input [ { name: "IN", data_type: TYPE_FP32, dims: [ 1 ] } ]
+output [ { name: "WHERE", data_type: TYPE_STRING, dims: [ 1 ] } ]
+"""
 
 
 @pytest.fixture
@@ -45,7 +70,18 @@ def await_gpus(server: ServerProcess, is_enough: Callable[[dict[str, float]], bo
     return found
 
 
-def test_gpus_are_measured(root, start_server, environment):
+def where(server: ServerProcess, model: str) -> str:
+    """Return the kind and the number of the device that the model's instance was told."""
+    with httpclient.InferenceServerClient(server.http_url, network_timeout=60) as client:
+        tensor = httpclient.InferInput("IN", [1], "FP32")
+        tensor.set_data_from_numpy(np.zeros(1, np.float32))
+        return str(client.infer(model, [tensor]).as_numpy("WHERE")[0].decode())
+
+
+def test_gpus_are_measured_and_given_to_instances(root, start_server, environment):
+    write_model(root, "second", CONFIG + "instance_group [ { kind: KIND_GPU gpus: [ 1 ] } ]", {"1/model.py": WHERE})
+    write_model(root, "every", CONFIG, {"1/model.py": WHERE})
+    write_model(root, "cpu", CONFIG + "instance_group [ { kind: KIND_CPU } ]", {"1/model.py": WHERE})
     server = start_server(root, "--metrics-interval-ms=50", environment=environment)
     server.wait_started()
     energy = 'nv_energy_consumption{gpu_uuid="GPU-a0"}'
@@ -63,6 +99,9 @@ def test_gpus_are_measured(root, start_server, environment):
         'nv_gpu_power_limit{gpu_uuid="GPU-a0"}': 700,
     }
     assert "Collecting metrics for GPU 1: Small GPU" in server.log_text()
+    assert (where(server, "second"), where(server, "cpu")) == ("GPU 1", "CPU 0")
+    assert server.get("/v2/models/every/config").json["instance_group"][0]["gpus"] == [0, 1]
+    assert server.get("/v2/models/identity/config").json["instance_group"][0]["kind"] == "KIND_CPU"
     server.signal()
     assert server.wait_exit() == 0
 
