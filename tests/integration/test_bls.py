@@ -15,7 +15,7 @@ from support import onnx_models
 from support.bls_models import code_input, run_code, write_script
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
-from support.server_process import ServerProcess, serving
+from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -57,8 +57,12 @@ def write_models(root: Path) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("bls")
     write_models(root)
-    with serving(root / "log", f"--model-repository={root}") as running:
+    running = ServerProcess(root / "log", f"--model-repository={root}")
+    try:
+        running.wait_ready()
         yield running
+    finally:
+        running.stop()
 
 
 def in_flight(server: ServerProcess, model: str) -> float:
@@ -570,7 +574,9 @@ def test_models_cannot_be_loaded_without_explicit_control(server):
 
 def test_example_distance(tmp_path):
     examples = Path(__file__).parents[2] / "examples" / "python"
-    with serving(tmp_path / "log", f"--model-repository={examples}") as running:
+    running = ServerProcess(tmp_path / "log", f"--model-repository={examples}")
+    try:
+        running.wait_ready()
         for a, b, distance in (([1, 2, 3, 4], [1, 2, 0, 0], 5.0), ([1, 1, 1, 1], [1, 1, 1, 1], 0.0)):
             inputs = [
                 {"name": name, "datatype": "FP32", "shape": [1, 4], "data": data}
@@ -579,3 +585,5 @@ def test_example_distance(tmp_path):
             answer = running.post("/v2/models/distance/infer", {"inputs": inputs})
             assert answer.status == 200, answer.body
             assert answer.json["outputs"][0]["data"] == [distance]
+    finally:
+        running.stop()

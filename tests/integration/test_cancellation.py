@@ -31,7 +31,7 @@ from support.raw_http2 import (
     grpc_head,
     grpc_message,
 )
-from support.server_process import Answer, ServerProcess, serving
+from support.server_process import Answer, ServerProcess
 
 _numbers = itertools.count()
 PROMPT_S = 3.0
@@ -172,13 +172,17 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("cancellation")
     root, notes = directory / "models", directory / "notes"
     write_models(root, notes)
-    with serving(
+    server = ServerProcess(
         directory / "log",
         f"--model-repository={root}",
         "--cache-config=local,size=1048576",
         "--metrics-interval-ms=1",
-    ) as server:
+    )
+    try:
+        server.wait_ready()
         yield Place(server, Notes(notes))
+    finally:
+        server.stop()
 
 
 @pytest.fixture
@@ -562,8 +566,12 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("processes")
     root, notes = directory / "models", directory / "notes"
     write_held(root, "held", notes)
-    with serving(directory / "log", f"--model-repository={root}", "--processes=2") as server:
+    server = ServerProcess(directory / "log", f"--model-repository={root}", "--processes=2")
+    try:
+        server.wait_ready()
         yield Place(server, Notes(notes))
+    finally:
+        server.stop()
 
 
 def test_over_tls(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
-from support.server_process import ServerProcess, serving
+from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -100,8 +100,12 @@ def ensemble_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     root = tmp_path_factory.mktemp("ensembles")
     write_members(root)
     write_ensembles(root)
-    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
+    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
+    try:
+        running.wait_ready()
         yield running
+    finally:
+        running.stop()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from naiad.server.processes.sequence_model import owner_of
 from support.model_repository import write_identity
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess, serving
+from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -46,8 +46,12 @@ def write_repository(root: Path) -> Path:
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = write_repository(tmp_path_factory.mktemp("sequences"))
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(log, f"--model-repository={root}", f"--processes={PROCESSES}") as running:
+    running = ServerProcess(log, f"--model-repository={root}", f"--processes={PROCESSES}")
+    try:
+        running.wait_ready()
         yield running
+    finally:
+        running.stop()
 
 
 def grpc_client(running: ServerProcess) -> grpcclient.InferenceServerClient:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity
-from support.server_process import ServerProcess, serving
+from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -47,8 +49,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     for name, policy in POLICIES.items():
         batching = f"dynamic_batching {{ {policy} }}\n"
         write_identity(root, name, max_batch_size=1, parameters=_SLOW, extra=_ONE + batching)
-    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={Path(root)}") as running:
+    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={Path(root)}")
+    try:
+        running.wait_ready()
         yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest, server: ServerProcess):
+    module = httpclient if request.param == "http" else grpcclient
+    return module, server.http_url if request.param == "http" else server.grpc_url
 
 
 class Asker:

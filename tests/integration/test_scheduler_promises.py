@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model
 from support.process_resources import ProcessResources
-from support.server_process import ServerProcess, serving
+from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -113,13 +113,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     steps = [("flood", {"GO": "GO"}, {"OUT": "x"}), ("slow_sum", {"IN": "x"}, {"FIRST": "FIRST"})]
     ends = [tensor("GO", dims="1")], [tensor("FIRST", dims="1")]
     write_ensemble(root, "flooded", *ends, steps, max_batch_size=0, extra=decoupled)
-    with serving(
+    running = ServerProcess(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=*",
-    ) as running:
+    )
+    try:
+        running.wait_ready()
         yield running
+    finally:
+        running.stop()
 
 
 def vector(name: str, data: np.ndarray) -> grpcclient.InferInput:
