@@ -8,6 +8,7 @@ from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.rate_limit import ResourceAmount
 from naiad.core.ports import Wakeable
+from naiad.engine.instances import groups
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 
 
@@ -157,7 +158,7 @@ def claims_of(config: ModelConfig) -> list[Claim]:
     """Return what each instance of a model needs, in their order; its instance groups are complete."""
     return [
         Claim(_needs(group, device), group.rate_limiter.priority)
-        for group in config.instance_group
+        for group in groups(config)
         for _ in range(group.count)
         for device in group.gpus or (0,)
     ]
@@ -179,4 +180,4 @@ def _wake(claims: Iterable[Claim]) -> None:
 
 def needs_resources(config: ModelConfig) -> bool:
     """Tell whether some instance of a model needs any resource to execute."""
-    return any(resource.count for group in config.instance_group for resource in group.rate_limiter.resources)
+    return any(resource.count for group in groups(config) for resource in group.rate_limiter.resources)
