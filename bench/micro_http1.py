@@ -1,4 +1,4 @@
-"""CPU microseconds per HTTP/1.1 binary request in memory: head, route, decode, encode, answer; no system calls.
+"""CPU microseconds per HTTP/1.1 request in memory: head, route, decode, encode, answer; no system calls.
 
 Run: python bench/micro_http1.py
 """
@@ -94,6 +94,17 @@ def infer_request(request_id: str = "") -> bytes:
     ) + body
 
 
+def json_request(request_id: str = "") -> bytes:
+    numbers = [number / 7 for number in range(16)]
+    inputs = [{"name": name, "shape": SHAPE, "datatype": "FP32", "data": numbers} for name in ("INPUT0", "INPUT1")]
+    body = json.dumps({**({"id": request_id} if request_id else {}), "inputs": inputs}).encode()
+    return (
+        b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost:8000\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n"
+        b"Accept-Encoding: identity\r\nUser-Agent: python/3.11\r\n\r\n" % len(body)
+    ) + body
+
+
 def measure(name: str, data: bytes, count: int = 100_000) -> None:
     loop = StillLoop()
     server = Http1Server(RestApi(EchoEngine()).router().handle, loop)
@@ -119,6 +130,8 @@ def measure(name: str, data: bytes, count: int = 100_000) -> None:
 def main() -> None:
     measure("binary add_sub", infer_request())
     measure("binary add_sub, with an id", infer_request("request-17"))
+    measure("JSON add_sub", json_request())
+    measure("JSON add_sub, with an id", json_request("request-17"))
     measure("GET /v2/health/live", b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 

@@ -78,7 +78,7 @@ class Member:
         self.engine, self.served = Engine(), Served()
         self.neighbours = Neighbours(self.engine, directory, slot)  # type: ignore[arg-type]
         membership = SimpleNamespace(slot=slot, process_count=2, is_successor=False)
-        self.model = SequenceModel(self.served, membership, self.neighbours)  # type: ignore[arg-type]
+        self.model = SequenceModel("m", self.served, membership, self.neighbours)  # type: ignore[arg-type]
         self.engine.model = self.model
 
 

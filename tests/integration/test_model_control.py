@@ -191,13 +191,18 @@ def test_bad_commands(protocol):
     poll = "failed to poll from model repository"
     assert f"failed to load 'nothing', {poll}" in failure(client.load_model, "nothing")
     assert f"failed to load 'broken', {poll}" in failure(client.load_model, "broken")
-    assert "Invalid config override" in failure(client.load_model, "started", config="{bad")
+    text = failure(client.load_model, "started", config="{bad")
+    assert f"failed to load 'started', {poll}: " in text
+    assert "Invalid config override" in text
     assert "its name is 'other'" in failure(client.load_model, "started", config=json.dumps({"name": "other"}))
     files = {"file:1/model.py": b"x"}
     assert "without a 'config'" in failure(client.load_model, "started", files=files)
     escape = {"file:../../model.py": b"x"}
     text = failure(client.load_model, "started", config=json.dumps({"backend": "python"}), files=escape)
     assert "must lie in the model's directory" in text
+    # No file system has such a name; the server lives on.
+    text = failure(client.load_model, "started", config="{}", files={f"file:{'A' * 256}": b"x"})
+    assert f"failed to load 'started', {poll}: " in text
     client.unload_model("nothing")
     assert client.is_server_ready()
     assert client.is_model_ready("started")

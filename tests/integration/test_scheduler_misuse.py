@@ -66,6 +66,14 @@ SEQUENCES = {
         control(f"{START}, {START}"),
         "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors",
     ),
+    "tensor_of_two_controls": (
+        control(f'{START} ] }}, {{ name: "C" control [ {START.replace("START", "END")}'),
+        "sequence batching control tensor 'C' is specified for multiple control kinds",
+    ),
+    "state_twice": (
+        state().replace("[ {", "[ { input_name: 'S' output_name: 'M' data_type: TYPE_FP32 dims: [ 1 ] }, {"),
+        "sequence state input 'S' can only be specified once",
+    ),
     "control_without_a_name": (
         f"sequence_batching {{ direct {{ }} control_input [ {{ control [ {START} ] }} ] }}",
         "sequence batching control tensor must have a name",

@@ -1,5 +1,6 @@
 """A naiad server as a process of its own, for integration tests."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -12,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 _STARTED = {
@@ -86,6 +89,15 @@ class ServerProcess:
     def wait_exit(self, timeout_s: float = 60.0) -> int:
         """Wait for the process to end and return its status."""
         return self.process.wait(timeout_s)
+
+    def members(self) -> list[int]:
+        """Return the pids of the server processes of a server with `--processes`."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none, too
+                if any(word.startswith("process=") for word in child.cmdline()):
+                    found.append(child.pid)
+        return found
 
     # --- talking ----------------------------------------------------------------------------------------------------
 

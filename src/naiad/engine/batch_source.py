@@ -26,6 +26,9 @@ class BatchSource(Protocol):
     def tend_unhealthy(self, driver: Any) -> bool:
         """See to the queue while an instance cannot execute; False when the model has stopped."""
 
+    def prepare(self, batch: Batch) -> None:
+        """Make of the requests of a batch what an instance executes, as `execute` does itself. Raises as that."""
+
     def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
         """Execute a batch, blocking, and see to its answers."""
 

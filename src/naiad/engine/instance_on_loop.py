@@ -94,6 +94,7 @@ class InstanceOnLoop:
             return
         batch.exec_start_ns = time.monotonic_ns()
         try:
+            self._model.prepare(batch)
             self._instance.begin(batch)
         except Exception as error:
             self._model.fail(batch, error, on_loop=True)

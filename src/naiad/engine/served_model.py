@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from naiad.backend.api import Instance, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import read_padding
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
@@ -20,6 +21,7 @@ from naiad.engine.emission import Emission
 from naiad.engine.instance_on_loop import InstanceOnLoop
 from naiad.engine.instance_thread import InstanceThread
 from naiad.engine.iterative import IterativeRequests, split
+from naiad.engine.padding import PaddedRequests
 from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.solitude import solitude_hint, watch_for_solitude
@@ -74,6 +76,8 @@ class ServedModel:
         self._loop = loop
         self._rules = AdmissionRules(config)
         self._sequence_tensors = sequence_tensors
+        padding = read_padding(config)
+        self._padding = None if padding is None else PaddedRequests(config, padding)
         self._resources = resources
         """With a rate limiter: what the instances need to execute."""
         self._is_by_instance = scheduler.is_by_instance
@@ -510,11 +514,18 @@ class ServedModel:
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
         return not (self._stopping or driver in self._leaving)
 
+    def prepare(self, batch: Batch) -> None:
+        """Make of the requests of a batch what an instance executes; raises what makes the batch fail."""
+        if self._padding is not None:
+            self.statistics.record_padding(*self._padding.prepare(batch))
+
     def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
         """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop."""
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
         try:
+            if self._padding is not None:
+                self.prepare(batch)
             responses = instance.execute(batch)
         except Exception as error:
             self.fail(batch, error, on_loop=on_loop)
@@ -523,9 +534,10 @@ class ServedModel:
 
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed; callable on any thread."""
-        if self._sequence_tensors is not None:
+        extended = self._sequence_tensors or self._padding
+        if extended is not None:
             try:
-                responses = self._sequence_tensors.settle(batch, responses)
+                responses = extended.settle(batch, responses)
             except InferError as error:
                 self.fail(batch, error, on_loop=on_loop)
                 return
@@ -582,8 +594,9 @@ class ServedModel:
 
     def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`; callable on any thread."""
-        if self._sequence_tensors is not None:
-            self._sequence_tensors.restore(batch)
+        extended = self._sequence_tensors or self._padding
+        if extended is not None:
+            extended.restore(batch)
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,

@@ -40,7 +40,7 @@ _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED
 """Of what the transport itself refuses."""
 _HELD_MESSAGE_BYTES = 64 * 1024
 """Smaller messages are not counted while they wait: the number of streams bounds them."""
-_HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port.\n"
+_HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port (--http-port, 8000 by default).\n"
 _HTTP1_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
     % (len(_HTTP1_TEXT), _HTTP1_TEXT)

@@ -95,6 +95,7 @@ def counts(model: EnsembleModel) -> tuple[int, int]:
 
 
 def test_a_step_that_waits_in_its_member_is_dropped_and_the_request_with_it(members: Members) -> None:
+    # E10
     model, answers = ensemble(members, steps=2), Answers()
     members.queued.add("a")
     (request,) = ask(model, answers, "a")
@@ -105,6 +106,7 @@ def test_a_step_that_waits_in_its_member_is_dropped_and_the_request_with_it(memb
 
 
 def test_nothing_follows_the_step_that_executes(members: Members) -> None:
+    # E10
     model, answers = ensemble(members, steps=2), Answers()
     (request,) = ask(model, answers, "a")
     assert not model.cancel(request)
@@ -118,6 +120,7 @@ def test_nothing_follows_the_step_that_executes(members: Members) -> None:
 
 
 def test_a_step_that_waits_for_room_is_withdrawn(members: Members) -> None:
+    # E10
     model, answers = ensemble(members, limit=1), Answers()
     _, second, _ = ask(model, answers, "a", "b", "c")
     assert model.pending_count == 2

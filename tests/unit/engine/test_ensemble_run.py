@@ -64,6 +64,7 @@ def ask(router: Router, data: object, steps: int, statistics: ModelStatistics | 
 
 
 def test_tensors_are_passed_on_as_the_buffers_that_they_are() -> None:
+    # E2
     router, given = Router(), memoryview(b"abcd")
     answers = ask(router, given, steps=3)
     assert router.asked[0].data[0] is given
@@ -108,6 +109,7 @@ def test_a_step_that_its_member_refuses_has_failed() -> None:
 
 
 def test_an_error_says_which_step_it_came_from() -> None:
+    # E9
     router = Router()
     answers = ask(router, b"abcd", steps=2)
     (step,) = router.asked

@@ -28,6 +28,7 @@ def test_answers_a_request(serve: Serve, loop: StepLoop) -> None:
 
 
 def test_requests_that_wait_for_the_instance_execute_together(serve: Serve, loop: StepLoop) -> None:
+    # B10
     gate, answers = Gate(), Answers()
     instance = ScriptedInstance(gate)
     model = serve([instance], config(dynamic_batching={}))
@@ -85,6 +86,7 @@ def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -
 
 
 def test_a_timeout_is_answered_while_every_instance_is_busy(serve: Serve, loop: StepLoop) -> None:
+    # Q7
     policy = {"default_timeout_microseconds": 20_000, "timeout_action": "REJECT"}
     gate, answers = Gate(), Answers()
     model = serve([ScriptedInstance(gate)], config(dynamic_batching={"default_queue_policy": policy}))
@@ -177,6 +179,7 @@ def test_a_storm_of_cancels_leaves_nothing_waiting(serve: Serve, loop: StepLoop)
 
 
 def test_preserve_ordering_holds_a_fast_answer_back(serve: Serve, loop: StepLoop) -> None:
+    # B13
     slow, answers = Gate(), Answers()
 
     def by_id(batch: Batch) -> Sequence[InferResponse]:
