@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from support.ensemble_models import Step, tensor, write_ensemble
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -327,7 +327,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         write_ensemble(root, name, **{"inputs": [A], "outputs": [B], "steps": [MEMBER], **fields})
     write_running_sum(root, "sums", "direct { }")
     write_running_sum(root, "short", "oldest { max_candidate_sequences: 4 }", idle_us=50_000)
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
@@ -336,12 +336,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "--load-model=member",
         "--rate-limit=execution_count",
         "--rate-limit-resource=R:3",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,14 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+@contextmanager
+def serving(log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """A server that is ready, and is stopped in the end."""
+    running = ServerProcess(log, *flags, environment=environment)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()

@@ -15,6 +15,7 @@ from naiad.backend.onnx_autocomplete import DEFAULT_MAX_BATCH_SIZE, complete, is
 from naiad.backend.onnx_binding import run_bound, run_into
 from naiad.backend.onnx_options import (
     SessionPlan,
+    gpu_obstacle,
     inspection_options,
     model_path,
     plan_session,
@@ -68,6 +69,10 @@ class OnnxRuntimeBackend(Backend):
         four cores it would only take threads away from the first.
         """
         return 2 if context.usable_cores >= 4 else 1
+
+    def gpu_obstacle(self) -> str:
+        """Return what the installed onnxruntime lacks."""
+        return gpu_obstacle()
 
     def load(self, context: ModelContext) -> Model:
         """Open the sessions and hold the configuration against the model. Raises InferError."""

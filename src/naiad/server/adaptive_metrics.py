@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from naiad.core.adaptive_state import DECISIONS, AdaptiveState
 from naiad.engine.served import Served
-from naiad.telemetry.exposition import format_family, format_labels, format_value
-from naiad.telemetry.metric_family import Kind
+from naiad.telemetry.exposition import Kind, format_family, format_labels, format_value
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.model_metrics import model_labels
 

@@ -3,7 +3,7 @@
 from operator import attrgetter
 
 from naiad.engine.response_cache import ResponseStore
-from naiad.telemetry.metric_family import Kind
+from naiad.telemetry.exposition import Kind
 from naiad.telemetry.metrics import Registry
 
 _FAMILIES: tuple[tuple[str, Kind, str, str], ...] = (
