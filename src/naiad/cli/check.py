@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import orjson
 
+from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
@@ -54,7 +55,7 @@ def _check(path: str, *, strict: bool) -> list[ModelReport]:
     """Check a path or a URL. Raises InferError when a store cannot be read."""
     backends = BackendRegistry().names()
     if not is_cloud_url(path):
-        return check_path(Path(path), known_backends=backends, strict=strict)
+        return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
     # Only who has a repository in a cloud pays for what it needs.
     from naiad.repository.cloud.outline import write_outline
     from naiad.repository.opening import open_objects
@@ -64,7 +65,7 @@ def _check(path: str, *, strict: bool) -> list[ModelReport]:
         directory = Path(home) / (url.prefix.rpartition("/")[2] or url.bucket)
         directory.mkdir()
         write_outline(open_objects(url), directory)
-        reports = check_path(directory, known_backends=backends, strict=strict)
+        reports = check_path(directory, known_backends=backends, strict=strict, gpu_count=gpu_count())
     for report in reports:
         report.problems = [
             replace(

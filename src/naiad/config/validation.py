@@ -240,6 +240,12 @@ def _check_instance_groups(findings: Findings, gpu_count: int | None) -> None:
     # An ensemble's groups are refused as such.
     if config.HasField("ensemble_scheduling"):
         return
+    if config.instance_group and all(group.passive for group in config.instance_group):
+        findings.error(
+            "all instances are passive, so that none would execute requests",
+            "instance_group[0].passive",
+            expected="a group without 'passive'",
+        )
     for index, group in enumerate(config.instance_group):
         if group.count < 0:
             findings.warning(

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Protocol, cast
 
+from naiad.core.ports import Loop
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.departure import Departure
@@ -55,7 +56,7 @@ class ConnectionOwner(Protocol):
 
     service: GrpcService
     limits: Http2Limits
-    loop: asyncio.AbstractEventLoop
+    loop: Loop
     is_draining: bool
     rule: AccessRule | None
     run_aside: RunAside

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.model import model_key
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.telemetry.duration import Duration
@@ -78,6 +79,8 @@ class VersionStatistics:
 
     name: str
     version: str
+    namespace: str = ""
+    """Tells models of equal names apart."""
     last_inference_ms: int = 0
     """Wall-clock time of the last execution in ms since the epoch; 0 before the first."""
     inference_count: int = 0
@@ -110,6 +113,11 @@ class VersionStatistics:
     """Elements of padded inputs that were executed: `data` of clients and `padding`; empty while there are none."""
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """For each of `LATENCIES` the successful requests per bucket; the last bucket is beyond every bound."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells a version from all others: what its model is known by, and its number."""
+        return model_key(self.namespace, self.name), self.version
 
 
 class ModelStatistics:
@@ -314,6 +322,7 @@ class ModelStatistics:
             return VersionStatistics(
                 name=self.model,
                 version=self.version,
+                namespace=self.namespace,
                 last_inference_ms=self._last_inference_ms,
                 inference_count=self._inference_count,
                 execution_count=self._execution_count,

@@ -15,9 +15,8 @@ def sum_statistics(groups: Iterable[Sequence[VersionStatistics]]) -> list[Versio
     sums: dict[tuple[str, str], VersionStatistics] = {}
     for group in groups:
         for counts in group:
-            key = (counts.name, counts.version)
-            known = sums.get(key)
-            sums[key] = counts if known is None else add_statistics(known, counts)
+            known = sums.get(counts.key)
+            sums[counts.key] = counts if known is None else add_statistics(known, counts)
     return list(sums.values())
 
 
