@@ -129,9 +129,11 @@ def config(max_batch_size: int = 8, **fields: Any) -> ModelConfig:
     return made
 
 
-def header(rows: int = 1, name: str = "IN", datatype: DataType = DataType.FP32, width: int = 2) -> RequestHeader:
+def header(
+    rows: int = 1, name: str = "IN", datatype: DataType = DataType.FP32, width: int = 2, timeout_us: int = 0
+) -> RequestHeader:
     """Return a header for `config()`."""
-    return RequestHeader(model_name="m", inputs=[TensorSpec(name, datatype, (rows, width))])
+    return RequestHeader(model_name="m", inputs=[TensorSpec(name, datatype, (rows, width))], timeout_us=timeout_us)
 
 
 def request(

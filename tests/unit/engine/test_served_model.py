@@ -87,12 +87,18 @@ def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -
 
 def test_a_timeout_is_answered_while_every_instance_is_busy(serve: Serve, loop: StepLoop) -> None:
     # Q7
-    policy = {"default_timeout_microseconds": 20_000, "timeout_action": "REJECT"}
+    hour_us = 3_600_000_000
+    policy = {
+        "default_timeout_microseconds": hour_us,
+        "allow_timeout_override": True,
+        "timeout_action": "REJECT",
+    }
     gate, answers = Gate(), Answers()
     model = serve([ScriptedInstance(gate)], config(dynamic_batching={"default_queue_policy": policy}))
     model.submit(now_request(answers, "running"))
     gate.reached.acquire()
-    model.submit(now_request(answers, "late"))
+    # Only this one, or the other could be late as well where threads begin late.
+    model.submit(now_request(answers, "late", made=header(timeout_us=20_000)))
     loop.run_until(lambda: len(answers) == 1)
     request_id, response = answers.received[0]
     assert request_id == "late"
