@@ -89,6 +89,8 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+        self.said: Any = None
+        """What the last command was answered with."""
 
     def post(self, path: str, content: object = None) -> tuple[int, Any]:
         """Return the status and the JSON that a POST is answered with."""
@@ -108,7 +110,8 @@ class Client:
 
     def control(self, model: str, what: str, **parameters: object) -> int:
         """Load or unload; return the status."""
-        return self.post(f"/v2/repository/models/{model}/{what}", {"parameters": parameters})[0]
+        status, self.said = self.post(f"/v2/repository/models/{model}/{what}", {"parameters": parameters})
+        return status
 
     def close(self) -> None:
         """Close the connection."""
@@ -258,13 +261,13 @@ class _Caller:
         status = self._client.control(self.own, "load", force=self._random.random() < 0.5)
         self.is_loaded = True
         if status != 200:
-            self.unexpected.append(f"load {status}")
+            self.unexpected.append(f"load {status}: {self._client.said}")
 
     def _unload(self) -> None:
         status = self._client.control(self.own, "unload")
         self.is_loaded = False
         if status != 200:
-            self.unexpected.append(f"unload {status}")
+            self.unexpected.append(f"unload {status}: {self._client.said}")
 
 
 def random_calls(port: int, names: Sequence[str], count: int, seed: int = 1) -> Chaos:
