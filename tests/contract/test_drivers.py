@@ -112,7 +112,7 @@ def run(
         finally:
             assert await asyncio.to_thread(model.stop, 10.0)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def make(answers: Answers, number: object = "", rows: int = 1) -> InferRequest:
@@ -152,7 +152,7 @@ def test_a_delay_gathers_a_batch_and_ends(kind: Any) -> None:
             model.submit(make(answers, number))
         await until(lambda: len(answers) == 11)
 
-    run(steps, [instance], dynamic_batching={"max_queue_delay_microseconds": 100_000})
+    run(steps, [instance], dynamic_batching={"max_queue_delay_microseconds": 500_000})
     assert instance.sizes == [3, 8]
 
 
@@ -252,5 +252,5 @@ def test_a_large_batch_is_handed_over_by_a_thread() -> None:
         await steps(model)
         assert await asyncio.to_thread(model.stop, 10.0)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
     assert on_loop == [True, False, True]

@@ -95,7 +95,7 @@ class Gate:
 
     def __call__(self, batch: Batch) -> Sequence[InferResponse]:
         self.reached.release()
-        assert self.opened.acquire(timeout=30)
+        assert self.opened.acquire(timeout=60)
         return answers_of(batch)
 
 

@@ -85,7 +85,7 @@ class Streams:
             done.set()
 
         self._loop.call_soon_threadsafe(act)
-        assert done.wait(30)
+        assert done.wait(60)
 
     def responses(self, request: InferRequest) -> list[InferResponse]:
         """Return what has come so far."""

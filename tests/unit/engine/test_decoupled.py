@@ -135,7 +135,7 @@ def test_stopping_waits_for_open_requests_and_answers_those_that_stay_open(serve
     answers = Answers()
     model = serve(script)
     model.submit(request(answers, "a"))
-    assert started.wait(10)
+    assert started.wait(60)
     assert not model.stop(0.05)
     loop.run_until(lambda: len(answers) == 1)
     error = answers.received[0][1].error

@@ -29,7 +29,7 @@ def test_a_thread_may_be_woken_again_before_its_start_has_returned(monkeypatch: 
     class SlowToStart(plain):
         def start(self) -> None:
             super().start()
-            may_return.wait(10)
+            may_return.wait(60)
 
     monkeypatch.setattr(threading, "Thread", SlowToStart)
     source = Source()
@@ -37,10 +37,10 @@ def test_a_thread_may_be_woken_again_before_its_start_has_returned(monkeypatch: 
     monkeypatch.undo()
     starter = plain(target=driver.wake_now)
     starter.start()
-    assert source.asked.acquire(timeout=10)
+    assert source.asked.acquire(timeout=60)
     driver.wake_now()
-    assert source.asked.acquire(timeout=10)
+    assert source.asked.acquire(timeout=60)
     may_return.set()
     starter.join()
-    assert driver.join(10)
+    assert driver.join(60)
     assert source.count == 2
