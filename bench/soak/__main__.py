@@ -8,6 +8,7 @@ Each prints one line with what it has found and exits with 1 when anything was w
 """
 
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module, usual_count = KINDS[arguments[0]]
     count = int(arguments[1]) if len(arguments) > 1 else usual_count
+    # The server ends with this process, however that is ended.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     # protobuf's and grpcio's own.
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
