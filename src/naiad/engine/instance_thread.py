@@ -3,8 +3,12 @@
 Waking a thread and being woken by it costs about 90 us of CPU for a single request, as much as ten executions of a
 tiny model. So while an instance proves to be that fast, and may run on any thread, the loop executes its batches
 itself, one per turn of the loop. A slow execution sends it back to its thread for a while.
+
+On a busy machine an execution also looks slow when other processes have the core meanwhile, several milliseconds at a
+time. That says nothing of the model, and a thread makes it worse.
 """
 
+import resource
 import threading
 import time
 
@@ -18,14 +22,19 @@ _HEALTH_POLL_S = 0.05
 _START_POLL_S = 0.001
 _FAST_NS = 100_000
 """A mean execution shorter than this is not worth a thread."""
+_REQUEST_NS = 5_000
+"""What each request of a batch may add: gathering and scattering it keeps the GIL, so a thread would gain nothing."""
 _MEAN_WEIGHT = 16
 """Executions over which the mean goes, roughly; a single hiccup of the machine does not move it far."""
 _SLOW_NS = 10_000_000
 """An execution longer than this on the loop is felt by everybody."""
 _PENALTY_COUNT = 10_000
 """Executions that stay with the thread after a slow one."""
-_UNKNOWN_NS = 100 * _FAST_NS
-"""The mean to begin with: an instance has to prove itself."""
+_REST_COUNT = 1_000
+"""Executions that stay with the thread after the loop has found them too long on the whole."""
+_TRIAL_COUNT = 64
+"""Executions of the thread, the shortest of which tells whether the loop should try."""
+_NEVER_NS = 1 << 62
 
 
 class InstanceThread:
@@ -42,8 +51,13 @@ class InstanceThread:
         self._instance = instance
         self._loop = loop
         self._is_movable = instance.runs_on_any_thread
-        self._mean_ns = _UNKNOWN_NS
+        self._mean_ns = _NEVER_NS
+        """Of executions on the loop; an instance has to prove itself first."""
+        self._shortest_ns = _NEVER_NS
+        self._trial_count = 0
         self._penalty_count = 0
+        self._wary_count = 0
+        """Executions on the loop that are watched closely."""
         self._is_roused = False
         """Whether the thread was woken ever, and so is started or about to be."""
         self._is_running = False
@@ -60,7 +74,7 @@ class InstanceThread:
         """End its sleep soon; called on the loop after the model has taken it off the list of the idle."""
         # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
         # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
-        if self._is_movable and self._mean_ns < _FAST_NS and not self._penalty_count:
+        if self._is_movable and self._mean_ns < _FAST_NS:
             self._loop.call_soon(self._execute_on_loop)
         else:
             self._loop.call_soon(self._rouse)
@@ -94,8 +108,9 @@ class InstanceThread:
         if not self._instance.health:
             batch, wake_ns = self._model.take(self)
             if batch is not None:
+                before = _Usage() if self._wary_count else None
                 self._model.execute(self._instance, batch, on_loop=True)
-                self._judge(batch)
+                self._judge_on_loop(_duration_ns(batch), before)
                 self.wake()
                 return
             if not wake_ns or (wake_ns > 0 and not self._model.withdraw(self)):
@@ -103,14 +118,35 @@ class InstanceThread:
         # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.
         self._rouse()
 
-    def _judge(self, batch: Batch) -> None:
-        """Learn from an execution; only called by the side that executed."""
-        duration_ns = batch.exec_end_ns - batch.exec_start_ns
+    def _judge_on_loop(self, duration_ns: int, before: "_Usage | None") -> None:
+        """Learn from an execution on the loop; `before` is what the thread had used, if it is watched closely."""
+        if self._wary_count:
+            self._wary_count -= 1
+        if duration_ns > _FAST_NS:
+            if before is None:
+                # Asking the kernel takes more than a microsecond, so it is done from the first doubt on.
+                self._wary_count = _PENALTY_COUNT
+                return
+            duration_ns = min(duration_ns, before.undisturbed_ns(duration_ns))
         self._mean_ns += (duration_ns - self._mean_ns) // _MEAN_WEIGHT
-        if duration_ns > _SLOW_NS:
-            self._penalty_count = _PENALTY_COUNT
-        elif self._penalty_count:
+        is_slow = duration_ns > _SLOW_NS
+        if is_slow or self._mean_ns >= _FAST_NS:
+            self._mean_ns = _NEVER_NS
+            self._penalty_count = _PENALTY_COUNT if is_slow else _REST_COUNT
+
+    def _judge(self, duration_ns: int) -> None:
+        """Learn from an execution on the thread.
+
+        The shortest of some counts: others wait for the core and for the GIL, which the loop has, and do so the more
+        the busier both are.
+        """
+        if self._penalty_count:
             self._penalty_count -= 1
+            return
+        self._shortest_ns = min(self._shortest_ns, duration_ns)
+        self._trial_count += 1
+        if self._trial_count >= _TRIAL_COUNT:
+            self._mean_ns, self._shortest_ns, self._trial_count = self._shortest_ns, _NEVER_NS, 0
 
     def _run(self) -> None:
         self._is_running = True
@@ -119,7 +155,7 @@ class InstanceThread:
             if batch is None:
                 return
             self._model.execute(self._instance, batch)
-            self._judge(batch)
+            self._judge(_duration_ns(batch))
             # The requests, 64 MiB perhaps, must not live on while this thread waits for the next ones.
             del batch
 
@@ -147,3 +183,24 @@ class InstanceThread:
                 return
             # Someone has taken it off the list of the idle and is about to release it.
             self._waker.acquire()
+
+
+def _duration_ns(batch: Batch) -> int:
+    """Return how long an execution took beyond what its requests take as such."""
+    return batch.exec_end_ns - batch.exec_start_ns - _REQUEST_NS * len(batch.requests)
+
+
+class _Usage:
+    """What this thread has used of the machine by now."""
+
+    def __init__(self) -> None:
+        self._cpu_ns = time.thread_time_ns()  # `getrusage` knows it by the clock tick alone
+        self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+    def undisturbed_ns(self, duration_ns: int) -> int:
+        """Return how long something would have taken that this thread has done since, had it had the core.
+
+        A thread that has not given up the core by itself has waited for nothing: when it did not run, others did.
+        """
+        now = _Usage()
+        return duration_ns if now._switches != self._switches else now._cpu_ns - self._cpu_ns

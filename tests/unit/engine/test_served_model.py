@@ -85,12 +85,15 @@ def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -
 
 
 def test_a_timeout_is_answered_while_every_instance_is_busy(serve: Serve, loop: StepLoop) -> None:
-    policy = {"default_timeout_microseconds": 20_000, "timeout_action": "REJECT"}
+    # The one that executes has no timeout of its own: its thread may be slow to start.
+    policy = {"allow_timeout_override": True, "timeout_action": "REJECT"}
     gate, answers = Gate(), Answers()
     model = serve([ScriptedInstance(gate)], config(dynamic_batching={"default_queue_policy": policy}))
     model.submit(now_request(answers, "running"))
     gate.reached.acquire()
-    model.submit(now_request(answers, "late"))
+    late = header()
+    late.timeout_us = 20_000
+    model.submit(now_request(answers, "late", made=late))
     loop.run_until(lambda: len(answers) == 1)
     request_id, response = answers.received[0]
     assert request_id == "late"
@@ -292,6 +295,7 @@ def test_a_fast_instance_moves_to_the_loop_and_back_when_it_turns_slow(serve: Se
         ask()
     assert here in instance.threads
     instance.delay_s = 0.02
+    ask()  # the first doubt, from which on the loop looks closer
     ask()
     instance.delay_s = 0.0
     instance.threads.clear()
