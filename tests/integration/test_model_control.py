@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -62,23 +61,19 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     write_identity(root, "started")
     write_identity(root, "slow", parameters={"execute_delay_ms": "700"})
     write_model(root, "broken", "nam: 1\n")
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("log") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=started",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    url = server.http_url if request.param == "http" else server.grpc_url
+@pytest.fixture
+def protocol(protocol):
+    """tritonclient's module and a client of it, for either protocol."""
+    module, url = protocol
     with module.InferenceServerClient(url) as client:
         yield module, client
 

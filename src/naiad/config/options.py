@@ -129,6 +129,7 @@ class MetricsOptions:
 
     allow: bool = True
     allow_cpu: bool = True
+    allow_gpu: bool = True
     address: str = ""
     """Empty: the address of HTTP, or this machine alone when HTTP has a Unix socket."""
     port: int = 8002

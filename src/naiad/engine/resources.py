@@ -7,7 +7,10 @@ from typing import Protocol
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.rate_limit import ResourceAmount
+from naiad.core.batch import Batch
 from naiad.core.ports import Wakeable
+from naiad.engine.instances import groups
+from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 
 
@@ -122,6 +125,22 @@ class ModelResources:
         claim = self._claims[index]
         return not claim.needs or self._resources.acquire(claim)
 
+    def take(self, scheduler: Scheduler, now_ns: int, index: int) -> Batch | None:
+        """Return the next batch of an instance once it has what it needs; give back what its last execution held.
+
+        Without a batch its driver will be woken when it has what it needs, or it holds nothing. Called with the lock
+        held that guards the scheduler.
+        """
+        if scheduler.pending_count and not self.acquire(index):
+            return None
+        batch = scheduler.take(now_ns, index)
+        if batch is not None:
+            self.start(index)
+        else:
+            # Nothing was left, or it is held back to grow.
+            self.release(index)
+        return batch
+
     def start(self, index: int) -> None:
         """Note that an execution begins; it lasts until the next `acquire` or `release`."""
         claim = self._claims[index]
@@ -157,7 +176,7 @@ def claims_of(config: ModelConfig) -> list[Claim]:
     """Return what each instance of a model needs, in their order; its instance groups are complete."""
     return [
         Claim(_needs(group, device), group.rate_limiter.priority)
-        for group in config.instance_group
+        for group in groups(config)
         for _ in range(group.count)
         for device in group.gpus or (0,)
     ]
@@ -179,4 +198,4 @@ def _wake(claims: Iterable[Claim]) -> None:
 
 def needs_resources(config: ModelConfig) -> bool:
     """Tell whether some instance of a model needs any resource to execute."""
-    return any(resource.count for group in config.instance_group for resource in group.rate_limiter.resources)
+    return any(resource.count for group in groups(config) for resource in group.rate_limiter.resources)

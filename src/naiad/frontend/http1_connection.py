@@ -19,6 +19,7 @@ from naiad.frontend.http1_endpoint import Http1Endpoint
 from naiad.frontend.http1_exchange import Http1Exchange
 from naiad.frontend.http1_head import HeadParser, HttpError, RequestHead
 from naiad.protocol.control_json import encode_error
+from naiad.wire.preface import TLS_REFUSAL
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
@@ -147,6 +148,8 @@ class Http1Connection(asyncio.BufferedProtocol):
                         break
                     position = self._consume_some(data, view, position, end)
         except HttpError as error:
+            if error.message == TLS_REFUSAL:  # such a client cannot read the answer
+                _log.info("HTTP connection closed: %s", TLS_REFUSAL)
             self._refuse(error)
         self._is_consuming = False
         if self._outbox:

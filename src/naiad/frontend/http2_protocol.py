@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Protocol, cast
 
+from naiad.core.ports import Loop
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.departure import Departure
@@ -40,7 +41,7 @@ _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED
 """Of what the transport itself refuses."""
 _HELD_MESSAGE_BYTES = 64 * 1024
 """Smaller messages are not counted while they wait: the number of streams bounds them."""
-_HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port.\n"
+_HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port (--http-port, 8000 by default).\n"
 _HTTP1_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
     % (len(_HTTP1_TEXT), _HTTP1_TEXT)
@@ -52,7 +53,7 @@ class ConnectionOwner(Protocol):
 
     service: GrpcService
     limits: Http2Limits
-    loop: asyncio.AbstractEventLoop
+    loop: Loop
     is_draining: bool
     rule: AccessRule | None
     run_aside: RunAside

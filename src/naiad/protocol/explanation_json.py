@@ -30,6 +30,8 @@ def encode_explanation(explanation: Explanation) -> bytes:
         "release_reasons": counts.release_reasons,
         "recent_batches": [_batch(batch, explanation.now_ns) for batch in reversed(explanation.recent)],
     }
+    if counts.padding:
+        body["padding"] = dict(counts.padding)
     if counts.steps:
         body["steps"] = [_step(step) for step in counts.steps]
     if explanation.adaptive is not None:

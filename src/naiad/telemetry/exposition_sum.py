@@ -15,7 +15,7 @@ _LARGEST = frozenset(
     (
         *("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"),
         *("naiad_adaptive_fixed_seconds", "naiad_adaptive_row_seconds", "naiad_adaptive_tail_ratio"),
-        "naiad_adaptive_parallelism",
+        *("naiad_adaptive_parallelism", "nv_energy_consumption"),
     )
 )
 
@@ -80,8 +80,10 @@ def _add_samples(family: str, kind: str, total: dict[str, float], samples: Mappi
 
 
 def _adds_up(family: str, kind: str, series: str) -> bool:
+    if family in _LARGEST:
+        return False
     if kind == "gauge":
-        return family not in _LARGEST and not family.startswith(_LARGEST_PREFIXES)
+        return not family.startswith(_LARGEST_PREFIXES)
     return kind in ("counter", "histogram") or (kind == "summary" and _is_total(family, series))
 
 

@@ -109,6 +109,8 @@ class VersionStatistics:
     """Requests that were given up while they executed."""
     release_reasons: Mapping[str, int] = field(default_factory=dict)
     """Executed batches by `Batch.release_reason`."""
+    padding: Mapping[str, int] = field(default_factory=dict)
+    """Elements of padded inputs that were executed: `data` of clients and `padding`; empty while there are none."""
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """For each of `LATENCIES` the successful requests per bucket; the last bucket is beyond every bound."""
 
@@ -154,6 +156,7 @@ class ModelStatistics:
         self._cancelled = [0, 0]
         """In execution, in the queue."""
         self._release_reasons: dict[str, int] = {}
+        self._padding: dict[str, int] = {}
         self._batches: dict[int, list[int]] = {}
         """Total batch size to executions and the summed input, infer and output ns."""
         self._buckets = [[0] * _BUCKET_COUNT for _ in LATENCIES]
@@ -230,6 +233,13 @@ class ModelStatistics:
         """Count a request that its client has given up, whatever becomes of it."""
         with self._lock:
             self._cancelled[in_queue] += 1
+
+    def record_padding(self, data_count: int, padding_count: int) -> None:
+        """Count the elements of a batch in inputs that are padded: what clients sent, and what was added."""
+        counts = self._padding
+        with self._lock:
+            counts["data"] = counts.get("data", 0) + data_count
+            counts["padding"] = counts.get("padding", 0) + padding_count
 
     def _record_failure(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
         self._fail_count += 1
@@ -334,6 +344,7 @@ class ModelStatistics:
                 cancelled_in_queue_count=self._cancelled[True],
                 cancelled_in_execution_count=self._cancelled[False],
                 release_reasons=dict(self._release_reasons),
+                padding=dict(self._padding),
                 latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},
             )
 

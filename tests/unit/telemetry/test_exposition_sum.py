@@ -1,7 +1,6 @@
 import pytest
 
-from naiad.telemetry import exposition_sum
-from naiad.telemetry.metric_family import MetricFamily
+from naiad.telemetry import exposition, exposition_sum
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -107,8 +106,9 @@ def test_of_models_of_one_name_the_one_of_a_namespace_is_forgotten() -> None:
 def test_a_real_exposition_survives_unchanged() -> None:
     registry = Registry()
     registry.add_model(ModelStatistics("m", "1"), pending=lambda: 1, executing=lambda: 0, load_duration_s=0.5)
-    family = MetricFamily("custom", 'a "help" text\nwith lines', "counter")
-    family.metric({"path": "a\\b\nc"}).increment(1.5)
-    registry.add_family(family)
+    labels = exposition.format_labels({"path": "a\\b\nc"})
+    registry.add_families(
+        lambda: [exposition.format_family("custom", "counter", 'a "help" text\nwith lines', [f"custom{labels} 1.5"])]
+    )
     rendered = registry.render()
     assert exposition_sum.parse(rendered).render() == rendered
