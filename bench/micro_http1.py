@@ -1,4 +1,4 @@
-"""CPU microseconds per HTTP/1.1 binary request in memory: head, route, decode, encode, answer; no system calls.
+"""CPU microseconds per HTTP/1.1 request in memory: head, route, decode, encode, answer; no system calls.
 
 Run: python bench/micro_http1.py
 """
@@ -6,38 +6,30 @@ Run: python bench/micro_http1.py
 import asyncio
 import json
 import time
-from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import TensorSpec
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.inference import Engine
 from naiad.frontend.http1 import Http1Server
 from naiad.frontend.rest import RestApi
+from naiad.telemetry.metrics import Registry
 
 SHAPE = (1, 16)
 
 
-class EchoEngine:
+class EchoEngine(Engine):
     """Answers with the inputs."""
 
-    is_draining = False
-    shared_memory: Any = None
-    """No request here names a region."""
-
     def __init__(self) -> None:
+        super().__init__(server_id="bench", metrics=Registry())
         outputs = [TensorSpec(name, DataType.FP32, SHAPE) for name in ("OUTPUT0", "OUTPUT1")]
         self._header = ResponseHeader("add_sub", "1", outputs)
 
     def submit(self, request: InferRequest) -> None:
         request.on_response(request, InferResponse(self._header, request.data))
-
-    def is_live(self) -> bool:
-        return True
-
-    def cancel(self, request: InferRequest) -> None:
-        request.cancelled = True
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         return False
@@ -54,25 +46,15 @@ class MemoryTransport(asyncio.Transport):
         self.written = 0
         self.last = b""
 
-    def write(self, data) -> None:
+    def write(self, data: Buffer) -> None:
         self.written += 1
         self.last = bytes(data)
 
-    def set_write_buffer_limits(self, high=None, low=None) -> None:
-        pass
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It takes everything."""
 
     def is_closing(self) -> bool:
         return False
-
-
-class StillLoop:
-    """A loop whose timers never fire."""
-
-    def call_later(self, delay, callback, *args):
-        return None
-
-    def call_soon_threadsafe(self, callback, *args):
-        return None
 
 
 def infer_request(request_id: str = "") -> bytes:
@@ -94,8 +76,19 @@ def infer_request(request_id: str = "") -> bytes:
     ) + body
 
 
+def json_request(request_id: str = "") -> bytes:
+    numbers = [number / 7 for number in range(16)]
+    inputs = [{"name": name, "shape": SHAPE, "datatype": "FP32", "data": numbers} for name in ("INPUT0", "INPUT1")]
+    body = json.dumps({**({"id": request_id} if request_id else {}), "inputs": inputs}).encode()
+    return (
+        b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost:8000\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n"
+        b"Accept-Encoding: identity\r\nUser-Agent: python/3.11\r\n\r\n" % len(body)
+    ) + body
+
+
 def measure(name: str, data: bytes, count: int = 100_000) -> None:
-    loop = StillLoop()
+    loop = asyncio.new_event_loop()  # which never runs: no timer fires
     server = Http1Server(RestApi(EchoEngine()).router().handle, loop)
     transport = MemoryTransport()
     connection = server.protocol()
@@ -113,12 +106,15 @@ def measure(name: str, data: bytes, count: int = 100_000) -> None:
         for _ in range(count):
             one()
         best = min(best, (time.process_time_ns() - start) / count / 1e3)
+    loop.close()
     print(f"{name:34} {best:6.2f} us/request")
 
 
 def main() -> None:
     measure("binary add_sub", infer_request())
     measure("binary add_sub, with an id", infer_request("request-17"))
+    measure("JSON add_sub", json_request())
+    measure("JSON add_sub, with an id", json_request("request-17"))
     measure("GET /v2/health/live", b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 

@@ -203,7 +203,7 @@ def _model(graph: onnx.GraphProto) -> onnx.ModelProto:
 
 def add_sub() -> onnx.ModelProto:
     """Return the add/sub model."""
-    dims = ["batch", ADD_SUB_ELEMENTS]
+    dims = ("batch", ADD_SUB_ELEMENTS)
     return _model(
         helper.make_graph(
             [
@@ -215,6 +215,21 @@ def add_sub() -> onnx.ModelProto:
             [_tensor("OUTPUT0", dims), _tensor("OUTPUT1", dims)],
         )
     )
+
+
+def heavy_add_sub(mebibytes: int, seed: int = 0) -> onnx.ModelProto:
+    """Return the add/sub model with one more output, and so many random weights behind it, in pieces of 1 MiB."""
+    model, random = add_sub(), np.random.default_rng(seed)
+    graph = model.graph
+    for number in range(mebibytes):
+        weights = random.random((ADD_SUB_ELEMENTS, 2**18 // ADD_SUB_ELEMENTS), np.float32)
+        graph.initializer.append(numpy_helper.from_array(weights, f"w{number}"))
+        graph.node.append(helper.make_node("MatMul", ["INPUT0", f"w{number}"], [f"h{number}"]))
+        graph.node.append(helper.make_node("ReduceSum", [f"h{number}", "last"], [f"s{number}"]))
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "last"))
+    graph.node.append(helper.make_node("Sum", [f"s{number}" for number in range(mebibytes)], ["OUTPUT2"]))
+    graph.output.append(_tensor("OUTPUT2", ["batch", 1]))
+    return model
 
 
 def identity_64m() -> onnx.ModelProto:
@@ -247,7 +262,7 @@ def deep() -> onnx.ModelProto:
         nodes.append(helper.make_node("MatMul", [last, f"w{layer}"], [f"m{layer}"]))
         nodes.append(helper.make_node("Relu", [f"m{layer}"], [out]))
         last = out
-    dims = ["batch", DEEP_WIDTH]
+    dims = ("batch", DEEP_WIDTH)
     return _model(helper.make_graph(nodes, "deep", [_tensor("x", dims)], [_tensor("y", dims)], weights))
 
 

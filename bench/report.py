@@ -278,8 +278,16 @@ def _conditions(results: Mapping[str, Any]) -> str:
     return (
         f"{facts['date']}, commit {facts['commit'] or 'unknown'}: {facts['cores']} cores ({facts['cpu']}), "
         f"{facts['memory_gib']} GiB, {facts['system']}, Linux {facts['kernel']}, Python {facts['python']}; "
-        f"{versions}. {rounds[0].upper()}{rounds[1:]} of {options['seconds']:g} s."
+        f"{versions}. {rounds[0].upper()}{rounds[1:]} of {options['seconds']:g} s.{_speed(facts.get('sum_ms', {}))}"
     )
+
+
+def _speed(sum_ms: Mapping[str, float]) -> str:
+    """Say how fast the cores were, which is not the same at all times where machines are shared."""
+    if not sum_ms:
+        return ""
+    least, most = min(sum_ms.values()), max(sum_ms.values())
+    return f" A core added up a million numbers in Python in {least:.0f} to {most:.0f} ms before the cases."
 
 
 def refresh(page: Path, text: str) -> None:

@@ -45,6 +45,8 @@ class Session:
     work: Path
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    sum_ms: dict[str, float] = field(default_factory=dict)
+    """By case how fast a core was before it, as `sum_ms` tells."""
     _usable: dict[str, bool] = field(default_factory=dict)
 
     def repository(self, *names: str) -> Path:
@@ -103,10 +105,23 @@ class Session:
             print(f"note: {text}", file=sys.stderr, flush=True)
 
     def look_for_others(self, case: str) -> None:
-        """Note when somebody else uses the machine."""
+        """Note when somebody else uses the machine, and how fast it is."""
+        self.sum_ms[case] = round(sum_ms(), 1)
         busy = psutil.cpu_percent(interval=1.0)
         if busy > BUSY_PERCENT:
             self.note(f"before case {case} other processes used {busy:.0f} % of the machine")
+
+
+def sum_ms() -> float:
+    """Return how long one core takes to add up a million numbers in Python: times scale with it, on any machine."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        total = 0
+        for number in range(1_000_000):
+            total += number
+        best = min(best, (time.process_time() - start) * 1e3)
+    return best
 
 
 def facts(servers: Sequence[str]) -> dict[str, Any]:
@@ -161,5 +176,10 @@ def save(session: Session, path: Path, machine: Mapping[str, Any]) -> None:
     """Write everything that was measured as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options = vars(session.options)
-    content = {"facts": machine, "options": options, "notes": session.notes, "rows": session.rows}
+    content = {
+        "facts": {**machine, "sum_ms": session.sum_ms},
+        "options": options,
+        "notes": session.notes,
+        "rows": session.rows,
+    }
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
     python -m bench.updates reloads [COUNT]   200 requests/s on a; a and b are loaded anew, b takes 3 s and 500 MB
     python -m bench.updates random [COUNT]    random loads, unloads and requests, all at the same time
-    python -m bench.updates cycles [COUNT]    one model loaded and unloaded again and again
+    python -m bench.updates cycles [COUNT]    one model loaded and unloaded again and again; one has 200 MB of weights
 
 Each prints what it has found and exits with 1 when a figure of it is not met.
 """
@@ -65,15 +65,15 @@ output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
 
 
 @functools.cache
-def _onnx_bytes() -> bytes:
-    return models.add_sub().SerializeToString()
+def _onnx_bytes(mebibytes: int) -> bytes:
+    return (models.heavy_add_sub(mebibytes) if mebibytes else models.add_sub()).SerializeToString()
 
 
-def write_onnx(root: Path, name: str, version: int = 1) -> None:
-    """Write a version of an ONNX model that adds and subtracts, without a configuration."""
+def write_onnx(root: Path, name: str, version: int = 1, *, mebibytes: int = 0) -> None:
+    """Write a version of an ONNX model that adds and subtracts, with weights if need be, without a configuration."""
     directory = root / name / str(version)
     directory.mkdir(parents=True)
-    (directory / "model.onnx").write_bytes(_onnx_bytes())
+    (directory / "model.onnx").write_bytes(_onnx_bytes(mebibytes))
 
 
 def write_python(root: Path, name: str, *, version: int = 1, seconds: float = 0.0, megabytes: int = 0) -> None:
@@ -89,6 +89,8 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+        self.said: Any = None
+        """What the last command was answered with."""
 
     def post(self, path: str, content: object = None) -> tuple[int, Any]:
         """Return the status and the JSON that a POST is answered with."""
@@ -108,7 +110,8 @@ class Client:
 
     def control(self, model: str, what: str, **parameters: object) -> int:
         """Load or unload; return the status."""
-        return self.post(f"/v2/repository/models/{model}/{what}", {"parameters": parameters})[0]
+        status, self.said = self.post(f"/v2/repository/models/{model}/{what}", {"parameters": parameters})
+        return status
 
     def close(self) -> None:
         """Close the connection."""
@@ -258,13 +261,13 @@ class _Caller:
         status = self._client.control(self.own, "load", force=self._random.random() < 0.5)
         self.is_loaded = True
         if status != 200:
-            self.unexpected.append(f"load {status}")
+            self.unexpected.append(f"load {status}: {self._client.said}")
 
     def _unload(self) -> None:
         status = self._client.control(self.own, "unload")
         self.is_loaded = False
         if status != 200:
-            self.unexpected.append(f"unload {status}")
+            self.unexpected.append(f"unload {status}: {self._client.said}")
 
 
 def random_calls(port: int, names: Sequence[str], count: int, seed: int = 1) -> Chaos:
@@ -358,9 +361,10 @@ def _main_random(server: Running, root: Path, count: int) -> bool:
 
 def _main_cycles(server: Running, root: Path, count: int) -> bool:
     write_onnx(root, "onnx")
+    write_onnx(root, "heavy", mebibytes=200)
     write_python(root, "python")
     met = True
-    for name in ("onnx", "python"):
+    for name in ("onnx", "heavy", "python"):
         found = cycles(server.process.pid, server.http_port, name, count)
         print(name, found, "met" if found.is_met() else "NOT met")
         met = met and found.is_met()

@@ -20,7 +20,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedModel, config, header, request
+from support.engine_parts import Answers, ScriptedModel, config, header, request, served_model
 
 Script = Callable[[Batch], Sequence[InferResponse]]
 
@@ -106,17 +106,7 @@ def run(
     steps: Callable[[ServedModel], Coroutine[Any, Any, None]], instances: Sequence[Instance], **fields: Any
 ) -> None:
     async def main() -> None:
-        made: ModelConfig = config(**fields)
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=asyncio.get_running_loop(),
-        )
+        model = served_model(instances, asyncio.get_running_loop(), config(**fields))
         try:
             await steps(model)
         finally:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 IDENTITY_DATATYPES = (
     "BOOL",
@@ -44,12 +47,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A ready server over `repository`; tests must leave it as it is."""
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}") as running:
         yield running
-    finally:
-        running.stop()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest, server: ServerProcess) -> tuple[ModuleType, str]:
+    """tritonclient's module for a protocol, and the server's address for it."""
+    if request.param == "http":
+        return httpclient, server.http_url
+    return grpcclient, server.grpc_url
 
 
 @pytest.fixture

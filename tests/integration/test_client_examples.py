@@ -22,7 +22,7 @@ from tritonclient.utils import (
 )
 
 from support.example_models import IMAGE_MODEL, write_examples, write_sequence_examples
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -41,12 +41,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
     write_examples(repository)
     write_sequence_examples(repository)
     log = tmp_path_factory.mktemp("server") / "log"
-    running = ServerProcess(log, f"--model-repository={repository}", "--allow-client-shm=true")
-    try:
-        running.wait_ready()
+    with serving(log, f"--model-repository={repository}", "--allow-client-shm=true") as running:
         yield running
-    finally:
-        running.stop()
 
 
 class Protocol:

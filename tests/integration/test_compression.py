@@ -6,6 +6,7 @@ import json
 import queue
 import shutil
 import subprocess
+import urllib.request
 import zlib
 
 import grpc
@@ -14,9 +15,10 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.http.aio as aioclient
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from support.server_process import ServerProcess
+from support.server_process import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -29,18 +31,14 @@ LIMIT = 4_000_000
 
 @pytest.fixture(scope="module")
 def compressing(repository, tmp_path_factory):
-    server = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("compressing") / "log",
         f"--model-repository={repository}",
         "--grpc-infer-response-compression-level=medium",
         f"--http-max-decompressed-size={LIMIT}",
         f"--grpc-max-decompressed-size={LIMIT}",
-    )
-    try:
-        server.wait_ready()
+    ) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def tensor(client, data, **more):
@@ -181,6 +179,22 @@ def test_answers_of_a_grpc_stream_are_compressed_on_the_wire(compressing):
         sizes.append(len(answer.infer_response.raw_output_contents[0]))
         body = body[end:]
     assert sizes == [SMALL.nbytes, LARGE.nbytes, 4000]
+
+
+def test_metrics(compressing):
+    answers = []
+    for coding in ("identity", "gzip"):
+        request = urllib.request.Request(
+            f"http://{compressing.metrics_url}/metrics", headers={"Accept-Encoding": coding}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answers.append((answer.headers["Content-Encoding"], answer.headers["Content-Type"], answer.read()))
+    (plain_coding, plain_type, plain), (coding, content_type, packed) = answers
+    assert (plain_coding, coding, content_type) == (None, "gzip", plain_type)
+    assert len(packed) < len(plain) / 5
+    text = gzip.decompress(packed).decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert {"nv_inference_request_success", "naiad_build_info"} <= names
 
 
 @pytest.mark.parametrize("size", [LIMIT + 100, 30 * LIMIT])

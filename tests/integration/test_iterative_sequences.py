@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -139,18 +138,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     plain = _PLAIN.replace('key = value(request, "ID")', "key = 1").replace("request.correlation_id() == key", "True")
     plain = plain.replace('if value(request, "START"):', "if True:").replace("== 3, request", "== 1, request")
     write_model(root, "dynamic", _TENSORS + "dynamic_batching { }\n", {"1/model.py": plain})
-    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    return module, server.http_url if request.param == "http" else server.grpc_url
 
 
 def count_input(module, count: int):
@@ -260,9 +249,7 @@ def test_worker_that_dies_fails_the_requests_that_iterate(server, protocol):
 def test_server_that_stops_lets_requests_finish(tmp_path: Path):
     config = _TENSORS + _BATCHING % "oldest { }"
     write_model(tmp_path / "models", "oldest", config, {"1/model.py": _PLAIN})
-    server = ServerProcess(tmp_path / "log", f"--model-repository={tmp_path / 'models'}")
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", f"--model-repository={tmp_path / 'models'}") as server:
         where = (grpcclient, server.grpc_url)
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(ask, where, "oldest", 300)
@@ -270,5 +257,3 @@ def test_server_that_stops_lets_requests_finish(tmp_path: Path):
             server.signal()
             assert found.result(60)[0] == 0
         assert server.wait_exit() == 0
-    finally:
-        server.stop()

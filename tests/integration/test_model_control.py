@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -62,23 +61,19 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     write_identity(root, "started")
     write_identity(root, "slow", parameters={"execute_delay_ms": "700"})
     write_model(root, "broken", "nam: 1\n")
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("log") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=started",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    url = server.http_url if request.param == "http" else server.grpc_url
+@pytest.fixture
+def protocol(protocol):
+    """tritonclient's module and a client of it, for either protocol."""
+    module, url = protocol
     with module.InferenceServerClient(url) as client:
         yield module, client
 
@@ -191,13 +186,18 @@ def test_bad_commands(protocol):
     poll = "failed to poll from model repository"
     assert f"failed to load 'nothing', {poll}" in failure(client.load_model, "nothing")
     assert f"failed to load 'broken', {poll}" in failure(client.load_model, "broken")
-    assert "Invalid config override" in failure(client.load_model, "started", config="{bad")
+    text = failure(client.load_model, "started", config="{bad")
+    assert f"failed to load 'started', {poll}: " in text
+    assert "Invalid config override" in text
     assert "its name is 'other'" in failure(client.load_model, "started", config=json.dumps({"name": "other"}))
     files = {"file:1/model.py": b"x"}
     assert "without a 'config'" in failure(client.load_model, "started", files=files)
     escape = {"file:../../model.py": b"x"}
     text = failure(client.load_model, "started", config=json.dumps({"backend": "python"}), files=escape)
     assert "must lie in the model's directory" in text
+    # No file system has such a name; the server lives on.
+    text = failure(client.load_model, "started", config="{}", files={f"file:{'A' * 256}": b"x"})
+    assert f"failed to load 'started', {poll}: " in text
     client.unload_model("nothing")
     assert client.is_server_ready()
     assert client.is_model_ready("started")

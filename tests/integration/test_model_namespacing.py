@@ -1,6 +1,8 @@
 """Models of equal names in two repositories, with a real server: Triton's rules for who is meant."""
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_model
+from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -251,8 +254,61 @@ def test_without_the_flag_models_of_one_name_are_not_served(make: Callable[..., 
     }
 
 
-def test_with_processes_it_is_refused(make: Callable[..., Scene]) -> None:
+# --- several processes ----------------------------------------------------------------------------------------------
+
+
+def test_processes_tell_models_of_one_name_apart(make: Callable[..., Scene]) -> None:
+    scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
+    scene.serve(*EXPLICIT, "--processes=2")
+    for name in ("simple_addsub", "simple_subadd"):
+        scene.http.load_model(name)
+    scene.expect(simple_addsub=SUM, simple_subadd=DIFFERENCE)
+    scene.expect(simple_addsub=SUM)
+    assert AMBIGUOUS.format("composing_model") in scene.refusal("composing_model")
+    assert scene.index() == [
+        ("composing_model", "READY"),
+        ("simple_addsub", "READY"),
+        ("composing_model", "READY"),
+        ("simple_subadd", "READY"),
+    ]
+    rows = scene.http.get_inference_statistics()["model_stats"]
+    assert [(row["name"], row["inference_count"]) for row in rows] == [
+        ("composing_model", 4),
+        ("simple_addsub", 4),
+        ("composing_model", 2),
+        ("simple_subadd", 2),
+    ]
+
+    # One of them goes everywhere, and a process that starts later knows which.
+    scene.grpc.unload_model(f"{scene.roots[0]}::composing_model", unload_dependents=False)
+    scene.http.unload_model("simple_addsub")
+    scene.expect(composing_model=DIFFERENCE, simple_subadd=DIFFERENCE)
+    victim, survivor = scene.server.members()
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: set(scene.server.members()) - {victim, survivor} != set(), "no process took the place of the dead")
+    scene.server.wait_ready()
+    assert [state for _, state in scene.index()] == ["UNAVAILABLE", "UNAVAILABLE", "READY", "READY"]
+    scene.http.close()
+    scene.http = httpclient.InferenceServerClient(scene.server.http_url)
+    scene.expect(composing_model=DIFFERENCE, simple_subadd=DIFFERENCE)
+
+
+def test_sequences_of_models_of_one_name_are_kept_apart_in_processes(
+    make: Callable[..., Scene], tmp_path: Path
+) -> None:
     scene = make(("a", "b"), ("c", "d"))
-    server = scene._start(scene.roots[0], "--model-namespacing=true", "--processes=2")
-    assert server.wait_exit() != 0
-    assert "--model-namespacing and --processes do not go together" in server.log_text()
+    for root in scene.roots:
+        write_running_sum(root, "sum", "direct { }", max_batch_size=8, idle_us=60_000_000)
+    scene.serve("--processes=2")
+    sums = {}
+    for number, root in enumerate(scene.roots, start=1):
+        for sequence in range(1, 9):
+            for step in range(3):
+                given = grpcclient.InferInput("INPUT", [1, 1], "FP32")
+                given.set_data_from_numpy(np.full((1, 1), number * sequence, np.float32))
+                answer = scene.grpc.infer(
+                    f"{root}::sum", [given], sequence_id=sequence, sequence_start=step == 0, sequence_end=step == 2
+                )
+            sums[number, sequence] = answer.as_numpy("OUTPUT").item()
+            assert answer.get_response().model_name == "sum"
+    assert sums == {(number, sequence): 3.0 * number * sequence for number, sequence in sums}

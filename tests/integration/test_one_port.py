@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
 from support.model_repository import write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 StartServer = Callable[..., ServerProcess]
 ROWS = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -48,12 +48,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def one_port(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     port = free_port()
     log = tmp_path_factory.mktemp("one_port") / "log"
-    running = ServerProcess(log, f"--model-repository={models}", f"--http-port={port}", f"--grpc-port={port}")
-    try:
-        running.wait_ready()
+    with serving(log, f"--model-repository={models}", f"--http-port={port}", f"--grpc-port={port}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +70,8 @@ def one_tls_port(
 
 @pytest.fixture(scope="module")
 def two_ports(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("two_ports") / "log", f"--model-repository={models}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("two_ports") / "log", f"--model-repository={models}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def curl(*arguments: str, exit_status: int = 0) -> str:

@@ -17,6 +17,7 @@ PAGES = {
     "response-cache": ["--cache-config=local,size=1000000"],
     "rate-limiter": ["--rate-limit=execution_count"],
     "warmup": [],
+    "padding": [],
 }
 
 

@@ -14,33 +14,11 @@ from tritonclient.utils import InferenceServerException
 
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
-from support.model_repository import add_sub_config, write_identity, write_model
+from support.model_repository import add_sub_config, write_identity, write_scale
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 FLAGS = ("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-settle-secs=0.6")
-_SCALE = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * FACTOR)]
-            )
-            for r in requests
-        ]
-"""
-
-
-def write_scale(root: Path, factor: object, version: int = 1, name: str = "scale") -> None:
-    config = """
-      backend: "python" max_batch_size: 0
-      input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-      output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
-    """
-    write_model(root, name, config, {f"{version}/model.py": _SCALE.replace("FACTOR", str(factor))})
 
 
 def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

@@ -36,16 +36,6 @@ BODY = json.dumps({"inputs": [INPUT]}).encode()
 INFER = "/v2/models/identity/infer"
 
 
-def members(running: ServerProcess) -> list[int]:
-    """Return the pids of the serving processes."""
-    found = []
-    for child in psutil.Process(running.process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none, too
-            if any(word.startswith("process=") for word in child.cmdline()):
-                found.append(child.pid)
-    return found
-
-
 def wait_for(condition: Callable[[], bool], running: ServerProcess) -> None:
     wait_until(condition, running.log_text)
 
@@ -99,14 +89,14 @@ def test_every_port_is_told_once_and_start_is_logged_once(pair: ServerProcess) -
     text = pair.log_text()
     assert text.count("Started HTTPService") == 1
     assert text.count("successfully loaded 'identity'") == 1
-    assert len(members(pair)) == 2
+    assert len(pair.members()) == 2
 
 
 def test_connections_are_spread_evenly(pair: ServerProcess) -> None:
     port = int(pair.http_url.rpartition(":")[2])
 
     def held(status: str) -> list[int]:
-        found = [psutil.Process(pid).net_connections("tcp") for pid in members(pair)]
+        found = [psutil.Process(pid).net_connections("tcp") for pid in pair.members()]
         return [sum(each.laddr.port == port and each.status == status for each in of_one) for of_one in found]
 
     connections = [http.client.HTTPConnection(pair.http_url, timeout=60) for _ in range(8)]
@@ -244,7 +234,7 @@ class Load:
 def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2", "--metrics-interval-ms=50")
     running.wait_ready()
-    victim, other = members(running)
+    victim, other = running.members()
     counts: list[tuple[int, int]] = []
 
     def note() -> None:
@@ -258,7 +248,7 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
         # Asked over connections of their own, which the one that is left serves.
         for _ in range(10):
             note()
-        wait_for(lambda: len(members(running)) == 2 and running.get("/v2/health/ready").status == 200, running)
+        wait_for(lambda: len(running.members()) == 2 and running.get("/v2/health/ready").status == 200, running)
         at_restart = load.answered
         wait_for(lambda: load.answered > at_restart + 100, running)
         note()
@@ -267,8 +257,8 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
     # One request was in flight on each connection of the victim. Whoever came again was served by the other, also
     # those who came before anybody knew that it had died.
     assert 0 < load.broken <= held
-    assert other in members(running)
-    assert victim not in members(running)
+    assert other in running.members()
+    assert victim not in running.members()
     for one, following in itertools.pairwise(counts):
         assert one[0] <= following[0]
         assert one[1] <= following[1]
@@ -284,7 +274,7 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
 def test_not_ready_while_a_process_is_missing(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
-    os.kill(members(running)[0], signal.SIGKILL)
+    os.kill(running.members()[0], signal.SIGKILL)
     wait_for(lambda: running.get("/v2/health/ready").status != 200, running)
     assert running.get("/v2/health/live").status == 200
     assert running.request("POST", INFER, BODY).status == 200
@@ -294,8 +284,8 @@ def test_not_ready_while_a_process_is_missing(start_server: StartServer, shared_
 def test_a_process_that_keeps_dying_ends_the_server(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
-    first = min(members(running))
-    (steady,) = [pid for pid in members(running) if pid != first]
+    first = min(running.members())
+    (steady,) = [pid for pid in running.members() if pid != first]
     while running.process.poll() is None and "times in a row" not in running.log_text():
         for pid in psutil.Process(running.process.pid).children():
             if pid.pid != steady:
@@ -372,7 +362,7 @@ def test_requests_in_flight_everywhere_are_answered_before_the_exit(
 def test_ctrl_c_reaches_everybody_and_ends_well(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
-    pids = members(running)
+    pids = running.members()
     running.signal(signal.SIGINT)
     # As often as somebody may press the keys; it must not matter at which moment of its end it meets a process.
     while running.process.poll() is None:
@@ -393,7 +383,7 @@ def test_draining_server_is_not_ready_but_serves(start_server: StartServer, shar
     for _ in range(4):
         assert running.get("/v2/health/ready").status == 503
         assert running.request("POST", INFER, BODY).status == 200
-    left = [psutil.Process(pid) for pid in members(running)]
+    left = [psutil.Process(pid) for pid in running.members()]
     running.signal()
     assert running.wait_exit() == 1
     assert psutil.wait_procs(left, timeout=60)[1] == []
@@ -454,14 +444,14 @@ def test_one_port_serves_both_protocols_from_every_process(
     running = start_server(shared_repository, "--processes=2", *flags)
     running.wait_started()
     assert running.log_text().count(f"at unix:{path} for 2 processes") == 2
-    before = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in members(running)}
+    before = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in running.members()}
     request = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
     connections = [socket.socket(socket.AF_UNIX) for _ in range(4)]
     for connection in connections:
         connection.connect(str(path))
         connection.sendall(request)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-    after = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in members(running)}
+    after = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in running.members()}
     assert [after[pid] - before[pid] for pid in after] == [2, 2]
     for connection in connections:
         connection.close()
@@ -502,9 +492,9 @@ def test_regions_are_known_everywhere_and_to_processes_that_start_later(
             with pytest.raises(Exception, match="already in manager"):
                 client.register_system_shared_memory("kept", f"/naiad-test-{os.getpid()}-kept", 64)
         assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
-        for victim in members(running):
+        for victim in running.members():
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda victim=victim: victim not in members(running), running)  # type: ignore[misc]
+            wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
             wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
         # Nobody who was told is left.
         assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
@@ -545,9 +535,9 @@ def test_models_come_and_go_everywhere_and_later_processes_know(start_server: St
     assert "model 'nothing' is not found in model repository" in refusal
     expected = {"identity": {200}, "extra": {200}, "gone": {404}}
     assert {name: statuses(name) for name in expected} == expected
-    for victim in members(running):
+    for victim in running.members():
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda victim=victim: victim not in members(running), running)  # type: ignore[misc]
+        wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
         wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
     assert states() == {"identity": "READY", "gone": "UNAVAILABLE", "extra": "READY"}
     assert {name: statuses(name) for name in expected} == expected
@@ -561,7 +551,7 @@ def test_counters_begin_again_with_a_model_that_is_loaded_anew(start_server: Sta
     for _ in range(4):
         assert running.request("POST", INFER, BODY).status == 200
     assert inference_count(running) == successes(running) == 4
-    os.kill(members(running)[0], signal.SIGKILL)
+    os.kill(running.members()[0], signal.SIGKILL)
     wait_for(lambda: running.get("/v2/health/ready").status != 200, running)
     wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
     # Loading what has not changed loads nothing, and what the dead has counted stays.
@@ -642,8 +632,8 @@ def test_log_settings_reach_every_process_and_those_that_start_later(
     with grpc_client.InferenceServerClient(running.grpc_url) as client:
         client.update_log_settings({"log_verbose_level": 1})
     assert levels() == {1}
-    for victim in members(running):
+    for victim in running.members():
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda victim=victim: victim not in members(running), running)  # type: ignore[misc]
+        wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
         wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
     assert levels() == {1}

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from support.ensemble_models import Step, tensor, write_ensemble
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -65,6 +65,14 @@ SEQUENCES = {
     "control_twice": (
         control(f"{START}, {START}"),
         "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors",
+    ),
+    "tensor_of_two_controls": (
+        control(f'{START} ] }}, {{ name: "C" control [ {START.replace("START", "END")}'),
+        "sequence batching control tensor 'C' is specified for multiple control kinds",
+    ),
+    "state_twice": (
+        state().replace("[ {", "[ { input_name: 'S' output_name: 'M' data_type: TYPE_FP32 dims: [ 1 ] }, {"),
+        "sequence state input 'S' can only be specified once",
     ),
     "control_without_a_name": (
         f"sequence_batching {{ direct {{ }} control_input [ {{ control [ {START} ] }} ] }}",
@@ -319,7 +327,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         write_ensemble(root, name, **{"inputs": [A], "outputs": [B], "steps": [MEMBER], **fields})
     write_running_sum(root, "sums", "direct { }")
     write_running_sum(root, "short", "oldest { max_candidate_sequences: 4 }", idle_us=50_000)
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
@@ -328,12 +336,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "--load-model=member",
         "--rate-limit=execution_count",
         "--rate-limit-resource=R:3",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize(

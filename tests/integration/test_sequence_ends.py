@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -68,12 +68,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     write_model(root, "oldest", _CONFIG % ("oldest { max_candidate_sequences: 4 }", ""), {"1/model.py": _PLAIN})
     decoupled = _CONFIG % ("direct { }", "model_transaction_policy { decoupled: true }")
     write_model(root, "decoupled", decoupled, {"1/model.py": _DECOUPLED})
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def given(seconds: float = 0.0) -> list[grpcclient.InferInput]:

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor, 
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.process_resources import ProcessResources
-from support.server_process import SOURCE, ServerProcess
+from support.server_process import SOURCE, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -45,12 +45,8 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shm_server(models, tmp_path_factory):
     flags = [f"--model-repository={models}", "--allow-client-shm=true", "--max-shared-memory-regions=16"]
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", *flags)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *flags) as running:
         yield running
-    finally:
-        running.stop()
 
 
 class Peer:
@@ -461,9 +457,7 @@ class TestDisabled:
 def test_nothing_stays_behind(models, tmp_path):
     """Regions come and go, requests use them well and badly; descriptors, mappings and memory stay level."""
     flags = [f"--model-repository={models}", "--allow-client-shm=true"]
-    server = ServerProcess(tmp_path / "log", *flags)
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", *flags) as server:
         peers = [Peer(server, "http"), Peer(server, "grpc")]
         values = np.arange(ELEMENTS // 4, dtype=np.float32)
         size = values.nbytes
@@ -494,8 +488,6 @@ def test_nothing_stays_behind(models, tmp_path):
         assert resources.resident_bytes() < resident + 20 * 1024 * 1024
         for peer in peers:
             peer.close()
-    finally:
-        server.stop()
 
 
 def _shared_mappings(server):

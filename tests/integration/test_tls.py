@@ -4,6 +4,7 @@ import contextlib
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,6 +96,13 @@ def _grpc_answer(
         return client.infer("identity", [tensor], client_timeout=60).as_numpy("OUTPUT0")
 
 
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_http_client_infers_over_tls(tls_server: ServerProcess, certificates: Certificates) -> None:
     answer = _http_answer(tls_server.http_url, certificates.client_context())
     assert np.array_equal(answer, ROWS)
@@ -161,6 +169,28 @@ def test_plain_text_gets_no_answer(tls_server: ServerProcess) -> None:
         assert b"200" not in raw.recv(4096)
 
 
+@pytest.mark.parametrize("service", ["http", "grpc"])
+def test_log_tells_of_plain_text(tls_server: ServerProcess, service: str) -> None:
+    before = tls_server.log_text().count("the client speaks plain text")
+    host, port = (tls_server.http_url if service == "http" else tls_server.grpc_url).split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
+        plain.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert plain.recv(100) == b""
+    wait_until(lambda: tls_server.log_text().count("the client speaks plain text") > before)
+
+
+@pytest.mark.parametrize("service", ["http", "grpc"])
+def test_log_tells_of_tls_where_there_is_none(
+    server: ServerProcess, certificates: Certificates, service: str
+) -> None:
+    before = server.log_text().count("the client speaks TLS")
+    host, port = (server.http_url if service == "http" else server.grpc_url).split(":")
+    with pytest.raises(ssl.SSLError, match=r"(?i)wrong.version.number"):
+        _connect(host, port, certificates.client_context()).close()
+    wait_until(lambda: server.log_text().count("the client speaks TLS") > before)
+
+
 def test_mutual_tls_takes_a_signed_certificate(mutual_server: ServerProcess, certificates: Certificates) -> None:
     assert np.array_equal(_http_answer(mutual_server.http_url, certificates.client_context(shows="client")), ROWS)
     answer = _grpc_answer(
@@ -181,6 +211,7 @@ def test_mutual_tls_turns_others_away_over_http(
         secure.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = secure.recv(4096)
     assert answer == b""
+    wait_until(lambda: "TLS handshake failed: " in mutual_server.log_text())
 
 
 @pytest.mark.parametrize("shows", ["", "strange"])

@@ -310,7 +310,7 @@ class TestErrors:
     def test_outputs_that_the_model_does_not_have(self, client, wanted, text):
         status, message = failure(client.infer, "add_sub", add_sub_inputs(), outputs=outputs(*wanted))
         assert status == "400"
-        assert message.endswith(text)
+        assert text in message
 
     @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
     def test_compressed_requests_fail_in_the_same_words(self, client, algorithm):

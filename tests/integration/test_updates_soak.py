@@ -44,11 +44,12 @@ def test_random_calls_end_as_the_last_commands_say(start_server: StartServer, tm
 def test_loading_and_unloading_again_and_again_leaves_nothing(start_server: StartServer, tmp_path: Path) -> None:
     root = tmp_path / "models"
     updates.write_onnx(root, "onnx")
+    updates.write_onnx(root, "heavy", mebibytes=64)
     updates.write_python(root, "python")
     server = start_server(root, EXPLICIT)
     server.wait_ready()
-    for name, count in (("onnx", 60), ("python", 8)):
-        found = updates.cycles(server.process.pid, port_of(server), name, count, warm_up=5)
+    for name, count in (("onnx", 60), ("heavy", 6), ("python", 8)):
+        found = updates.cycles(server.process.pid, port_of(server), name, count, warm_up=2 if name == "heavy" else 5)
         assert found.is_met(), found
 
 

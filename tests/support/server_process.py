@@ -1,5 +1,6 @@
 """A naiad server as a process of its own, for integration tests."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -9,9 +10,12 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from support.waiting import wait_until
 
@@ -116,6 +120,15 @@ class ServerProcess:
         """Wait for the process to end and return its status."""
         return self.process.wait(timeout_s)
 
+    def members(self) -> list[int]:
+        """Return the pids of the server processes of a server with `--processes`."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none, too
+                if any(word.startswith("process=") for word in child.cmdline()):
+                    found.append(child.pid)
+        return found
+
     # --- talking ----------------------------------------------------------------------------------------------------
 
     def _address(self, service: str) -> str:
@@ -177,3 +190,14 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+@contextmanager
+def serving(log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """A server that is ready, and is stopped in the end."""
+    running = ServerProcess(log, *flags, environment=environment)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()

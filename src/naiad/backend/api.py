@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from naiad.backend.custom_metrics import CustomMetrics
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
@@ -40,6 +41,8 @@ class ModelContext:
     """`--backend-config` settings: the global ones overlaid with this backend's."""
     port: InferencePort | None = None
     """How the model reaches other models of the server; None without a server."""
+    metrics: CustomMetrics | None = None
+    """Where the model's own metrics are shown; None without a server."""
     namespace: str = ""
     """What tells it from models of equal names; empty in a server without namespaces."""
 
@@ -194,6 +197,14 @@ class Backend(abc.ABC):
     def default_instance_count(self, context: ModelContext) -> int:
         """Instances of a group of KIND_CPU that names no count."""
         return 1
+
+    def gpu_obstacle(self) -> str:
+        """Return why instances cannot be on GPUs, empty when they can. Asked only where there are GPUs.
+
+        Instances of a backend that can are on all GPUs unless the configuration says otherwise; `spec.device_id` is
+        the number of each one's GPU, as CUDA counts.
+        """
+        return f"backend '{self.name}' does not use GPUs"
 
     @abc.abstractmethod
     def load(self, context: ModelContext) -> Model:

@@ -211,6 +211,16 @@ def _available(config: ModelConfig, accelerator: str, provider: str) -> str:
     raise _missing(config, accelerator, provider, present)
 
 
+def gpu_obstacle() -> str:
+    """Return why sessions cannot be on GPUs; empty when they can."""
+    if PROVIDERS["cuda"] in onnxruntime.get_available_providers():
+        return ""
+    return (
+        f"the installed onnxruntime {onnxruntime.__version__} has no {PROVIDERS['cuda']}: install {PACKAGES['cuda']} "
+        "instead"
+    )
+
+
 def _missing(config: ModelConfig, accelerator: str, provider: str, present: Sequence[str]) -> InferError:
     return unsupported(
         f"model '{config.name}': execution accelerator '{accelerator}' needs {provider}, which the installed "

@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import onnxruntime
@@ -15,6 +15,7 @@ from naiad.backend.onnx_autocomplete import DEFAULT_MAX_BATCH_SIZE, complete, is
 from naiad.backend.onnx_binding import run_bound, run_into
 from naiad.backend.onnx_options import (
     SessionPlan,
+    gpu_obstacle,
     inspection_options,
     model_path,
     plan_session,
@@ -69,6 +70,10 @@ class OnnxRuntimeBackend(Backend):
         """
         return 2 if context.usable_cores >= 4 else 1
 
+    def gpu_obstacle(self) -> str:
+        """Return what the installed onnxruntime lacks."""
+        return gpu_obstacle()
+
     def load(self, context: ModelContext) -> Model:
         """Open the sessions and hold the configuration against the model. Raises InferError."""
         path = model_path(context)
@@ -121,6 +126,18 @@ class _Session:
         direct = getattr(self.ort, "_sess", None)
         self.run = direct.run if direct is not None else self.ort.run
 
+    def close(self) -> None:
+        """Give the weights back at once; what the session said of the model stays.
+
+        Headers of requests that were admitted hold the version that they were admitted to, until the next request.
+        """
+        self.ort = None
+        self.run = _refuse_to_run
+
+
+def _refuse_to_run(*_: object) -> NoReturn:
+    raise RuntimeError("the session is closed")
+
 
 class OnnxModel(Model):
     """One loaded version: a session for the CPU and one for each GPU that instances are on."""
@@ -141,7 +158,8 @@ class OnnxModel(Model):
 
     def close(self) -> None:
         """Let go of the sessions."""
-        self._sessions.clear()
+        for session in self._sessions.values():
+            session.close()
 
 
 class OnnxInstance(TensorInstance):
@@ -160,6 +178,12 @@ class OnnxInstance(TensorInstance):
         # The rows of a ragged batch are not those of its first input.
         self._may_preallocate = session.run_options is None and not self._table.is_ragged
         self._staged: dict[object, OnnxStagedRun] = {}
+
+    def close(self) -> None:
+        """Let go of the session, which may stay with other instances."""
+        super().close()
+        self._run = _refuse_to_run
+        self._staged.clear()
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the session; see `TensorInstance.run`."""

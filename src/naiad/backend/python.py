@@ -15,6 +15,7 @@ from naiad.backend.python_calls import CallLine
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_life import WorkerLife, begin, end
+from naiad.backend.python_metrics import InstanceMetrics
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
@@ -55,6 +56,10 @@ class PythonBackend(Backend):
             raise_problems(problems)
         return completed
 
+    def gpu_obstacle(self) -> str:
+        """Nothing is in the way: the model is told the number of its GPU, and does with it what it likes."""
+        return ""
+
     def load(self, context: ModelContext) -> Model:
         """Load one version. Raises InferError for a missing file and for what is not supported."""
         model_file = find_model_file(context)
@@ -91,7 +96,7 @@ class PythonInstance(RemoteInstance):
         self.health_listener: HealthListener | None = None
         """Called from the worker's watching thread when the health changes."""
         args = _args(context, spec)
-        notes = {
+        notes: dict[str, Any] = {
             "model_file": str(model_file),
             "model_dir": str(context.model_dir),
             "completes": False,
@@ -105,17 +110,23 @@ class PythonInstance(RemoteInstance):
         rules = OutputRules(execution_config(context.config))
         port = context.port
         self._calls: CallLine | None = None
+        self._metrics = metrics = InstanceMetrics(context.metrics)
 
         def listen_to(process: WorkerProcess, channel: CallChannel, port: InferencePort) -> CallLine:
-            self._calls = listen(CallingWorker(context.name, self, self._life, process), channel, port)
+            worker = CallingWorker(context.name, self, self._life, process, metrics.holder)
+            self._calls = listen(worker, channel, port)
             return self._calls
 
         def launch() -> WorkerProcess:
+            metrics.begin()
+            descriptor = metrics.descriptor
+            notes["metrics"] = descriptor
             return WorkerProcess(
                 settings.interpreter.executable,
                 environment,
                 model=context.name,
                 transport_bytes=settings.transport_bytes,
+                inherited=() if descriptor < 0 else (descriptor,),
                 on_line=None if port is None else partial(listen_to, port=port),
             )
 
@@ -130,7 +141,11 @@ class PythonInstance(RemoteInstance):
 
     def start(self) -> None:
         """Start the worker. Raises InferError."""
-        self._life.start()
+        try:
+            self._life.start()
+        except InferError:
+            self._metrics.close()
+            raise
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         """Execute a batch in the worker. Raises InstanceDiedError when the worker dies meanwhile."""
@@ -243,12 +258,15 @@ class PythonInstance(RemoteInstance):
     def close(self) -> None:
         """Finalize the model and end the worker."""
         self._life.close()
+        self._metrics.close()
 
     def warm_again(self, warm_up: Callable[[], None]) -> None:
         """Have every further worker execute this before it gets requests."""
         self._life.warm_up = warm_up
 
     def _tell(self, health: str) -> None:
+        if not health:
+            self._metrics.settle()
         if self.health_listener is not None:
             self.health_listener(self, health)
 

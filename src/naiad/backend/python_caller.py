@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from naiad.backend.custom_metrics import MetricHolder
 from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_calls import CallLine
 from naiad.backend.python_life import WorkerLife
@@ -13,9 +14,12 @@ from naiad.core.request import InferRequest
 class CallingWorker:
     """What the calls of one worker have to know of it."""
 
-    def __init__(self, model: str, instance: object, life: WorkerLife, process: WorkerProcess) -> None:
+    def __init__(
+        self, model: str, instance: object, life: WorkerLife, process: WorkerProcess, metrics: MetricHolder | None
+    ) -> None:
         self.model = model
         self.instance = instance
+        self.metrics = metrics
         self._life = life
         self._process = process
 

@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from naiad.backend import python_metrics
+from naiad.backend.custom_metrics import MetricHolder
 from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_call_wire import AnswerEncoder, CallDecoder
 from naiad.backend.worker import channel as channel_module
@@ -44,6 +46,8 @@ class Caller(Protocol):
 
     model: str
     instance: object
+    metrics: MetricHolder | None
+    """What has the metrics that it makes; None where metrics are not known."""
 
     @property
     def is_initializing(self) -> bool:
@@ -136,6 +140,8 @@ class CallLine:
                 self._give_up(call, self._cancelled(call, "the model that made it has cancelled it"))
         elif kind == frames.COMMAND:
             self._take_command(frame)
+        elif kind in (frames.METRIC, frames.METRIC_RELEASED):
+            self._take_metric(frame)
         elif kind != frames.TIDY:
             raise ChannelError(f"a frame of kind {kind} on the line of calls")
 
@@ -220,6 +226,24 @@ class CallLine:
             parameters=_load_parameters(notes, frame) if is_load else {"unload_dependents": notes["dependents"]},
         )
         self._port.command(command, lambda error: self._on_command_done(number, error))
+
+    def _take_metric(self, frame: Frame) -> None:
+        metrics = self._worker.metrics
+        if frame.kind == frames.METRIC_RELEASED:
+            if metrics is not None:
+                metrics.release_family(frame.words[0])
+            return
+        try:
+            if metrics is None:
+                raise unavailable("no server counts metrics here")
+            answer = python_metrics.define(metrics, frame.extra)
+        except InferError as error:
+            self._send(frame.words[0], InferResponse(self._header, error=error), FINAL)
+        except OSError as error:
+            failure = unavailable(f"there is no memory for metrics: {error}")
+            self._send(frame.words[0], InferResponse(self._header, error=failure), FINAL)
+        else:
+            self._send(frame.words[0], InferResponse(self._header, parameters=answer), FINAL)
 
     def _on_command_done(self, number: int, error: InferError | None) -> None:
         if not self._is_closed:

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -59,9 +59,12 @@ class WorkerProcess:
         *,
         model: str,
         transport_bytes: int,
+        inherited: Sequence[int] = (),
         on_line: Callable[["WorkerProcess", CallChannel], Closeable] | None = None,
     ) -> None:
-        """Start the process. `on_line` is called when the model makes its first call of another, in `wait`.
+        """Start the process, with the descriptors `inherited` besides those of its lines.
+
+        `on_line` is called when the model makes its first call of another, in `wait`.
 
         Raises OSError. The thread that calls this must outlive the process: Linux sends PR_SET_PDEATHSIG when the
         *thread* ends that made it.
@@ -94,7 +97,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=their_output,
                 stderr=their_output,
-                pass_fds=passed,
+                pass_fds=(*passed, *inherited),
                 process_group=0,
             )
         except OSError:

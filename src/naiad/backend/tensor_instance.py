@@ -111,6 +111,10 @@ class TensorInstance(Instance):
         self._layouts: dict[RequestHeader, HeaderLayout] = {}
         self._plans: dict[tuple[RequestHeader, int], _Plan] = {}
 
+    def close(self) -> None:
+        """Forget staged runs, which hold what the framework has of the model. See `Instance.close`."""
+        self._plans.clear()
+
     @abc.abstractmethod
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Return one array per name in `output_names`, in that order.

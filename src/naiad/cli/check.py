@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import orjson
 
+from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
@@ -54,7 +55,7 @@ def _check(path: str, *, strict: bool) -> list[ModelReport]:
     """Check a path or a URL. Raises InferError when a store cannot be read."""
     backends = BackendRegistry().names()
     if not is_cloud_url(path):
-        return check_path(Path(path), known_backends=backends, strict=strict)
+        return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
     # Only who has a repository in a cloud pays for what it needs.
     from naiad.repository.cloud.outline import write_outline
     from naiad.repository.opening import open_objects
@@ -64,7 +65,7 @@ def _check(path: str, *, strict: bool) -> list[ModelReport]:
         directory = Path(home) / (url.prefix.rpartition("/")[2] or url.bucket)
         directory.mkdir()
         write_outline(open_objects(url), directory)
-        reports = check_path(directory, known_backends=backends, strict=strict)
+        reports = check_path(directory, known_backends=backends, strict=strict, gpu_count=gpu_count())
     for report in reports:
         report.problems = [
             replace(
@@ -111,17 +112,19 @@ def _flag(text: str) -> bool:
 
 
 def _positive(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is no time")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
     return seconds
 
 
 def _count_of_jobs(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not from 1 to {_MOST_JOBS}")
-    return count
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MOST_JOBS}")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:

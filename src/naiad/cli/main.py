@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -17,23 +19,53 @@ _VERBS = {
 }
 
 
+_WRONG_COMMAND = 2
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb with its arguments and return the exit status."""
     rest = list(sys.argv[1:] if arguments is None else arguments)
-    if not rest or rest[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0 if rest else 1
-    verb = rest.pop(0)
-    if verb == "--version":
-        verb = "version"
-    if verb not in _VERBS or importlib.util.find_spec(_VERBS[verb][0]) is None:
-        print(f"naiad: unknown verb '{verb}'\n\n{_usage()}", file=sys.stderr)
-        return 2
-    status = importlib.import_module(_VERBS[verb][0]).run(rest)
-    return int(status)
+    try:
+        status = _run(rest)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("naiad: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever reads the output (`| head`) has seen enough. The interpreter would flush the rest once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _run(rest: list[str]) -> int:
+    if not rest:
+        print(_usage(), file=sys.stderr)
+        return _WRONG_COMMAND
+    verb = {"--version": "version", "-h": "help", "--help": "help"}.get(rest[0], rest[0])
+    rest = rest[1:]
+    if verb == "help":
+        if not rest:
+            print(_usage())
+            return 0
+        verb, rest = rest[0], ["--help"]
+    if verb not in _present_verbs():
+        print(f"naiad: unknown verb '{verb}'{_suggestion(verb)}\n\n{_usage()}", file=sys.stderr)
+        return _WRONG_COMMAND
+    return int(importlib.import_module(_VERBS[verb][0]).run(rest))
+
+
+def _present_verbs() -> dict[str, str]:
+    return {verb: text for verb, (module, text) in _VERBS.items() if importlib.util.find_spec(module) is not None}
+
+
+def _suggestion(verb: str) -> str:
+    from naiad.config.suggestion import nearest
+
+    near = nearest(verb.lstrip("-"), _VERBS)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _usage() -> str:
-    present = {verb: text for verb, (module, text) in _VERBS.items() if importlib.util.find_spec(module) is not None}
-    lines = [f"  {verb:<9}{text}" for verb, text in present.items()]
+    lines = [f"  {verb:<9}{text}" for verb, text in _present_verbs().items()]
     return "\n".join(["usage: naiad VERB [arguments]", "", *lines, "", "naiad VERB --help tells more."])

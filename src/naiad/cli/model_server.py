@@ -1,5 +1,6 @@
 """Questions of verbs to a running server, over HTTP."""
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -28,9 +29,10 @@ def ask(url: str, model: str, what: str, *, version: str = "", headers: Sequence
             found = json.load(answer)
     except urllib.error.HTTPError as error:
         raise NoAnswerError(f"{base} answered {error.code}: {_reason(error.read())}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
         raise NoAnswerError(
-            f"no answer from a server at {base} ({error}); give its --url, or --model-repository to do without one"
+            f"no answer from a server at {base} ({cause}); give its --url, or --model-repository to do without one"
         ) from error
     if not isinstance(found, dict):
         raise NoAnswerError(f"{base} answered no JSON object to {path}/{what}: is it a naiad server?")

@@ -12,6 +12,8 @@ class NoModelError(Exception):
 
 def find_models(repository: Path, name: str) -> dict[str, ModelReport]:
     """Return what is known of the models of a repository, by name. Raises NoModelError unless `name` would load."""
+    if not repository.is_dir():
+        raise NoModelError(f"--model-repository {repository} is no directory; give the one that has the models")
     reports = {r.name: r for r in check_path(repository, known_backends=BackendRegistry().names())}
     if name not in reports:
         known = ", ".join(reports) or "none"

@@ -15,6 +15,8 @@ usage: naiad serve [MODEL | REPOSITORY ...] [flags]
 
 MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY is a directory of models.
 Flags have Triton's names and formats: --flag value or --flag=value; booleans are true or false.
+The exit status is 0 after SIGINT or SIGTERM, 1 when the server cannot start, for a wrong command line too, or when
+requests in flight have not finished in time.
 """
 
 

@@ -1,11 +1,13 @@
 """`naiad version`: print the version."""
 
+import argparse
 from collections.abc import Sequence
 
 import naiad
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the version; arguments are ignored."""
+    """Print the version and return the exit status."""
+    argparse.ArgumentParser(prog="naiad version", description="Print naiad's version.").parse_args(arguments)
     print(naiad.__version__)
     return 0

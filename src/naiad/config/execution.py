@@ -1,6 +1,7 @@
 """The tensors that a model is executed with: those that clients know, and those that the server adds and keeps."""
 
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelSequenceBatching
+from naiad.config.padding import added_inputs, added_names
 
 Control = ModelSequenceBatching.Control
 
@@ -23,13 +24,16 @@ def execution_config(config: ModelConfig) -> ModelConfig:
     """Return a configuration whose inputs and outputs are those that a backend executes.
 
     Sequence controls and implicit states are inputs of the model, and states are outputs of it, though no client
-    sends or gets them. Without any of these it is `config` itself.
+    sends or gets them; so are masks and lengths of padded inputs. Without any of these it is `config` itself.
     """
     batching = config.sequence_batching
-    if not config.HasField("sequence_batching") or not (batching.control_input or batching.state):
+    added = added_inputs(config)
+    if not (added or batching.control_input or batching.state):
         return config
     extended = ModelConfig()
     extended.CopyFrom(config)
+    for tensor in added:
+        extended.input.add(name=tensor.name, data_type=tensor.datatype.config_number, dims=tensor.dims)
     for control_input in batching.control_input:
         if control_input.control:
             extended.input.add(name=control_input.name, data_type=control_type(control_input.control[0]), dims=[1])
@@ -43,6 +47,11 @@ def execution_config(config: ModelConfig) -> ModelConfig:
 
 def server_inputs(config: ModelConfig) -> set[str]:
     """Return the names of the inputs that the server adds to a request."""
+    return sequence_inputs(config) | added_names(config)
+
+
+def sequence_inputs(config: ModelConfig) -> set[str]:
+    """Return the names of the inputs that tell of a sequence."""
     batching = config.sequence_batching
     return {tensor.name for tensor in batching.control_input} | {state.input_name for state in batching.state}
 

@@ -516,7 +516,12 @@ _ACCESS = (
 _METRICS = (
     Flag("allow-metrics", _BOOLEAN, "Serve Prometheus metrics.", target="metrics.allow"),
     Flag("allow-cpu-metrics", _BOOLEAN, "Measure CPU and memory.", target="metrics.allow_cpu"),
-    Flag("allow-gpu-metrics", _BOOLEAN, "Measure GPUs.", no_effect=True),
+    Flag(
+        "allow-gpu-metrics",
+        _BOOLEAN,
+        "Measure NVIDIA GPUs, where there is one and its driver.",
+        target="metrics.allow_gpu",
+    ),
     Flag(
         "metrics-address",
         Kind.ADDRESS,

@@ -129,6 +129,7 @@ class MetricsOptions:
 
     allow: bool = True
     allow_cpu: bool = True
+    allow_gpu: bool = True
     address: str = ""
     """Empty: the address of HTTP, or this machine alone when HTTP has a Unix socket."""
     port: int = 8002
@@ -464,16 +465,6 @@ def _check(options: ServerOptions) -> None:
     _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
     _check_models_at_start(options.repository)
-    if options.rate_limit.is_on and options.process_count > 1:
-        raise OptionError(
-            "--rate-limit=execution_count and --processes do not go together: each process would have resources of "
-            "its own, and all of them together more than there is"
-        )
-    if options.repository.has_namespaces and options.process_count > 1:
-        raise OptionError(
-            "--model-namespacing and --processes do not go together: what processes tell each other of models goes "
-            "by their names"
-        )
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")

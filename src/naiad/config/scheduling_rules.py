@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from naiad.config.adaptive_batching import read_adaptive_batching
 from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
+from naiad.config.padding import MAX_LENGTH, InputPadding, read_padding
 from naiad.config.validation_ensemble import condition_of
 
 
@@ -24,12 +25,34 @@ def scheduling_rules(config: ModelConfig) -> Sequence[str]:
     if kind == "ensemble":
         return list(_ensemble_rules(config))
     rules = {"default": _default_rules, "dynamic": _dynamic_rules, "adaptive": _dynamic_rules}
-    return [*_cache_rules(config), *rules.get(kind, _sequence_rules)(config)]
+    return [*_cache_rules(config), *_padding_rules(config), *rules.get(kind, _sequence_rules)(config)]
 
 
 def _cache_rules(config: ModelConfig) -> Iterator[str]:
     if config.response_cache.enable:
         yield "It is looked up in the response cache first. A hit is answered at once, without an instance."
+
+
+def _padding_rules(config: ModelConfig) -> Iterator[str]:
+    padding = read_padding(config)
+    for each in padding.inputs.values() if padding is not None else ():
+        yield f"Its {each.name} is padded to {_lengths(each)}; what is longer stays as it is{_waste(each)}."
+    for output, source in padding.outputs.items() if padding is not None else ():
+        yield f"Its answer's {output} is cut back to the length of its {source}."
+    if padding is not None and padding.rows:
+        yield f"Its batch is filled up to {' or '.join(map(str, padding.rows))} rows."
+
+
+def _lengths(padding: InputPadding) -> str:
+    if padding.buckets:
+        return "the next of " + ", ".join(map(str, padding.buckets))
+    return f"the next multiple of {padding.multiple_of}" + (
+        f", up to {padding.max_length}" if padding.max_length < MAX_LENGTH else ""
+    )
+
+
+def _waste(padding: InputPadding) -> str:
+    return f", and so does what would be more than {padding.max_waste:.0%} padding" if padding.max_waste < 1 else ""
 
 
 def _default_rules(config: ModelConfig) -> Iterator[str]:
@@ -62,6 +85,9 @@ def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
 
 
 def _same_shapes(config: ModelConfig) -> str:
+    padding = read_padding(config)
+    if padding is not None and padding.inputs:
+        return ", of equal shapes once they are padded"
     if any(tensor.allow_ragged_batch for tensor in config.input):
         return ", of equal shapes but in ragged inputs"
     if any(dim < 0 for tensor in config.input for dim in tensor.dims):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from naiad.config.adaptive_batching import check_adaptive_batching
 from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance_group_problems
-from naiad.config.execution import server_inputs
+from naiad.config.execution import sequence_inputs
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
 from naiad.config.pbtxt import ParsedConfig, map_path
@@ -15,6 +15,7 @@ from naiad.config.problem import Problem
 from naiad.config.response_caching import check_response_cache
 from naiad.config.suggestion import nearest
 from naiad.config.validation_ensemble import check_ensemble
+from naiad.config.validation_padding import check_padding
 from naiad.config.validation_sequence import check_sequence_batching
 from naiad.config.validation_tensor import check_batch_tensors, check_tensors, is_outside
 from naiad.config.version_policy import NO_VERSION
@@ -57,6 +58,7 @@ def validate(
     check_response_cache(findings)
     check_tensors(findings, complete=complete)
     check_batch_tensors(findings)
+    check_padding(findings, complete=complete)
     _check_instance_groups(findings, gpu_count)
     _check_warmup(findings)
     _check_metrics(findings)
@@ -238,6 +240,12 @@ def _check_instance_groups(findings: Findings, gpu_count: int | None) -> None:
     # An ensemble's groups are refused as such.
     if config.HasField("ensemble_scheduling"):
         return
+    if config.instance_group and all(group.passive for group in config.instance_group):
+        findings.error(
+            "all instances are passive, so that none would execute requests",
+            "instance_group[0].passive",
+            expected="a group without 'passive'",
+        )
     for index, group in enumerate(config.instance_group):
         if group.count < 0:
             findings.warning(
@@ -263,7 +271,7 @@ def _check_warmup(findings: Findings) -> None:
     if config.HasField("ensemble_scheduling"):
         return
     known = [tensor.name for tensor in config.input]
-    controls = sorted(server_inputs(config))
+    controls = sorted(sequence_inputs(config))
     for index, sample in enumerate(config.model_warmup):
         path = f"model_warmup[{index}]"
         if sample.batch_size > max(config.max_batch_size, 1):

@@ -15,25 +15,48 @@ _VALUE_NAMES = "'int32_false_true', 'fp32_false_true'"
 def check_sequence_batching(findings: Findings) -> None:
     """Check controls, strategy and states."""
     batching = findings.config.sequence_batching
+    _check_control_names(findings, batching)
     _check_controls(findings, batching)
     _check_strategy(findings, batching)
     for index, state in enumerate(batching.state):
         _check_state(findings, state, f"sequence_batching.state[{index}]")
+    _check_state_names(findings, batching)
 
 
-def _check_controls(findings: Findings, batching: ModelSequenceBatching) -> None:
+def _check_control_names(findings: Findings, batching: ModelSequenceBatching) -> None:
     inputs = {tensor.name for tensor in findings.config.input}
-    seen: Counter[int] = Counter()
+    names = Counter(control_input.name for control_input in batching.control_input)
     for index, control_input in enumerate(batching.control_input):
         path = f"sequence_batching.control_input[{index}]"
-        if not control_input.name:
+        name = control_input.name
+        if not name:
             findings.error("sequence batching control tensor must have a name", path, expected="'name'")
-        elif control_input.name in inputs:
+        elif names[name] > 1:
+            findings.error(
+                f"sequence batching control tensor '{name}' is specified for multiple control kinds",
+                path,
+                text=name,
+                expected="a tensor of its own for each control",
+            )
+        elif len({control.kind for control in control_input.control}) > 1:
+            # Triton: loads it.
             findings.warning(
-                f"control tensor '{control_input.name}' is also an input, which every request would have to send",
+                f"control tensor '{name}' has several controls, of which it tells the first only",
+                f"{path}.control[1]",
+                expected="a tensor of its own for each control",
+            )
+        elif name in inputs:
+            findings.warning(
+                f"control tensor '{name}' is also an input, which every request would have to send",
                 f"{path}.name",
                 expected="it under 'control_input' only",
             )
+
+
+def _check_controls(findings: Findings, batching: ModelSequenceBatching) -> None:
+    seen: Counter[int] = Counter()
+    for index, control_input in enumerate(batching.control_input):
+        path = f"sequence_batching.control_input[{index}]"
         if not control_input.control:
             findings.warning(f"control tensor '{control_input.name}' has no 'control'", path, expected="'control'")
         for position, control in enumerate(control_input.control):
@@ -113,6 +136,33 @@ def _check_strategy(findings: Findings, batching: ModelSequenceBatching) -> None
             "sequence_batching.direct.minimum_slot_utilization",
             text=utilization,
         )
+
+
+def _check_state_names(findings: Findings, batching: ModelSequenceBatching) -> None:
+    """Check that every tensor of a state is of that state alone; an output may be one that clients see, too."""
+    inputs = {tensor.name for tensor in findings.config.input}
+    controls = {control_input.name for control_input in batching.control_input}
+    taken = Counter(state.input_name for state in batching.state)
+    returned = Counter(state.output_name for state in batching.state)
+    for index, state in enumerate(batching.state):
+        path = f"sequence_batching.state[{index}]"
+        name = state.input_name
+        if name and (taken[name] > 1 or name in controls):
+            findings.error(
+                f"sequence state input '{name}' can only be specified once", f"{path}.input_name", text=name
+            )
+        elif name in inputs:
+            findings.warning(
+                f"sequence state input '{name}' is also an input, which every request would have to send",
+                f"{path}.input_name",
+                expected="it under 'state' only",
+            )
+        if state.output_name and returned[state.output_name] > 1:
+            findings.error(
+                f"sequence state output '{state.output_name}' can only be specified once",
+                f"{path}.output_name",
+                text=state.output_name,
+            )
 
 
 def _check_state(findings: Findings, state: ModelSequenceBatching.State, path: str) -> None:

@@ -29,6 +29,10 @@ class ModelKey(str):
         key.name = name
         return key
 
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # what __new__ takes, as for any class
+        """Return what a copy is made of, in this process or another."""
+        return self.namespace, self.name
+
 
 def model_key(namespace: str, name: str) -> str:
     """Return what a model is known by: its name alone where there are no namespaces."""

@@ -5,15 +5,19 @@ is the size of its data.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, decode_bytes_elements
 
 _ANY_SIZE = -1
+_MOST_NAMES = 8
+"""How many tensors of a model an error lists."""
 
 
 class Admission:
@@ -61,6 +65,8 @@ class AdmissionRules:
                 optional=tensor.optional,
                 ragged=tensor.allow_ragged_batch,
             )
+        padding = read_padding(config)
+        self._padded = {} if padding is None else padding.inputs
         self._outputs = frozenset(output.name for output in config.output)
         self._required = [name for name, expected in self._inputs.items() if not expected.optional]
 
@@ -91,7 +97,7 @@ class AdmissionRules:
                 raise invalid_argument(f"output '{output.name}' already exists in request")
             seen.add(output.name)
             if output.name not in self._outputs:
-                raise invalid_argument(f"unexpected inference output '{output.name}' for model '{self._model_name}'")
+                raise self._unexpected("output", output.name, sorted(self._outputs))
 
     def _check_input_set(self, header: RequestHeader) -> None:
         names = [spec.name for spec in header.inputs]
@@ -103,12 +109,20 @@ class AdmissionRules:
             raise self._wrong_count(names, missing)
         for name in names:
             if name not in self._inputs:
-                raise invalid_argument(f"unexpected inference input '{name}' for model '{self._model_name}'")
+                raise self._unexpected("input", name, self._inputs)
+
+    def _unexpected(self, kind: str, name: str, known: Collection[str]) -> InferError:
+        # Triton: the words before the semicolon.
+        names = ", ".join(f"'{each}'" for each in islice(known, _MOST_NAMES))
+        more = ", ..." if len(known) > _MOST_NAMES else ""
+        return invalid_argument(
+            f"unexpected inference {kind} '{name}' for model '{self._model_name}'; its {kind}s are {names}{more}"
+        )
 
     def _wrong_count(self, names: Sequence[str], missing: Sequence[str]) -> InferError:
         unknown = [name for name in names if name not in self._inputs]
         if unknown and len(names) == len(self._inputs):
-            return invalid_argument(f"unexpected inference input '{unknown[0]}' for model '{self._model_name}'")
+            return self._unexpected("input", unknown[0], self._inputs)
         low, high = len(self._required), len(self._inputs)
         if low == high:
             opening = f"expected {high} inputs but got {len(names)} inputs for model '{self._model_name}'."
@@ -137,7 +151,8 @@ class AdmissionRules:
                 batch_size = spec.shape[0]
             elif spec.shape[0] != batch_size:
                 raise invalid_argument(
-                    f"input '{spec.name}' batch size does not match other inputs for '{self._model_name}'"
+                    f"input '{spec.name}' batch size does not match other inputs for '{self._model_name}'; "
+                    f"the first dimension is the batch: {spec.shape[0]} here, {batch_size} before"
                 )
         if not 0 <= batch_size <= self._max_batch_size:
             raise invalid_argument(
@@ -184,6 +199,8 @@ class AdmissionRules:
         for spec in header.inputs:
             if self._inputs[spec.name].ragged:
                 key.append((spec.name, None))
+            elif spec.name in self._padded:
+                key.append((spec.name, self._padded[spec.name].padded(spec.shape[1:])))
             else:
                 key.append((spec.name, spec.shape[1:] if batching else spec.shape))
         return tuple(sorted(key, key=lambda item: item[0]))

@@ -17,9 +17,6 @@ from naiad.repository.store import CONFIG_FILE, ModelEntry
 
 _log = logging.getLogger(__name__)
 
-_GPU_COUNT = 0
-"""Instances run on CPUs; a group that asks for a GPU is refused, one of KIND_AUTO gets the CPU."""
-
 
 def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
     """Return what the model's configuration file says, or what is known without one.
@@ -64,10 +61,17 @@ def prepare_config(
 
 
 def finish_config(
-    config: ModelConfig, completed: ModelConfig, parsed: ParsedConfig | None, default_instance_count: int
+    config: ModelConfig,
+    completed: ModelConfig,
+    parsed: ParsedConfig | None,
+    default_instance_count: int,
+    gpu_count: int = 0,
 ) -> ModelConfig:
-    """Return `config` with what the backend `completed` and with instance groups. Raises InferError as above."""
+    """Return `config` with what the backend `completed` and with instance groups. Raises InferError as above.
+
+    Without GPUs a group that asks for one is refused, and one of KIND_AUTO gets the CPU.
+    """
     merged = merge_auto_completed(config, completed) if completed is not config else config
-    final = normalize(merged, gpu_count=_GPU_COUNT, default_cpu_instances=default_instance_count)
-    raise_problems(validate(final, model_name=config.name, parsed=parsed, gpu_count=_GPU_COUNT, complete=True))
+    final = normalize(merged, gpu_count=gpu_count, default_cpu_instances=default_instance_count)
+    raise_problems(validate(final, model_name=config.name, parsed=parsed, gpu_count=gpu_count, complete=True))
     return final

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.instances import create_instances, groups_of_instances, instance_specs
+from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
 from naiad.engine.served import Served
 from naiad.engine.served_model import RetiredInstances, ServedModel
 
@@ -62,6 +62,8 @@ def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | N
     None as a whole when the version cannot take the change in place: sequences and kept orders belong to instances,
     open requests of decoupled models too, and a model may not be on the devices that are asked for.
     """
+    if groups(model.config, passive=True) != groups(config, passive=True):
+        return None
     there = dict(zip(_identities(model.config), model.instances, strict=True))
     wanted = _identities(config)
     if list(there) == wanted:

@@ -6,38 +6,42 @@ from concurrent.futures import ThreadPoolExecutor
 
 from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.errors import unsupported
 
 _CREATING_THREADS = 16
 """Most instances of one version that are created at the same time."""
 
 
-def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
-    """Return the instances that normalised instance groups ask for. Raises InferError(UNSUPPORTED)."""
+def groups(config: ModelConfig, *, passive: bool = False) -> list[ModelInstanceGroup]:
+    """Return the instance groups whose instances execute requests, or those whose instances do not."""
+    return [group for group in config.instance_group if group.passive is passive]
+
+
+def instance_specs(config: ModelConfig, *, passive: bool = False) -> list[InstanceSpec]:
+    """Return the instances that normalised instance groups ask for: those that execute requests, or the others.
+
+    The index of a passive one is above those of all that execute.
+    """
+    first = len(instance_specs(config)) if passive else 0
     specs: list[InstanceSpec] = []
-    for group in config.instance_group:
-        if group.passive:
-            raise unsupported(
-                f"instance group '{group.name}' of model '{config.name}': 'passive' is not supported yet"
-            )
+    for group in groups(config, passive=passive):
         kind = ModelInstanceGroup.Kind.Name(group.kind)
         for number in range(group.count):
             for device_id in group.gpus or (0,):
                 name = f"{group.name}_{number}" + (f"_gpu{device_id}" if group.gpus else "")
-                specs.append(InstanceSpec(name, len(specs), kind, device_id))
+                specs.append(InstanceSpec(name, first + len(specs), kind, device_id))
     return specs
 
 
 def groups_of_instances(config: ModelConfig) -> list[bytes]:
     """Return for each instance of `instance_specs` its group, serialized without name and count."""
-    groups: list[bytes] = []
-    for group in config.instance_group:
+    found: list[bytes] = []
+    for group in groups(config):
         reduced = ModelInstanceGroup()
         reduced.CopyFrom(group)
         reduced.ClearField("name")
         reduced.ClearField("count")
-        groups += [reduced.SerializeToString(deterministic=True)] * (group.count * max(1, len(group.gpus)))
-    return groups
+        found += [reduced.SerializeToString(deterministic=True)] * (group.count * max(1, len(group.gpus)))
+    return found
 
 
 def create_instances(

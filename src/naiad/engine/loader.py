@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.config.in_place import renewed
-from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.pbtxt import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.response_caching import LIMIT, read_cache_limit_bytes
@@ -27,7 +28,8 @@ from naiad.engine.ensemble import EnsembleModel
 from naiad.engine.in_place import InstanceUpdate, kept_instances
 from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.labels import read_labels
-from naiad.engine.resources import ModelResources, Resources, needs_resources
+from naiad.engine.passive_instances import with_passive_instances
+from naiad.engine.resources import ModelResources, ResourceRegister, needs_resources
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.engine.served import Router, Served
@@ -57,11 +59,13 @@ class ModelLoader:
         router: Router | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
-        resources: Resources | None = None,
+        resources: ResourceRegister | None = None,
+        metrics: CustomMetrics | None = None,
+        gpu_count: int = 0,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
-        `port` is how models reach others while they execute.
+        `port` is how models reach others while they execute, `metrics` is where their own are shown.
 
         `response_store` is the cache of the models that ask for one, `resources` what their instances share.
         """
@@ -74,6 +78,8 @@ class ModelLoader:
         self._response_store = response_store
         self._agents = AgentRegistry()
         self._port = port
+        self._metrics = metrics
+        self._gpu_count = gpu_count
         self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
@@ -127,7 +133,8 @@ class ModelLoader:
         config = renewed(model.config, plan.config)
         backend = self._backends.get(config.backend)
         context = self._context(plan, version, config, backend)
-        config = finish_config(config, config, plan.source, backend.default_instance_count(context))
+        count = backend.default_instance_count(context)
+        config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
         # What instances need of shared resources is settled when a version is loaded.
         is_limited = self._resources is not None and needs_resources(config)
         kept = None if is_limited else kept_instances(model, config)
@@ -164,6 +171,7 @@ class ModelLoader:
         instances: list[Instance] = []
         try:
             model = backend.load(context)
+            model = with_passive_instances(model, context.config)
             instances = create_instances(model, instance_specs(context.config), _warm_up(context))
             if strategy is not None:
                 strategy.start(context.config)
@@ -222,7 +230,20 @@ class ModelLoader:
         context = self._context(plan, version, plan.config, backend)
         completed = backend.auto_complete(context) if self._auto_complete else plan.config
         count = backend.default_instance_count(replace(context, config=completed))
-        return replace(context, config=finish_config(plan.config, completed, plan.source, count))
+        gpus = self._usable_gpus(backend, plan.config)
+        return replace(context, config=finish_config(plan.config, completed, plan.source, count, gpus))
+
+    def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
+        """Return how many GPUs instances may be on. Raises InferError when they must be on one and cannot."""
+        if not self._gpu_count:
+            return 0
+        obstacle = backend.gpu_obstacle()
+        if obstacle and any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
+            raise unsupported(
+                f"an instance group of model '{config.name}' has kind KIND_GPU, but {obstacle}; or use KIND_CPU or "
+                "KIND_AUTO"
+            )
+        return 0 if obstacle else self._gpu_count
 
     def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
         return ModelContext(
@@ -235,6 +256,7 @@ class ModelLoader:
             usable_cores=self._usable_cores,
             backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
             port=self._port,
+            metrics=self._metrics,
         )
 
     def _serve(

@@ -141,7 +141,7 @@ def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
     try:
         import redis
     except ImportError:
-        raise invalid_argument("--cache-config redis needs the 'redis' package: pip install naiad[redis]") from None
+        raise invalid_argument("--cache-config redis needs the 'redis' package: pip install 'naiad[redis]'") from None
     known = {"host", "port", "user", "password", "db", "ttl", "timeout_ms", "tls"}
     unknown = sorted(settings.keys() - known)
     if unknown:

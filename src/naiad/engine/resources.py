@@ -2,11 +2,15 @@
 
 import threading
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.rate_limit import ResourceAmount
+from naiad.core.batch import Batch
 from naiad.core.ports import Wakeable
+from naiad.engine.instances import groups
+from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 
 
@@ -23,12 +27,7 @@ class Resources:
 
         Raises InferError(INVALID_ARG) when one of them could never execute.
         """
-        claims = [
-            _claim(group, device)
-            for group in config.instance_group
-            for _ in range(group.count)
-            for device in group.gpus or (0,)
-        ]
+        claims = claims_of(config)
         with self._lock:
             granted = self._limiter.register(claims)
         _wake(granted)
@@ -79,10 +78,39 @@ class Resources:
         _wake(granted)
 
 
+class ClaimKeeper(Protocol):
+    """Who decides which claims may be executed with; called on any thread, and `wake_now` tells what comes later."""
+
+    def acquire(self, claim: Claim) -> bool:
+        """Ask for what a claim needs, giving back what it held; False when its owner will be woken instead."""
+
+    def start(self, claim: Claim) -> None:
+        """Note that an execution begins with what was acquired."""
+
+    def release(self, claim: Claim) -> None:
+        """Give back what a claim holds, or end its waiting."""
+
+    def withdraw(self, claim: Claim) -> bool:
+        """End the waiting of a claim; False when it did not wait, or is about to be woken."""
+
+    def is_barred(self, claim: Claim, holders: Collection[int]) -> bool:
+        """Whether a claim cannot be granted while the instances with these ids keep what they hold."""
+
+    def unregister(self, claims: Sequence[Claim]) -> None:
+        """Forget claims."""
+
+
+class ResourceRegister(Protocol):
+    """Where models say what their instances need."""
+
+    def register(self, config: ModelConfig) -> "ModelResources":
+        """Take in the instances of a model version. Raises InferError(INVALID_ARG) when one could never execute."""
+
+
 class ModelResources:
     """What the instances of one model version need, by the number of the instance."""
 
-    def __init__(self, resources: Resources, claims: Sequence[Claim]) -> None:
+    def __init__(self, resources: ClaimKeeper, claims: Sequence[Claim]) -> None:
         self._resources = resources
         self._claims = claims
 
@@ -96,6 +124,22 @@ class ModelResources:
         """Whether an instance may execute now; otherwise its driver will be woken, once, when it may."""
         claim = self._claims[index]
         return not claim.needs or self._resources.acquire(claim)
+
+    def take(self, scheduler: Scheduler, now_ns: int, index: int) -> Batch | None:
+        """Return the next batch of an instance once it has what it needs; give back what its last execution held.
+
+        Without a batch its driver will be woken when it has what it needs, or it holds nothing. Called with the lock
+        held that guards the scheduler.
+        """
+        if scheduler.pending_count and not self.acquire(index):
+            return None
+        batch = scheduler.take(now_ns, index)
+        if batch is not None:
+            self.start(index)
+        else:
+            # Nothing was left, or it is held back to grow.
+            self.release(index)
+        return batch
 
     def start(self, index: int) -> None:
         """Note that an execution begins; it lasts until the next `acquire` or `release`."""
@@ -128,13 +172,23 @@ class ModelResources:
         self._resources.unregister(self._claims)
 
 
-def _claim(group: ModelInstanceGroup, device: int) -> Claim:
+def claims_of(config: ModelConfig) -> list[Claim]:
+    """Return what each instance of a model needs, in their order; its instance groups are complete."""
+    return [
+        Claim(_needs(group, device), group.rate_limiter.priority)
+        for group in groups(config)
+        for _ in range(group.count)
+        for device in group.gpus or (0,)
+    ]
+
+
+def _needs(group: ModelInstanceGroup, device: int) -> dict[Resource, int]:
     needs: dict[Resource, int] = {}
     for resource in group.rate_limiter.resources:
         if resource.count:
             key = Resource(resource.name, None if getattr(resource, "global") else device)
             needs[key] = resource.count
-    return Claim(needs, group.rate_limiter.priority)
+    return needs
 
 
 def _wake(claims: Iterable[Claim]) -> None:
@@ -144,4 +198,4 @@ def _wake(claims: Iterable[Claim]) -> None:
 
 def needs_resources(config: ModelConfig) -> bool:
     """Tell whether some instance of a model needs any resource to execute."""
-    return any(resource.count for group in config.instance_group for resource in group.rate_limiter.resources)
+    return any(resource.count for group in groups(config) for resource in group.rate_limiter.resources)

@@ -12,6 +12,7 @@ import numpy as np
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelWarmup
+from naiad.config.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument
@@ -19,6 +20,7 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements, to_buffer
 from naiad.engine.admission import AdmissionRules
+from naiad.engine.padding import PaddedRequests
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +35,10 @@ class WarmUp:
         """Read and check every sample. Raises InferError when one does not fit the model or cannot be read."""
         self._context = context
         self._is_decoupled = context.config.model_transaction_policy.decoupled
-        self._rules = AdmissionRules(execution_config(context.config))
+        padding = read_padding(context.config)
+        self._padding = None if padding is None else PaddedRequests(context.config, padding)
+        # Controls of sequences are part of a sample; masks and lengths are made of it as of a request.
+        self._rules = AdmissionRules(execution_config(context.config) if padding is None else context.config)
         self._samples = [
             (sample, self._requests(sample)) for sample in context.config.model_warmup if sample.batch_size != 0
         ]
@@ -73,6 +78,8 @@ class WarmUp:
         batch = Batch(fresh, len(fresh), "warmup")
         batch.exec_start_ns = time.monotonic_ns()
         finals = _Finals(len(fresh))
+        if self._padding is not None:
+            self._padding.prepare(batch)
         if self._is_decoupled:
             batch.emit = finals.emit
         for response in instance.execute(batch):

@@ -1,4 +1,4 @@
-"""Compressed bodies of inference over HTTP: Content-Encoding of requests, Accept-Encoding of their answers.
+"""Compressed bodies over HTTP: Content-Encoding of requests, Accept-Encoding of their answers.
 
 Small bodies are coded on the loop, where that costs less than a change of threads; larger ones beside it. A body is
 never decompressed beyond the limit, so a small body that would become a huge one costs what the limit allows.
@@ -6,7 +6,7 @@ never decompressed beyond the limit, so a small body that would become a huge on
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
@@ -74,6 +74,16 @@ class ContentCodings:
                 action(exchange, arguments)
 
         return handle
+
+    def around_answers(self, handle: Callable[[HttpExchange], None]) -> Callable[[HttpExchange], None]:
+        """Return `handle` for exchanges whose answer may be anything; the body of the request is not looked at."""
+
+        def compressing(exchange: HttpExchange) -> None:
+            accept = exchange.headers.get(_ACCEPT_ENCODING)
+            coding = None if accept is None else self._answer_coding(accept)
+            handle(exchange if coding is None else CompressedAnswer(exchange, coding, self._run_aside))
+
+        return compressing
 
     def _answer_coding(self, accept: bytes) -> bytes | None:
         try:

@@ -12,6 +12,7 @@ import httptools
 
 from naiad.frontend.exchange import HeaderFields
 from naiad.frontend.http1_limits import Http1Limits
+from naiad.wire.preface import TLS_REFUSAL, is_tls
 
 _CACHED_HEAD_LIMIT_BYTES = 4096
 
@@ -89,6 +90,8 @@ class HeadParser:
             if upgrade.args[0] < len(piece):
                 raise HttpError(400, "malformed HTTP request: the head goes on after its end") from None
         except httptools.HttpParserError as error:
+            if not self._target and is_tls(piece):
+                raise HttpError(400, TLS_REFUSAL) from None
             cause = error.__context__
             raise HttpError(400, f"malformed HTTP request: {cause or error}") from None
         if len(self._target) > self._limits.target_bytes:

@@ -14,6 +14,7 @@ _log = logging.getLogger(__name__)
 Slices = Generator[None, None, Sequence[bytes]]
 """Work that gives way now and then, and returns the parts of an exposition."""
 
+_SIGNPOST = b"# metrics are at /metrics; models are served on other ports\n"
 _HEADERS = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 
 
@@ -25,7 +26,7 @@ class MetricsRoute:
         self._rule = rule
 
     def handle(self, exchange: HttpExchange) -> None:
-        """Answer `GET /metrics`; Triton: other paths are 200 with nothing, other methods 405 everywhere."""
+        """Answer `GET /metrics`; Triton: other paths are 200, with nothing to read, other methods 405 everywhere."""
         refusal = None if self._rule is None else self._rule.refusal(METRICS, exchange.headers.get)
         if refusal is not None:
             respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
@@ -34,7 +35,7 @@ class MetricsRoute:
         elif exchange.path == "/metrics":
             self._answer(exchange)
         else:
-            exchange.respond(200, _HEADERS, ())
+            exchange.respond(200, _HEADERS, (_SIGNPOST,))
 
     def _answer(self, exchange: HttpExchange) -> None:
         respond_metrics(exchange, self._metrics_text())

@@ -13,6 +13,9 @@ from naiad.protocol.status import status_of
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 
+_MOST_OF_PATH = 200
+"""Characters of a path that an error repeats."""
+
 Action = Callable[[HttpExchange, Mapping[str, str]], None]
 Intercept = Callable[[str, Mapping[str, Action]], Mapping[str, Action]]
 """(path, its actions by method) to the actions that take their place."""
@@ -60,7 +63,7 @@ class Router:
         except KeyError:
             found = self._find(path)
         if found is None:
-            respond_error(exchange, 404, "Not Found")
+            respond_error(exchange, 404, _not_found(exchange))
             return
         actions, arguments = found
         action = actions.get(exchange.method)
@@ -116,7 +119,16 @@ class _Restricted(dict[str, Action]):
 
 
 def _respond_not_allowed(exchange: HttpExchange, actions: Mapping[str, Action]) -> None:
-    respond_error(exchange, 405, "Method Not Allowed", ((b"Allow", ", ".join(sorted(actions)).encode()),))
+    allowed = ", ".join(sorted(actions))
+    message = f"Method Not Allowed: {exchange.path[:_MOST_OF_PATH]} takes {allowed}"
+    respond_error(exchange, 405, message, ((b"Allow", allowed.encode()),))
+
+
+def _not_found(exchange: HttpExchange) -> str:
+    path = exchange.path
+    if path == "/metrics":
+        return "Not Found: metrics have a port of their own, --metrics-port (8002)"
+    return f"Not Found: there is no {path[:_MOST_OF_PATH]} here; requests for a model go to /v2/models/NAME/infer"
 
 
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:

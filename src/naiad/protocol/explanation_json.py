@@ -8,8 +8,8 @@ from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.model import name_of
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.statistics import RecentBatch
 from naiad.telemetry.step_statistics import StepStatistics
+from naiad.telemetry.version_statistics import RecentBatch
 
 
 def encode_explanation(explanation: Explanation) -> bytes:
@@ -30,6 +30,8 @@ def encode_explanation(explanation: Explanation) -> bytes:
         "release_reasons": counts.release_reasons,
         "recent_batches": [_batch(batch, explanation.now_ns) for batch in reversed(explanation.recent)],
     }
+    if counts.padding:
+        body["padding"] = dict(counts.padding)
     if counts.steps:
         body["steps"] = [_step(step) for step in counts.steps]
     if explanation.adaptive is not None:

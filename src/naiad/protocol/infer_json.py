@@ -5,27 +5,34 @@ from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.protocol.infer_binary import TailLayout
 from naiad.protocol.json_header import JsonRequest, decode_request
+from naiad.protocol.json_template import JsonTemplate, cut, learn
 from naiad.protocol.json_tree import parse_infer_document
 
 Decoded = tuple[RequestHeader, str, list[Buffer]]
 
-_ID_PREFIX = b'{"id":"'
+_ID_PREFIXES = (b'{"id":"', b'{"id": "')
+_FIRST_PRINTED = 0x20
+"""Bytes below it are control characters, which no JSON string holds."""
 _CACHED_JSON_LIMIT_BYTES = 8192
 _VIEW_LIMIT_BYTES = 16384
 """A binary tail up to this size is sliced as bytes, which is cheaper than views; beyond it nothing is copied."""
+_TEMPLATE_LIMIT_BYTES = 16384
+"""Longer documents have so much data that all of it is parsed in one go."""
 
 
 class InferJsonDecoder:
     """Decodes inference bodies and interns the headers of those that repeat.
 
     Clients with binary data send the same JSON again and again with new data behind it: such a request costs one
-    look-up by its JSON bytes and the slicing of its tail. Headers of pure JSON requests are interned by their
-    meaning. Both caches are bounded; a full one forgets its oldest entry.
+    look-up by its JSON bytes and the slicing of its tail. Those with data in their JSON send the same text around
+    it: such a request costs one look-up and the parsing of its arrays. Headers of other JSON requests are interned
+    by their meaning. The caches are bounded; a full one forgets its oldest entry.
     """
 
     def __init__(self, *, cached_headers: int = 1024) -> None:
         self._cached_headers = cached_headers
         self._layouts: dict[tuple[str, str, bytes], TailLayout] = {}
+        self._templates: dict[tuple[str, str, bytes], JsonTemplate] = {}
         self._headers: dict[object, RequestHeader] = {}
 
     def decode(self, model_name: str, model_version: str, body: Buffer, json_length: int | None) -> Decoded:
@@ -39,15 +46,7 @@ class InferJsonDecoder:
         # hot: bench/micro_http1.py
         if not 0 < json_length <= len(body):
             raise invalid_argument(f"inference header size should be in range (0, {len(body)}), got: {json_length}")
-        text = bytes(body[:json_length])
-        request_id = None
-        if text.startswith(_ID_PREFIX):
-            # An id differs from request to request. Where it comes first, as stock clients write it, it is cut out
-            # and what remains is a document of its own.
-            end = text.find(b'"', 7)
-            if text[end : end + 2] == b'",' and text.find(b"\\", 7, end) < 0:
-                request_id = text[7:end]
-                text = b"{" + text[end + 2 :]
+        raw_id, text = _cut_id(bytes(body[:json_length]))
         layout = self._layouts.get((model_name, model_version, text))
         if layout is None:
             layout = self._learn(model_name, model_version, text)
@@ -58,8 +57,8 @@ class InferJsonDecoder:
         if len(tail) != layout.tail_bytes:
             raise layout.wrong_size(len(tail))
         data = [tail[part] for part in layout.parts] if layout.is_plain else layout.gather(tail)
-        if request_id is not None:
-            return layout.header, _decode_id(request_id), data
+        if raw_id is not None:
+            return layout.header, _decode_id(raw_id), data
         return layout.header, layout.request_id, data
 
     def _learn(self, model_name: str, model_version: str, text: bytes) -> TailLayout:
@@ -72,8 +71,28 @@ class InferJsonDecoder:
         return layout
 
     def _decode_whole(self, model_name: str, model_version: str, body: Buffer) -> Decoded:
+        if len(body) > _TEMPLATE_LIMIT_BYTES:
+            request = decode_request(model_name, model_version, parse_infer_document(body))
+            return self._intern(request.header), request.id, _inline_data(request)
+        # hot: bench/micro_http1.py
+        body = bytes(body)
+        raw_id, text = _cut_id(body)
+        around, pieces = cut(text)
+        key = (model_name, model_version, around)
+        template = self._templates.get(key)
+        if template is not None:
+            data = template.fill(pieces)
+            if data is not None:
+                return template.header, template.request_id if raw_id is None else _decode_id(raw_id), data
         request = decode_request(model_name, model_version, parse_infer_document(body))
-        return self._intern(request.header), request.id, _inline_data(request)
+        header, data = self._intern(request.header), _inline_data(request)
+        # An id that was cut out is not the template's; a second one may be.
+        template = None if raw_id is not None and b'"id"' in around else learn(request, header, around, len(pieces))
+        if template is not None:
+            if len(self._templates) >= self._cached_headers:
+                del self._templates[next(iter(self._templates))]
+            self._templates[key] = template
+        return header, request.id, data
 
     def _intern(self, header: RequestHeader) -> RequestHeader:
         key = (
@@ -98,6 +117,22 @@ class InferJsonDecoder:
             del self._headers[next(iter(self._headers))]
         self._headers[key] = header
         return header
+
+
+def _cut_id(text: bytes) -> tuple[bytes | None, bytes]:
+    """Return the request id of a document as it is written, and the document without it.
+
+    An id differs from request to request. Where it comes first, as stock clients write it, and has no escapes, what
+    remains is a document of its own. None and the text itself where it is not so.
+    """
+    if not text.startswith(_ID_PREFIXES):
+        return None, text
+    start = text.find(b'"', 5) + 1
+    end = text.find(b'"', start)
+    raw = text[start:end]
+    if text[end : end + 2] != b'",' or b"\\" in raw or (raw and min(raw) < _FIRST_PRINTED):
+        return None, text
+    return raw, b"{" + text[end + 2 :]
 
 
 def _inline_data(request: JsonRequest) -> list[Buffer]:

@@ -48,8 +48,11 @@ def decode_request(model_name: str, model_version: str, tree: JsonObject) -> Jso
     specs: list[TensorSpec] = []
     data: list[InputData] = []
     regions: dict[str, SharedMemoryRegion] = {}
-    for entry in as_array("inputs", member(tree, "inputs")):
-        spec, source, region = _decode_input(entry if isinstance(entry, dict) else {})
+    for position, entry in enumerate(as_array("inputs", member(tree, "inputs"))):
+        try:
+            spec, source, region = _decode_input(entry if isinstance(entry, dict) else {})
+        except InferError as error:
+            raise _in_input(error, entry, position) from None
         specs.append(spec)
         data.append(source)
         if region is not None:
@@ -128,6 +131,15 @@ def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemor
     return spec, InputData(), _decode_region(parameters)
 
 
+def _in_input(error: InferError, entry: Any, position: int) -> InferError:
+    """Say which input is wrong, behind the words of Triton, which does not."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    which = f"input '{name}'" if type(name) is str else f"inputs[{position}]"
+    if which in error.message or which.replace("'", "") in error.message:
+        return error
+    return InferError(error.code, f"{error.message} ({which})", detail=error.detail)
+
+
 def _ambiguous_data(present: Sequence[str]) -> InferError:
     found = "set " + " ".join(f"'{name}'" for name in present) if present else "no field is set"
     return invalid_argument(
@@ -140,7 +152,7 @@ def _decode_spec(entry: JsonObject) -> TensorSpec:
     name = as_string("name", member(entry, "name"))
     datatype = BY_NAME.get(as_string("datatype", member(entry, "datatype")))
     if datatype is None:
-        raise invalid_argument(f"invalid datatype for input {name}")
+        raise invalid_argument(f"invalid datatype for input {name}; expected one of {', '.join(BY_NAME)}")
     shape = [as_unsigned("shape", dim) for dim in as_array("shape", member(entry, "shape"))]
     if any(dim >> 63 for dim in shape):
         raise unparsable("shape", "a dimension is larger than 2^63 - 1")

@@ -10,7 +10,7 @@ import orjson
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import Buffer
+from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json_tensor import encode_data
 
 Encoded: TypeAlias = tuple[Sequence[Buffer], int | None]
@@ -23,7 +23,7 @@ _MEMO_LIMIT = 64
 class _Plan:
     """How responses with one header are written for requests with one choice of outputs."""
 
-    __slots__ = ("binary", "json", "request_header", "sizes", "without_data")
+    __slots__ = ("binary", "head", "json", "prefixes", "request_header", "sizes", "without_data")
 
     def __init__(self, request_header: RequestHeader, header: ResponseHeader) -> None:
         self.request_header = request_header
@@ -34,6 +34,12 @@ class _Plan:
         self.without_data = [
             spec.name in chosen and chosen[spec.name].shared_memory is not None for spec in header.outputs
         ]
+        self.head = b'"model_name":%s,"model_version":%s' % (
+            orjson.dumps(header.model_name),
+            orjson.dumps(header.model_version),
+        )
+        self.prefixes = [_output_prefix(spec) for spec in header.outputs]
+        """How each output begins."""
         self.sizes: tuple[int, ...] = ()
         self.json = b""
         """The whole JSON of a response without id and parameters, where sizes are fixed; else empty."""
@@ -41,8 +47,12 @@ class _Plan:
         if is_fixed and all(spec.datatype is not DataType.BYTES for spec in header.outputs):
             self.sizes = tuple(spec.byte_size for spec in header.outputs)
             if any(self.sizes):
-                outputs = [_binary_output(_output_prefix(header, i), size) for i, size in enumerate(self.sizes)]
-                self.json = _document(header, b"", b"", outputs)
+                outputs = list(map(_binary_output, self.prefixes, self.sizes))
+                self.json = self.document(b"", b"", outputs)
+
+    def document(self, request_id: bytes, parameters: bytes, outputs: Sequence[bytes]) -> bytes:
+        """Return the JSON of a response."""
+        return b'{%s%s,%s"outputs":[%s]}' % (request_id, self.head, parameters, b",".join(outputs))
 
 
 def without_binary_outputs(header: RequestHeader) -> RequestHeader:
@@ -93,7 +103,7 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
     outputs: list[bytes] = []
     tail: list[Buffer] = []
     for i, (spec, data) in enumerate(zip(header.outputs, response.data, strict=True)):
-        prefix = _output_prefix(header, i)
+        prefix = plan.prefixes[i]
         if plan.without_data[i]:
             outputs.append(prefix + b"}")
         elif plan.binary[i]:
@@ -102,8 +112,7 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
                 tail.append(data)
         else:
             outputs.append(b'%s,"data":%s}' % (prefix, encode_data(spec, data)))
-    text = _document(
-        header,
+    text = plan.document(
         b'"id":%s,' % orjson.dumps(request_id) if request_id else b"",
         b'"parameters":%s,' % orjson.dumps(dict(response.parameters)) if response.parameters else b"",
         outputs,
@@ -112,18 +121,7 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
     return ((text, *tail), len(text)) if tail else ((text,), None)
 
 
-def _document(header: ResponseHeader, request_id: bytes, parameters: bytes, outputs: Sequence[bytes]) -> bytes:
-    return b'{%s"model_name":%s,"model_version":%s,%s"outputs":[%s]}' % (
-        request_id,
-        orjson.dumps(header.model_name),
-        orjson.dumps(header.model_version),
-        parameters,
-        b",".join(outputs),
-    )
-
-
-def _output_prefix(header: ResponseHeader, index: int) -> bytes:
-    spec = header.outputs[index]
+def _output_prefix(spec: TensorSpec) -> bytes:
     shape = orjson.dumps(list(spec.shape))
     return b'{"name":%s,"datatype":"%s","shape":%s' % (orjson.dumps(spec.name), spec.datatype.value.encode(), shape)
 

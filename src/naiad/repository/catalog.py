@@ -12,6 +12,7 @@ from naiad.config.pbtxt import ParsedConfig
 from naiad.config.validation_ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of
+from naiad.repository import heap
 from naiad.repository.agent_chain import AgentChain
 from naiad.repository.fingerprint import content_digest
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
@@ -233,6 +234,7 @@ class Catalog(Generic[V]):
                         self._finish_load(plan, futures)
                     except InferError:
                         all_loaded = False
+        heap.trim()
         return all_loaded
 
     def load(self, plan: ModelPlan, unchanged: Collection[int] = ()) -> list[LoadedVersion]:
@@ -242,8 +244,11 @@ class Catalog(Generic[V]):
         the caller to stop. Raises InferError that says what failed.
         """
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
-        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
-            return self._finish_load(plan, self._start_load(pool, plan, kept))
+        try:
+            with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
+                return self._finish_load(plan, self._start_load(pool, plan, kept))
+        finally:
+            heap.trim()
 
     def rehearse(self, plan: ModelPlan) -> None:
         """Load the versions of one model and let go of them; nothing that is served notices. Raises InferError."""
@@ -256,6 +261,7 @@ class Catalog(Generic[V]):
             except Exception as error:
                 _log.error("rehearsal: '%s' version %d would not load: %s", plan.entry.key, version, reason_of(error))
                 failures += f"version {version} would be at UNAVAILABLE state: {reason_of(error)};\n"
+        heap.trim()
         if failures:
             raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
 
@@ -397,6 +403,7 @@ class Catalog(Generic[V]):
             if not stop_version(loaded, timeout_s):
                 _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
             _log.info("successfully unloaded '%s' version %d", name, version)
+        heap.trim()
         for chain in chains:
             stop_version(chain, timeout_s)
         self._lifecycle.end_unload(name, list(unloading))

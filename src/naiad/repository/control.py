@@ -17,6 +17,7 @@ from typing import Generic, NoReturn
 from naiad.config.in_place import may_stay
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry, ModelKey, name_of
+from naiad.repository import heap
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
 from naiad.repository.claims import Claims
 from naiad.repository.fingerprint import file_state
@@ -370,6 +371,7 @@ class ExplicitControl(NoControl[V]):
             self._settle()
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
+            heap.trim()
             if previous is not None:
                 previous.let_go()
             _log.info("released the versions of '%s' that were replaced", name)

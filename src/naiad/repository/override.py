@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from naiad.config.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.repository.store import CONFIG_FILE, ModelEntry, check_model_name
 from naiad.repository.versions import list_version_dirs
 
@@ -31,7 +31,8 @@ class Override:
 def read_override(name: str, parameters: Mapping[str, object]) -> Override | None:
     """Return what the parameters of a load command bring along, None for nothing.
 
-    `config` is the JSON text of a configuration, `file:<path>` the content of a file. Raises InferError(INVALID_ARG).
+    `config` is the JSON text of a configuration, `file:<path>` the content of a file.
+    Raises InferError: INTERNAL for a configuration that cannot be used, otherwise INVALID_ARG.
     """
     check_model_name(name)
     files: dict[str, bytes] = {}
@@ -58,13 +59,18 @@ def _read_config(name: str, text: str) -> ModelConfig:
     try:
         config = config_from_json(text)
     except InferError as error:
-        raise invalid_argument(f"Invalid config override: {error.message}") from None
+        raise _poll_failure(name, error.message) from None
     if config.name not in ("", name):
-        raise invalid_argument(
-            f"Invalid config override: its name is '{config.name}', that of the model to load is '{name}'"
+        raise _poll_failure(
+            name, f"Invalid config override: its name is '{config.name}', that of the model to load is '{name}'"
         )
     config.name = name
     return config
+
+
+def _poll_failure(name: str, reason: str) -> InferError:
+    # Triton: a configuration that cannot be used counts as a failure to look at the repository.
+    return internal(f"failed to load '{name}', failed to poll from model repository: {reason}")
 
 
 def _checked_path(text: str) -> str:

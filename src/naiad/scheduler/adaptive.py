@@ -20,7 +20,8 @@ from naiad.core.adaptive_state import DECISIONS, AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.scheduler.arrival_model import ArrivalModel, bin_of
-from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler, Gathered
+from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
+from naiad.scheduler.gathering import Gathered
 from naiad.scheduler.latency_model import LatencyModel
 from naiad.scheduler.parallelism import Parallelism
 from naiad.scheduler.queue import QueuePolicy
@@ -68,6 +69,7 @@ class AdaptiveScheduler(DynamicScheduler):
         level_policies: Mapping[int, QueuePolicy] | None = None,
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
+        passes_over_shapes: bool = False,
     ) -> None:
         """Create a batcher that holds no request for longer than `max_hold_ns` after its arrival; 0 for a second.
 
@@ -83,6 +85,7 @@ class AdaptiveScheduler(DynamicScheduler):
             level_policies=level_policies,
             strategy=strategy,
             delay_count=delay_count,
+            passes_over_shapes=passes_over_shapes,
         )
         self._goal_ns = latency_goal_ns
         self._tolerance_ns = latency_goal_ns // 50

@@ -11,6 +11,8 @@ The rules, in Triton's order (`_gather`, then `_decide`):
 6. A mark is honoured as long as the oldest request is younger than the delay, or if there is no delay.
 7. Otherwise a cut batch, one of the largest preferred size, or one whose delay is over goes as it is.
 8. What remains waits for the delay.
+
+Where requests are padded to few lengths, another shape does not cut a batch: those between are passed over.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +22,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
+from naiad.scheduler.gathering import Gathered, gather_by_shape
 from naiad.scheduler.queue import Deadlines, Lane, Level, QueuePolicy
 
 _AT_ONCE = 1
@@ -45,22 +48,6 @@ class BatchStrategy(Protocol):
         """Let go of everything; no batch will follow."""
 
 
-class Gathered:
-    """The requests at the head of the queue that fit one batch, and where it could be sent."""
-
-    __slots__ = ("cut", "mark", "mark_rows", "requests", "rows")
-
-    def __init__(self) -> None:
-        self.requests: list[InferRequest] = []
-        self.rows = 0
-        """Rows of all of them, unless the batch was cut."""
-        self.mark = 0
-        """How many of the requests make a preferred batch; 0 for none."""
-        self.mark_rows = 0
-        self.cut = ""
-        """Why the batch cannot grow although requests wait: full, shape, strategy, or nothing."""
-
-
 class DynamicScheduler(Scheduler):
     """Batches requests of equal shape by size, delay, priority and queue policy."""
 
@@ -76,11 +63,13 @@ class DynamicScheduler(Scheduler):
         level_policies: Mapping[int, QueuePolicy] | None = None,
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
+        passes_over_shapes: bool = False,
     ) -> None:
         """Create a batcher as `dynamic_batching` of the configuration describes it.
 
         `max_batch_size` counts rows. Without `priority_levels` a request's priority has no effect. `delay_count`
         holds everything until that many requests wait, once (Triton: TRITONSERVER_DELAY_SCHEDULER, a test hook).
+        With `passes_over_shapes` a batch goes on beyond requests of other shapes, unless there is a `strategy`.
         """
         self._max_rows = max(1, max_batch_size)
         self._preferred = frozenset(preferred_batch_sizes) or frozenset((self._max_rows,))
@@ -88,6 +77,7 @@ class DynamicScheduler(Scheduler):
         self._largest_preferred = max(self._preferred)
         self._delay_ns = delay_ns
         self._strategy = strategy
+        self._passes_over = passes_over_shapes and strategy is None
         self._hold_count = delay_count
         self._level_count = priority_levels
         self._default_priority = default_priority_level or 1
@@ -173,9 +163,24 @@ class DynamicScheduler(Scheduler):
         if not self.pending_count or self._is_held():
             self._release_ns = 0
             return None
+        if self._passes_over:
+            return self._take_by_shape(now_ns)
         gathered = self._gather() if self._strategy is None else self._gather_custom(self._strategy)
         reason = self._decide(gathered, now_ns)
         return self._release(gathered.requests, reason) if reason else None
+
+    def _take_by_shape(self, now_ns: int) -> Batch | None:
+        """Return a batch of the first request's shape, or of one that need not wait while the first is held."""
+        first, *others = gather_by_shape(self._lanes, self._preferred, self._max_rows)
+        reason = self._decide(first, now_ns)
+        if reason:
+            return self._release(first.requests, reason)
+        for gathered in others:
+            release_ns = gathered.oldest_ns() + self._delay_ns
+            if gathered.mark or gathered.cut or gathered.rows >= self._max_rows or release_ns <= now_ns:
+                return self._release(gathered.requests, self._decide(gathered, now_ns))
+            self._release_ns = min(self._release_ns, release_ns)
+        return None
 
     def _is_held(self) -> bool:
         if self.pending_count >= self._hold_count:
@@ -262,9 +267,11 @@ class DynamicScheduler(Scheduler):
             rows += request.batch_size
         for lane in self._lanes:
             lane.trim()
+            if self._passes_over:
+                lane.compact()
         self.pending_count -= len(requests)
         self._forget(requests)
-        if self._level_count > 1 and self._passes_over_older(requests):
+        if self._level_count > 1 and not self._passes_over and self._passes_over_older(requests):
             reason = "priority"
         return Batch(requests, rows, reason)
 

@@ -37,6 +37,10 @@ class Lane:
         """Remove a request that waits here, wherever it stands."""
         request.lane = None
         self.live_count -= 1
+        self.compact()
+
+    def compact(self) -> None:
+        """Forget the stale entries where they are the majority."""
         if not self.live_count:
             self.requests.clear()
         elif len(self.requests) > 2 * self.live_count + _COMPACTION_SLACK:

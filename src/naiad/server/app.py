@@ -8,12 +8,15 @@ import os
 import sys
 
 from naiad.backend.cores import usable_cores
+from naiad.backend.custom_metrics import CustomMetrics
+from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
 from naiad.engine.loader import ModelLoader
 from naiad.engine.model_calls import ModelCalls
+from naiad.engine.resources import ResourceRegister
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
@@ -33,6 +36,7 @@ from naiad.server.report import log_backends, log_models
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
+from naiad.telemetry.gpu_meter import GpuMeter
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.tracer import Tracer
 
@@ -61,6 +65,11 @@ class Server:
     def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
         self._options = options
         self._registry = Registry(options.metrics)
+        self._custom_metrics = CustomMetrics(self._registry.has_family)
+        self._registry.add_families(self._custom_metrics.render)
+        self._gpu_meter = _gpu_meter(options)
+        if self._gpu_meter is not None:
+            self._registry.add_families(self._gpu_meter.render)
         shared_memory = SharedMemory(
             is_allowed=options.shared_memory.is_allowed, max_regions=options.shared_memory.max_regions
         )
@@ -88,6 +97,8 @@ class Server:
         self._engine.set_started()
         await ports.listen()
         self._settle()
+        if self._gpu_meter is not None:
+            self._gpu_meter.start()
         self._serves()
         await self._stop.wait()
         return await self._leave(control, ports)
@@ -110,9 +121,14 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
-            resources=open_resources(options.rate_limit, self._registry),
+            resources=self._open_resources(loop),
             port=ModelCalls(self._engine, loop),
+            metrics=self._custom_metrics,
+            gpu_count=gpu_count(),
         )
+
+    def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
+        return open_resources(self._options.rate_limit, self._registry)
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
@@ -155,7 +171,7 @@ class Server:
         stopping.cancel()
         all_loaded = await loading
         log_backends(self._backends.modules(), self._options.backend_config)
-        log_models(self._engine)
+        log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return True
         _log.error("creating server: Internal - failed to load all models")
@@ -182,8 +198,15 @@ class Server:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)
         ports.close()
+        if self._gpu_meter is not None:
+            await asyncio.to_thread(self._gpu_meter.close)
         await asyncio.to_thread(self._tracer.close)
         return 0
+
+
+def _gpu_meter(options: ServerOptions) -> GpuMeter | None:
+    metrics = options.metrics
+    return GpuMeter(metrics.interval_ms / 1000) if metrics.allow and metrics.allow_gpu else None
 
 
 def _end_process(status: int) -> None:

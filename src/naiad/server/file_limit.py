@@ -7,10 +7,12 @@ _log = logging.getLogger(__name__)
 
 _OTHERS = 1024
 """For models, libraries, pipes to workers."""
+_MANY = 4096
+"""Connections beyond which a limit of the system is worth a line, but nobody needs to be warned."""
 
 
 def raise_file_limit(connections: int) -> None:
-    """Allow for so many connections, as far as the hard limit lets; a warning when that is not enough."""
+    """Allow for so many connections, as far as the hard limit lets; the log tells when that is not enough."""
     wanted = connections + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -21,9 +23,11 @@ def raise_file_limit(connections: int) -> None:
             _log.warning("the limit of open files stays at %d: %s", soft, error)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        _log.warning(
+        allowed = max(0, soft - _OTHERS)
+        _log.log(
+            logging.WARNING if allowed < _MANY else logging.INFO,
             "the flags allow %d connections, the limit of open files only %d; raise it (ulimit -n, LimitNOFILE=) or "
             "lower --http-max-connections and --grpc-max-connections",
             connections,
-            max(0, soft - _OTHERS),
+            allowed,
         )

@@ -95,6 +95,7 @@ class Ports:
         """For what takes milliseconds: compression of large bodies, the repository index."""
         self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
         """For what may take minutes: loading and unloading."""
+        self._codings = ContentCodings(self._side_threads.run, engine, options.http.max_decompressed_bytes)
         self._service = self._make_service()
         self._handle = self._make_handle()
         self.services: list[Service] = []
@@ -148,13 +149,12 @@ class Ports:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        codings = ContentCodings(self._side_threads.run, self._engine, options.max_decompressed_bytes)
         repository = RepositoryRoutes(self._engine, self._side_threads.run, self._control_threads.run)
         api = RestApi(
             self._engine,
             max_input_bytes=options.max_input_bytes,
             forwarding=forwarding,
-            codings=codings,
+            codings=self._codings,
             repository=repository,
         )
         router = api.router()
@@ -219,7 +219,7 @@ class Ports:
             route: MetricsRoute = SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
         else:
             route = self._group.metrics_route(self._keys)
-        return self._open("metrics", Http1Server(route.handle, self._loop))
+        return self._open("metrics", Http1Server(self._codings.around_answers(route.handle), self._loop))
 
     def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
         if self._group is not None:

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from naiad.backend.cores import usable_cores
 from naiad.config.rate_limit import RateLimitOptions, ResourceAmount
+from naiad.engine.resource_owner import ResourceOwner
 from naiad.engine.resources import Resources
 from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
@@ -23,9 +25,14 @@ def open_resources(options: RateLimitOptions, registry: Registry) -> Resources |
     if not options.is_on:
         return None
     resources = Resources(measured_amounts(options.resources))
-    for name, text, field in _FAMILIES:
-        registry.add_rendered(name, _renderer(resources, name, text, field))
+    for name, render in renderers(resources).items():
+        registry.add_rendered(name, render)
     return resources
+
+
+def renderers(resources: Resources | ResourceOwner[Any]) -> dict[str, Callable[[], str]]:
+    """Return what renders each metric family of the resources."""
+    return {name: _renderer(resources, name, text, field) for name, text, field in _FAMILIES}
 
 
 def measured_amounts(amounts: Sequence[ResourceAmount]) -> Sequence[ResourceAmount]:
@@ -40,7 +47,7 @@ def _measure(name: str) -> int:
     return 0 if memory is None else memory.total_bytes >> 20
 
 
-def _renderer(resources: Resources, name: str, text: str, field: str) -> Callable[[], str]:
+def _renderer(resources: Resources | ResourceOwner[Any], name: str, text: str, field: str) -> Callable[[], str]:
     read = attrgetter(field)
 
     def render() -> str:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
+from naiad.config.options import RepositoryOptions
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry
 from naiad.engine.inference import Engine
@@ -11,9 +12,17 @@ from naiad.telemetry.log import log_table
 _log = logging.getLogger(__name__)
 
 
-def log_models(engine: Engine) -> None:
-    """Log the table of model versions: name, version, backend, instances, seconds to load, state and its reason."""
+def log_models(engine: Engine, options: RepositoryOptions) -> None:
+    """Log the table of model versions: name, version, backend, instances, seconds to load, state and its reason.
+
+    Warns when there is none although no client is asked to load one.
+    """
     rows = engine.repository_index()
+    if not rows and options.control_mode != "explicit":
+        _log.warning(
+            "there is no model in %s; a repository has a directory for each, as in model/1/model.onnx",
+            " and ".join(options.paths),
+        )
     headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
     log_table(_log, headings, [_model_row(engine, row) for row in rows])
 

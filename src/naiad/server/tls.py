@@ -1,9 +1,12 @@
 """TLS contexts from PEM files: what a port offers, and whom it lets in."""
 
+import logging
 import ssl
 
 from naiad.config.security import TlsOptions
 from naiad.core.errors import InferError, internal
+
+_log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """A peer that has not finished its handshake by then is dropped."""
@@ -21,6 +24,7 @@ def server_context(options: TlsOptions, protocol: str, alpn: tuple[str, ...]) ->
         return None
     # The interpreter's defaults for servers: TLS 1.2 and up, forward secrecy, no compression.
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.sslobject_class = _LoggedHandshake
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     context.set_alpn_protocols(list(alpn))
     load(context, options, protocol)
@@ -32,6 +36,26 @@ def load(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
     _load_chain(context, options, protocol)
     if options.use_ssl_mutual:
         _load_root(context, options, protocol)
+
+
+class _LoggedHandshake(ssl.SSLObject):
+    """The TLS of a connection; says why a handshake failed, which the event loop keeps to itself."""
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake. Raises ssl.SSLError."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            _log.info("TLS handshake failed: %s", _explained(error))
+            raise
+
+
+def _explained(error: ssl.SSLError) -> str:
+    if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
+        return "the client speaks plain text: let it use https:// or ssl=True, or turn TLS off here"
+    return _reason(error)
 
 
 def _load_chain(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:

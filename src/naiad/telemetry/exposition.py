@@ -1,7 +1,9 @@
 """The Prometheus text format: escaping, numbers, families."""
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
+Kind = Literal["counter", "gauge", "histogram"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

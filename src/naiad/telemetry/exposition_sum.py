@@ -15,7 +15,7 @@ _LARGEST = frozenset(
     (
         *("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"),
         *("naiad_adaptive_fixed_seconds", "naiad_adaptive_row_seconds", "naiad_adaptive_tail_ratio"),
-        "naiad_adaptive_parallelism",
+        *("naiad_adaptive_parallelism", "nv_energy_consumption"),
     )
 )
 
@@ -80,8 +80,10 @@ def _add_samples(family: str, kind: str, total: dict[str, float], samples: Mappi
 
 
 def _adds_up(family: str, kind: str, series: str) -> bool:
+    if family in _LARGEST:
+        return False
     if kind == "gauge":
-        return family not in _LARGEST and not family.startswith(_LARGEST_PREFIXES)
+        return not family.startswith(_LARGEST_PREFIXES)
     return kind in ("counter", "histogram") or (kind == "summary" and _is_total(family, series))
 
 
@@ -116,13 +118,17 @@ def add_left(shown: Exposition, left: Exposition) -> Exposition:
     return add((shown, visible))
 
 
-def without_model(one: Exposition, model: str) -> Exposition:
-    """Return the exposition without the series of a model."""
-    label = f'model="{escape_label(model)}"'
+def without_model(one: Exposition, model: str, namespace: str = "") -> Exposition:
+    """Return the exposition without the series of a model; `namespace` tells it from others of its name."""
+    labels = [f'model="{escape_label(model)}"']
+    if namespace:
+        labels.append(f'namespace="{escape_label(namespace)}"')
     rest = Exposition()
     rest.openings, rest.kinds = one.openings, one.kinds
     for family, samples in one.samples.items():
-        rest.samples[family] = {s: value for s, value in samples.items() if not _has_label(s, label)}
+        rest.samples[family] = {
+            s: value for s, value in samples.items() if not all(_has_label(s, label) for label in labels)
+        }
     return rest
 
 

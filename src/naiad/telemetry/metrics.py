@@ -3,13 +3,13 @@
 import platform
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import naiad
 from naiad.config.options import MetricsOptions
 from naiad.telemetry import model_metrics
-from naiad.telemetry.exposition import format_family, format_labels, format_value
-from naiad.telemetry.metric_family import Kind, MetricFamily
+from naiad.telemetry.exposition import Kind, format_family, format_labels, format_value
+from naiad.telemetry.gpu_meter import GPU_FAMILIES
 from naiad.telemetry.model_metrics import ModelFamily, ModelSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics import ModelStatistics
@@ -20,6 +20,13 @@ DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
 
 _SLICE_MODELS = 8
 """Models that are rendered in about a millisecond."""
+_OWN_FAMILIES = frozenset(
+    (
+        *("nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes", "naiad_build_info"),
+        *("process_resident_memory_bytes", "process_open_fds", "process_threads", *GPU_FAMILIES),
+        *("nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"),
+    )
+)
 
 
 class Registry:
@@ -34,8 +41,8 @@ class Registry:
         settings = options.settings
         self._lock = threading.Lock()
         self._models: dict[tuple[str, str, str], ModelSource] = {}
-        self._families: dict[str, MetricFamily] = {}
         self._callbacks: dict[str, Callable[[], str]] = {}
+        self._renders: list[Callable[[], Iterable[str]]] = []
         self._cpu = CpuMeter() if options.allow_cpu else None
         self._machine_parts: list[str] = []
         self._machine_due_ns = 0
@@ -98,17 +105,6 @@ class Registry:
 
     # --- what others add ------------------------------------------------------------------------------------------
 
-    def add_family(self, family: MetricFamily) -> None:
-        """Show a family of metrics. Raises ValueError when its name is taken."""
-        with self._lock:
-            self._check_free(family.name)
-            self._families[family.name] = family
-
-    def remove_family(self, name: str) -> None:
-        """Show a family no longer."""
-        with self._lock:
-            self._families.pop(name, None)
-
     def add_callback(
         self,
         name: str,
@@ -133,9 +129,18 @@ class Registry:
             self._check_free(name)
             self._callbacks[name] = render
 
+    def add_families(self, render: Callable[[], Iterable[str]]) -> None:
+        """Show the families that `render` returns at each scrape, whose names must not be `has_family`'s."""
+        with self._lock:
+            self._renders.append(render)
+
+    def has_family(self, name: str) -> bool:
+        """Tell whether a family of that name is one of the server's own."""
+        own = {family.name for family in self._model_families}
+        return name in own or name in _OWN_FAMILIES or name in self._callbacks
+
     def _check_free(self, name: str) -> None:
-        taken = {family.name for family in self._model_families} | self._families.keys() | self._callbacks.keys()
-        if name in taken:
+        if self.has_family(name):
             raise ValueError(f"metric '{name}' exists already")
 
     # --- the exposition -------------------------------------------------------------------------------------------
@@ -156,8 +161,8 @@ class Registry:
         """
         with self._lock:
             sources = [self._models[key] for key in sorted(self._models)]
-            families = list(self._families.values())
             callbacks = list(self._callbacks.values())
+            renders = list(self._renders)
         shown: list[list[bytes]] = [
             [_encoded(format_family(family.name, family.kind, family.help, ()))] for family in self._model_families
         ]
@@ -169,8 +174,11 @@ class Registry:
                     parts.append(_encoded("\n".join(lines)))
             yield
         rendered = [part for parts in shown for part in parts]
-        for render in (*(family.render for family in families), *callbacks):
+        for render in callbacks:
             rendered.append(_encoded(render()))
+            yield
+        for render_all in renders:
+            rendered += map(_encoded, render_all())
             yield
         return [*rendered, *map(_encoded, (*self._machine(), *_process()))]
 
@@ -209,7 +217,12 @@ def _measured(cpu: CpuMeter) -> list[str]:
 
 def _process() -> list[str]:
     info = format_labels({"version": naiad.__version__, "python": platform.python_version()})
-    parts = [format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"])]
+    parts = [
+        # Triton's pool; naiad copies through no such memory, which is what 0 says.
+        _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+        _gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+        format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"]),
+    ]
     usage = read_process()
     if usage is not None:
         parts.append(_gauge("process_resident_memory_bytes", "Resident memory of the server", usage.resident_bytes))

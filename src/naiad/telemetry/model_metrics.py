@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from naiad.core.errors import FailureReason
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.exposition import format_labels, format_value
-from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample, VersionStatistics
+from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample
+from naiad.telemetry.version_statistics import VersionStatistics
 
 if TYPE_CHECKING:
     from naiad.telemetry.response_statistics import LatencyBuckets
 
 RELEASE_REASONS = ("full", "preferred", "delay", "shape", "strategy", "priority", "idle")
+PADDED_KINDS = ("data", "padding")
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 FIRST_RESPONSE_MS = "nv_inference_first_response_histogram_ms"
 FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
@@ -357,6 +359,14 @@ BATCHING: Sequence[ModelFamily] = (
         "Executed batches by the reason why the scheduler released them",
         _per_value("reason", RELEASE_REASONS),
         lambda scrape: tuple(scrape.counts.release_reasons.get(reason, 0) for reason in RELEASE_REASONS),
+    ),
+    ModelFamily(
+        "naiad_padded_input_elements_total",
+        "counter",
+        "Executed elements of inputs that are padded: data of clients, and padding",
+        _per_value("kind", PADDED_KINDS),
+        lambda scrape: tuple(scrape.counts.padding.get(kind, 0) for kind in PADDED_KINDS),
+        lambda counts: counts.padding,
     ),
 )
 HISTOGRAMS: Sequence[ModelFamily] = (

@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
+from naiad.telemetry.version_statistics import BatchStatistics, VersionStatistics
 
 _T = TypeVar("_T")
 
@@ -15,9 +15,8 @@ def sum_statistics(groups: Iterable[Sequence[VersionStatistics]]) -> list[Versio
     sums: dict[tuple[str, str], VersionStatistics] = {}
     for group in groups:
         for counts in group:
-            key = (counts.name, counts.version)
-            known = sums.get(key)
-            sums[key] = counts if known is None else add_statistics(known, counts)
+            known = sums.get(counts.key)
+            sums[counts.key] = counts if known is None else add_statistics(known, counts)
     return list(sums.values())
 
 

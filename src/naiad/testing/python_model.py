@@ -20,6 +20,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.testing.called_models import Array, CalledModels, FakeModel
+from naiad.testing.custom_metrics import METRICS
 from naiad.testing.model_error import ModelError
 
 Arrays = Mapping[str, Array]
@@ -64,6 +65,7 @@ class PythonModel:
         """The model's own object."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._called = CalledModels(models) if models else None
+        METRICS.open()
         try:
             if hasattr(self.instance, "initialize"):
                 self.instance.initialize(_args(self.config, model_dir, model_file))
@@ -116,6 +118,14 @@ class PythonModel:
             if is_final:
                 return
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The values of the custom metrics of this and the other open models.
+
+        By name and labels as `/metrics` writes them: `requests_total{kind="a"}`.
+        """
+        return METRICS.values()
+
     def _request(
         self,
         inputs: Arrays,
@@ -156,6 +166,7 @@ class PythonModel:
         self._leave()
 
     def _leave(self) -> None:
+        METRICS.close()
         if self._called is not None:
             self._called.close()
         for entry in self._paths:

@@ -21,6 +21,7 @@ from naiad.wire.http2_output import Http2Output
 from naiad.wire.http2_stream import Stream
 from naiad.wire.keepalive import PingStrikes
 from naiad.wire.limits import Http2Limits
+from naiad.wire.preface import TLS_REFUSAL, is_tls
 
 S = TypeVar("S", bound=Stream)
 
@@ -204,7 +205,8 @@ class Http2Connection(Generic[S]):
     def _receive_preface(self, data: bytes) -> int:
         size = len(wire.PREFACE)
         if not wire.PREFACE.startswith(data[:size]):
-            raise Http2Error(Http2Code.PROTOCOL_ERROR, "invalid connection preface")
+            reason = TLS_REFUSAL if is_tls(data) else "invalid connection preface"
+            raise Http2Error(Http2Code.PROTOCOL_ERROR, reason)
         if len(data) < size:
             return 0  # `_receive_frames` keeps them
         self._has_preface = True

@@ -12,8 +12,14 @@ class HttpVersion(enum.Enum):
     HTTP_2 = enum.auto()
 
 
+TLS_REFUSAL = "the client speaks TLS, this port does not: turn it off there, or on here (--http-, --grpc-use-ssl)"
 ALPN = {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}
 """By the name that TLS negotiates it with (RFC 7301)."""
+
+
+def is_tls(received: bytes | bytearray | memoryview) -> bool:
+    """Tell whether a connection begins with a TLS handshake: with a record of type 22 (RFC 8446 5.1)."""
+    return bytes(received[:1]) == b"\x16"
 
 
 def version_of(received: bytes | memoryview) -> HttpVersion | None:

@@ -1,6 +1,8 @@
 """ONNX models from a file to answers: loading, completing, checking, running, failing."""
 
+import gc
 import logging
+import weakref
 
 import numpy as np
 import onnxruntime
@@ -412,8 +414,19 @@ def test_strings_that_are_not_text_fail_alone(tmp_path):
 
 def test_a_closed_model_lets_go_of_its_sessions(tmp_path):
     model, _ = load_onnx(tmp_path, onnx_models.add_sub())
-    model.close()
-    assert not model._sessions
+    instance = new_instance(model)
+    infer(instance, pair())
+    session = weakref.ref(model._sessions[None].ort._sess)
+    gc.disable()  # who is asked to give memory back does so at once
+    try:
+        instance.close()
+        assert session() is not None, "others may use it"
+        model.close()
+        assert session() is None
+    finally:
+        gc.enable()
+    with pytest.raises(InferError, match="the session is closed"):
+        instance.run(pair(), ["OUTPUT0"])
 
 
 # --- options --------------------------------------------------------------------------------------------------------

@@ -1,32 +1,93 @@
+import signal
+from collections.abc import Sequence
+
 import pytest
 
 import naiad
+from naiad.cli import version
 from naiad.cli.main import main
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_version_is_printed(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> None:
+    assert main(arguments) == 0
     assert capsys.readouterr().out.strip() == naiad.__version__
 
 
 def test_unknown_verb_is_an_error_that_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sreve"]) == 2
     error = capsys.readouterr().err
-    assert "unknown verb 'sreve'" in error
-    assert "serve" in error
+    assert "unknown verb 'sreve'; did you mean serve?" in error
+    assert "explain" in error
+
+
+def test_a_verb_that_is_near_to_none_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert "naiad VERB" in capsys.readouterr().out
-    assert main([]) == 1
+    for arguments in (["--help"], ["-h"], ["help"]):
+        assert main(arguments) == 0
+        assert "naiad VERB" in capsys.readouterr().out
+
+
+def test_no_verb_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "naiad VERB" in capsys.readouterr().err
 
 
 def test_serve_help_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--help"]) == 0
-    assert "--model-repository" in capsys.readouterr().out
+    for arguments in (["serve", "--help"], ["help", "serve"]):
+        assert main(arguments) == 0
+        assert "--model-repository" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["check", "graph", "explain", "config", "demo", "key", "version"])
+def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["help", verb])
+    assert ended.value.code == 0
+    assert f"usage: naiad {verb}" in capsys.readouterr().out
 
 
 def test_serve_answers_a_bad_flag_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--http-port=x"]) == 1
     assert "--http-port: 'x' is not an integer" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_a_verb_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(version, "run", interrupted)
+    assert main(["version"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "naiad: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "--jobs=many", "."], "argument --jobs: 'many' is not a number from 1 to 64"),
+        (["check", "--jobs=65", "."], "argument --jobs: '65' is not a number from 1 to 64"),
+        (["check", "--load-timeout-secs=soon", "."], "'soon' is not a number of seconds above 0"),
+        (["check", "--load-timeout-secs=nan", "."], "'nan' is not a number of seconds above 0"),
+    ],
+)
+def test_a_wrong_value_of_a_flag_is_named_with_what_is_right(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["graph", "explain"])
+def test_a_repository_that_is_not_there_is_not_taken_for_a_model(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert main([verb, "m", "--model-repository=/no/such"]) == 1
+    assert "--model-repository /no/such is no directory" in capsys.readouterr().err

@@ -150,7 +150,6 @@ def test_metrics_settings_are_known_and_checked() -> None:
         (["--rate-limit-resource=R:-1"], ["'R:-1'", "'-1'"]),
         (["--rate-limit-resource=R:auto"], ["'R:auto'", "cpu:auto and memory_mb:auto"]),
         (["--rate-limit-resource=R:1", "--rate-limit-resource=R:2"], ["'R:2'", "given already"]),
-        (["--rate-limit=execution_count", "--processes=2"], ["--rate-limit", "--processes"]),
         (["--allow-http=false", "--allow-grpc=false"], ["nothing would be served"]),
     ],
 )

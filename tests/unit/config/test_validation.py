@@ -251,6 +251,20 @@ REFUSED = [
         "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors for m",
     ),
     (
+        sequence(f'control_input {{ name: "S" control {{ {START} int32_false_true: [ 0, 1 ] }} }}' * 2),
+        "sequence batching control tensor 'S' is specified for multiple control kinds for m",
+    ),
+    (
+        sequence('state { input_name: "SI" output_name: "SO" data_type: TYPE_FP32 dims: [ 4 ] }' * 2),
+        "sequence state input 'SI' can only be specified once for m",
+    ),
+    (
+        sequence('state { input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: [ 4 ] }').replace(
+            "state {", f'control_input {{ name: "S" control {{ {START} int32_false_true: [ 0, 1 ] }} }} state {{'
+        ),
+        "sequence state input 'S' can only be specified once for m",
+    ),
+    (
         control(f"{CORRID} data_type: TYPE_FP32"),
         "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are TYPE_UINT64, "
         "TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
@@ -395,7 +409,6 @@ ACCEPTED = [
     sequence(""),
     sequence("iterative_sequence: true"),
     sequence("direct { max_queue_delay_microseconds: 5 }"),
-    control(f"{START} int32_false_true: [ 0, 1 ]", "kind: CONTROL_SEQUENCE_END fp32_false_true: [ 0, 1 ]"),
     control(f"{CORRID} data_type: TYPE_STRING"),
     state('initial_state { name: "i" data_type: TYPE_FP32 dims: 4 data_file: "zero" }'),
     MODEL + "response_cache { enable: true }",
@@ -419,6 +432,10 @@ def test_accepts(text: str):
 
 
 WARNED = [
+    (
+        control(f"{START} int32_false_true: [ 0, 1 ]", f"{CORRID} data_type: TYPE_INT32"),
+        "control tensor 'S' has several controls, of which it tells the first only",
+    ),
     (MODEL + "dynamic_batching { }", "'dynamic_batching' has no effect while 'max_batch_size' is 0"),
     (dynamic("priority_queue_policy { key: 1 value { } }"), "priorities have no effect while 'priority_levels' is 0"),
     (tensor('name: "I" data_type: TYPE_FP32 dims: 4 allow_ragged_batch: true'), "'allow_ragged_batch' of input 'I'"),
@@ -428,6 +445,7 @@ WARNED = [
     ),
     (control(), "control tensor 'S' has no 'control'"),
     (sequence(f'control_input {{ name: "I" control {{ {START} fp32_false_true: [ 0, 1 ] }} }}'), "is also an input"),
+    (sequence('state { input_name: "I" output_name: "T" data_type: TYPE_FP32 dims: [ 4 ] }'), "is also an input"),
 ]
 
 
@@ -508,6 +526,7 @@ def test_ensemble_of_a_member_still_to_be_completed_is_not_compared():
 
 
 def test_ensemble_misses_a_model():
+    # E12
     assert member_messages(ensemble(step(model="m2")), member()) == [
         "ensemble e contains models that are not available or ambiguous: m2"
     ]
@@ -551,6 +570,7 @@ def test_ensemble_batches_more_than_a_member():
 
 
 def test_circle_inside_an_ensemble():
+    # E12
     circle = ensemble(
         step(),
         step(inputs='key: "I" value: "a"', outputs='key: "O" value: "b"'),
@@ -572,6 +592,7 @@ def test_circle_inside_an_ensemble():
     ],
 )
 def test_circle_of_ensembles(members: dict[str, list[str]], expected: list[str]):
+    # E12
     assert find_ensemble_cycle(members, "e") == expected
 
 

@@ -27,6 +27,7 @@ def test_admits_a_request_with_its_rows() -> None:
 
 
 def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
+    # B4
     made = config()
     made.input.add(name="RAGGED", data_type="TYPE_FP32", dims=[-1], allow_ragged_batch=True)
     rules = AdmissionRules(made)
@@ -44,7 +45,7 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
         (header(rows=9), "inference request batch-size must be <= 8 for 'm'"),
         (header(datatype=DataType.INT32), "inference input 'IN' data-type is 'INT32', but model 'm' expects 'FP32'"),
         (header(width=3), "unexpected shape for input 'IN' for model 'm'. Expected [-1,2], got [1,3]. NOTE"),
-        (header(name="X"), "unexpected inference input 'X' for model 'm'"),
+        (header(name="X"), "unexpected inference input 'X' for model 'm'; its inputs are 'IN'"),
         (
             RequestHeader(model_name="m"),
             "expected 1 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing required input(s) ['IN']."
@@ -60,11 +61,12 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
         ),
         (
             RequestHeader(model_name="m", inputs=[TensorSpec("IN", FP32, (1, 2))], outputs=[RequestedOutput("NO")]),
-            "unexpected inference output 'NO' for model 'm'",
+            "unexpected inference output 'NO' for model 'm'; its outputs are 'OUT'",
         ),
     ],
 )
 def test_refuses_with_triton_text(bad: RequestHeader, message: str) -> None:
+    # B15
     error = refusal(config(), bad, "r1")
     assert error.code is ErrorCode.INVALID_ARG
     assert message in error.message

@@ -142,6 +142,7 @@ LIMITED = 'instance_group [ { count: 2 rate_limiter { resources [ { name: "R" gl
 def test_need_that_can_never_be_met_fails_the_load_before_the_model_is_loaded(
     tmp_path: Path, backend: RecordingBackend
 ) -> None:
+    # R4
     loader = make_loader(backend, resources=Resources([ResourceAmount("R", 3)]))
     plan = loader.plan(make_entry(tmp_path, TENSORS + LIMITED))
     with pytest.raises(InferError, match='"R" is limited to 3'):
@@ -226,6 +227,16 @@ class TestUpdate:
         assert loader.update(plan, 1, served) is None
         assert served.stop(timeout_s=5.0)
 
+    def test_other_passive_instances_need_a_load(self, tmp_path: Path, backend: RecordingBackend) -> None:
+        loader = make_loader(backend)
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        group = "instance_group [ { count: 1 }, { count: %d passive: true } ]"
+        served = loader.load(self.plan(tmp_path, loader, group % 1), 1)
+        assert loader.update(self.plan(tmp_path, loader, group % 2), 1, served) is None
+        more = group.replace("{ count: 1 }", "{ count: 2 }") % 1
+        assert loader.update(self.plan(tmp_path, loader, more), 1, served) is not None
+        assert served.stop(timeout_s=5.0)
+
     def test_instances_that_share_resources_need_a_load(self, tmp_path: Path, backend: RecordingBackend) -> None:
         loader = make_loader(backend, resources=Resources())
         (tmp_path / "m" / "1").mkdir(parents=True)
@@ -235,6 +246,47 @@ class TestUpdate:
         served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 2 } ]"), 1)
         assert loader.update(self.plan(tmp_path, loader, LIMITED), 1, served) is None
         assert served.stop(timeout_s=5.0)
+
+
+class GpuBackend(RecordingBackend):
+    def gpu_obstacle(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("group", "names"),
+    [
+        ("", ["m_0_gpu0", "m_0_gpu1"]),
+        ("instance_group [ { kind: KIND_GPU count: 2 gpus: [ 1 ] } ]", ["m_0_0_gpu1", "m_0_1_gpu1"]),
+        ("instance_group [ { kind: KIND_CPU count: 1 } ]", ["m_0_0"]),
+    ],
+)
+def test_instances_are_on_gpus_where_there_are_some(tmp_path: Path, group: str, names: list[str]) -> None:
+    loader = make_loader(GpuBackend(), gpu_count=2)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + group)), 1)
+    assert [spec.name for spec in instance_specs(served.config)] == names
+    assert served.stop(timeout_s=5.0)
+
+
+def test_a_backend_that_uses_no_gpus_has_cpus_and_refuses_gpus(tmp_path: Path, backend: RecordingBackend) -> None:
+    loader = make_loader(backend, gpu_count=2)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS)), 1)
+    assert [spec.kind for spec in instance_specs(served.config)] == ["KIND_CPU"] * 2
+    assert served.stop(timeout_s=5.0)
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        'backend: "recording"\n' + TENSORS + "instance_group [ { kind: KIND_GPU } ]"
+    )
+    plan = loader.plan(LocalStore(tmp_path).open_model("m"))
+    said = "has kind KIND_GPU, but backend 'recording' does not use GPUs; or use KIND_CPU or KIND_AUTO"
+    with pytest.raises(InferError, match=said):
+        loader.load(plan, 1)
+
+
+def test_without_gpus_a_group_that_asks_for_one_is_refused(tmp_path: Path) -> None:
+    loader = make_loader(GpuBackend())
+    plan = loader.plan(make_entry(tmp_path, TENSORS + "instance_group [ { kind: KIND_GPU } ]"))
+    with pytest.raises(InferError, match="has kind KIND_GPU but no GPUs are available"):
+        loader.load(plan, 1)
 
 
 def test_instances_are_named_by_group_and_number() -> None:
@@ -248,8 +300,38 @@ def test_instances_are_named_by_group_and_number() -> None:
     ]
 
 
-def test_passive_instances_are_refused() -> None:
+def test_passive_instances_are_made_and_kept_but_execute_nothing(tmp_path: Path, backend: RecordingBackend) -> None:
+    groups = "instance_group [ { name: 'p' count: 2 passive: true }, { name: 'a' count: 1 } ]"
+    loader = make_loader(backend)
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + groups)), 1)
+    made = backend.model.instances
+    assert sorted(made) == [0, 1, 2]
+    assert list(served.instances) == [made[0]]
+    assert not any(instance.closed for instance in made.values())
+    assert served.stop(timeout_s=5.0)
+    assert all(instance.closed for instance in made.values())
+    assert backend.model.closed
+
+
+def test_a_passive_instance_that_cannot_be_made_leaves_nothing(tmp_path: Path, backend: RecordingBackend) -> None:
+    groups = "instance_group [ { count: 2 passive: true }, { count: 1 } ]"
+    backend.model.failing = [2]
+    loader = make_loader(backend)
+    with pytest.raises(InferError, match="has no luck"):
+        loader.load(loader.plan(make_entry(tmp_path, TENSORS + groups)), 1)
+    assert [instance.closed for instance in backend.model.instances.values()] == [True]
+    assert backend.model.closed
+
+
+def test_one_group_must_execute(tmp_path: Path, backend: RecordingBackend) -> None:
+    entry = make_entry(tmp_path, TENSORS + "instance_group [ { count: 1 passive: true } ]")
+    with pytest.raises(InferError, match="all instances are passive, so that none would execute requests"):
+        make_loader(backend).plan(entry)
+
+
+def test_names_and_numbers_of_passive_instances() -> None:
     config = ModelConfig(name="m")
-    config.instance_group.add(name="g", count=1, passive=True)
-    with pytest.raises(InferError, match="passive"):
-        instance_specs(config)
+    config.instance_group.add(name="p", count=1, kind=ModelInstanceGroup.KIND_CPU, passive=True)
+    config.instance_group.add(name="a", count=2, kind=ModelInstanceGroup.KIND_CPU)
+    assert [(spec.name, spec.index) for spec in instance_specs(config)] == [("a_0", 0), ("a_1", 1)]
+    assert [(spec.name, spec.index) for spec in instance_specs(config, passive=True)] == [("p_0", 2)]

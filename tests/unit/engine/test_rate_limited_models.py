@@ -12,18 +12,16 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.response import InferResponse
 from naiad.engine.resources import Resources
 from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
 from support.engine_parts import (
     Answers,
     Gate,
     ScriptedInstance,
-    ScriptedModel,
     Serve,
     StepLoop,
     answers_of,
     config,
     request,
+    served_model,
 )
 
 
@@ -40,17 +38,7 @@ def serve(loop: StepLoop, resources: Resources) -> Iterator[Serve]:
         made = config()
         group = made.instance_group.add(count=len(instances))
         group.rate_limiter.resources.add(name="R", count=count, **{"global": True})
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=loop,
-            resources=shared.register(made),
-        )
+        model = served_model(instances, loop, made, resources=shared.register(made))
         served.append(model)
         return model
 

@@ -29,6 +29,7 @@ def response(size: int) -> CachedResponse:
 
 class TestLocalStore:
     def test_forgets_what_was_not_used_for_longest(self) -> None:
+        # K4
         store = LocalStore(3 * response(100).byte_size)
         for key in (b"a", b"b", b"c"):
             store.put(key, response(100))
@@ -64,6 +65,7 @@ class TestLocalStore:
         assert store.counts().byte_size == 0
 
     def test_a_full_share_makes_room_of_its_own(self) -> None:
+        # K6
         store = LocalStore(100_000)
         share = Share(2 * response(100).byte_size)
         store.put(b"other", response(100))
@@ -85,6 +87,7 @@ class TestLocalStore:
         st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 900), st.integers(0, 2)), max_size=60)
     )
     def test_no_share_takes_more_than_it_may(self, puts: list[tuple[bytes, int, int]]) -> None:
+        # K6
         store = LocalStore(4000)
         shares = [Share(1500), Share(3000)]
         for key, size, owner in puts:
@@ -96,6 +99,7 @@ class TestLocalStore:
 
     @given(st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 900)), max_size=60))
     def test_never_takes_more_than_it_may(self, puts: list[tuple[bytes, int]]) -> None:
+        # K4
         store = LocalStore(4000)
         for key, size in puts:
             store.put(key, response(size))
@@ -180,6 +184,7 @@ def cancelled(answers: Answers) -> list[str]:
 
 class TestCachedModel:
     def test_the_second_is_answered_without_the_model(self, model, served) -> None:
+        # K2
         answers = Answers()
         ask(model, answers, "a")
         served.answer()
@@ -190,6 +195,7 @@ class TestCachedModel:
         assert (counts.cache_hit.count, counts.cache_miss.count, counts.execution_count) == (1, 1, 0)
 
     def test_a_response_says_where_it_came_from(self, model, served) -> None:
+        # K5
         answers = Answers()
         ask(model, answers, "a")
         ask(model, answers, "b")
@@ -202,6 +208,7 @@ class TestCachedModel:
         ]
 
     def test_whoever_was_looked_up_is_a_hit_or_a_miss(self, model, served) -> None:
+        # K5
         answers = Answers()
         ask(model, answers, "fails")
         model.cancel(ask(model, answers, "gives up"))
@@ -221,6 +228,7 @@ class TestCachedModel:
         assert (counts.cache_hit.count, counts.cache_miss.count) == (0, 0)
 
     def test_a_version_that_is_loaded_anew_is_asked_anew(self) -> None:
+        # K7
         store, answers = LocalStore(100_000), Answers()
         for name, data in (("old", b"11"), ("new", b"22")):
             served = FakeServed()
@@ -247,24 +255,28 @@ class TestCachedModel:
         ],
     )
     def test_what_else_is_asked_for_is_part_of_the_key(self, model, served, fields) -> None:
+        # K1
         answers = Answers()
         ask(model, answers, "a")
         ask(model, answers, "b", **fields)
         assert [request.id for request in served.asked] == ["a", "b"]
 
     def test_shape_and_datatype_are_part_of_the_key(self, model, served) -> None:
+        # K1
         for spec in (SPEC, TensorSpec("IN", DataType.UINT8, (1, 2)), TensorSpec("IN", DataType.FP16, (1,))):
             header = RequestHeader(model_name="m", inputs=[spec])
             model.submit(InferRequest(header, [b"ab"], Answers(), arrival_ns=1))
         assert len(served.asked) == 3
 
     def test_where_one_input_ends_is_part_of_the_key(self, model, served) -> None:
+        # K1
         header = RequestHeader(model_name="m", inputs=[SPEC, TensorSpec("MORE", DataType.UINT8, (2,))])
         model.submit(InferRequest(header, [b"ab", b"c"], Answers(), arrival_ns=1))
         model.submit(InferRequest(header, [b"a", b"bc"], Answers(), arrival_ns=1))
         assert len(served.asked) == 2
 
     def test_the_same_at_the_same_time_is_asked_once(self, model, served) -> None:
+        # K3
         answers = Answers()
         for name in "abc":
             ask(model, answers, name)
@@ -275,6 +287,7 @@ class TestCachedModel:
         assert counts.cache_hit.count + counts.cache_miss.count == 3
 
     def test_an_error_is_not_kept_and_is_not_the_others(self, model, served) -> None:
+        # K2
         answers = Answers()
         ask(model, answers, "a")
         ask(model, answers, "b")
@@ -307,6 +320,7 @@ class TestCachedModel:
         ]
 
     def test_cancelling_the_first_takes_nothing_from_the_others(self, model, served) -> None:
+        # K3
         answers = Answers()
         first = ask(model, answers, "a")
         ask(model, answers, "b")
@@ -383,6 +397,7 @@ class TestCachedModel:
 
     @given(st.lists(st.tuples(st.binary(min_size=2, max_size=2), st.sampled_from(["", "OUT"])), max_size=40))
     def test_nobody_gets_another_ones_answer(self, asked: list[tuple[bytes, str]]) -> None:
+        # K1
         served = FakeServed()
         model = CachedModel(served, LocalStore(3000))  # type: ignore[arg-type]
         answers = Answers()

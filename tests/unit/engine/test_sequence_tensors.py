@@ -122,6 +122,7 @@ class TestEmptyRows:
     """C4: the rows of the direct strategy in which nobody sits."""
 
     def test_rows_up_to_the_highest_are_there(self):
+        # C4
         made = tensors(FLAGS + ID % "UINT64" + STATE % "")
         real = [asked(LiveSequence(key, 0), data=b"\x01" * 8, start=True, end=True) for key in (5, 6)]
         batch = prepared(made, *real, slots=[1, 3])
@@ -143,6 +144,7 @@ class TestEmptyRows:
         assert inputs_of(batch.requests[0])["ID"][1] == encode_bytes_elements([b""])
 
     def test_nobody_is_answered_for_them(self):
+        # C4
         made = tensors(FLAGS)
         real = asked(LiveSequence(5, 0))
         client_header = real.header
@@ -179,6 +181,7 @@ class TestState:
         assert self.ask(made, sequence, returned(b"cccc", "OUT", "NEXT")) == b"bbbb"
 
     def test_start_discards_it(self):
+        # S6
         # I2
         made, sequence = tensors(STATE % ""), LiveSequence(5, 0)
         self.ask(made, sequence, returned(b"aaaa", "OUT", "NEXT"), start=True)

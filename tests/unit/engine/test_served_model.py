@@ -28,6 +28,7 @@ def test_answers_a_request(serve: Serve, loop: StepLoop) -> None:
 
 
 def test_requests_that_wait_for_the_instance_execute_together(serve: Serve, loop: StepLoop) -> None:
+    # B10
     gate, answers = Gate(), Answers()
     instance = ScriptedInstance(gate)
     model = serve([instance], config(dynamic_batching={}))
@@ -85,12 +86,17 @@ def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -
 
 
 def test_a_timeout_is_answered_while_every_instance_is_busy(serve: Serve, loop: StepLoop) -> None:
+    # Q7
     policy = {"default_timeout_microseconds": 20_000, "timeout_action": "REJECT"}
+    # A level of its own: the request that keeps the instance busy must not be late itself on a slow machine.
+    levels = {"priority_levels": 2, "default_priority_level": 1, "priority_queue_policy": {2: policy}}
     gate, answers = Gate(), Answers()
-    model = serve([ScriptedInstance(gate)], config(dynamic_batching={"default_queue_policy": policy}))
+    model = serve([ScriptedInstance(gate)], config(dynamic_batching=levels))
     model.submit(now_request(answers, "running"))
-    gate.reached.acquire()
-    model.submit(now_request(answers, "late"))
+    assert gate.reached.acquire(timeout=60)
+    made = header()
+    made.priority = 2
+    model.submit(now_request(answers, "late", made=made))
     loop.run_until(lambda: len(answers) == 1)
     request_id, response = answers.received[0]
     assert request_id == "late"
@@ -177,6 +183,7 @@ def test_a_storm_of_cancels_leaves_nothing_waiting(serve: Serve, loop: StepLoop)
 
 
 def test_preserve_ordering_holds_a_fast_answer_back(serve: Serve, loop: StepLoop) -> None:
+    # B13
     slow, answers = Gate(), Answers()
 
     def by_id(batch: Batch) -> Sequence[InferResponse]:
@@ -292,6 +299,7 @@ def test_a_fast_instance_moves_to_the_loop_and_back_when_it_turns_slow(serve: Se
         ask()
     assert here in instance.threads
     instance.delay_s = 0.02
+    ask()  # the first doubt, from which on the loop looks closer
     ask()
     instance.delay_s = 0.0
     instance.threads.clear()

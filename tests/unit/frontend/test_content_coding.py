@@ -10,7 +10,7 @@ from naiad.core.errors import not_found
 from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import HeaderFields, written_fields
-from naiad.frontend.side_threads import run_here
+from support.side_work import Aside
 
 LARGE = random.Random(1).randbytes(200_000)
 PLACE = {"model": "m", "version": ""}
@@ -48,19 +48,6 @@ class Exchange:
 
     def end(self):
         self.streamed.append("end")
-
-
-class Aside:
-    """Keeps the work until the test says that a thread does it."""
-
-    def __init__(self):
-        self.waiting = []
-
-    def __call__(self, *work):
-        self.waiting.append(work)
-
-    def go(self):
-        run_here(*self.waiting.pop(0))
 
 
 class Route:
@@ -223,6 +210,16 @@ def test_what_fails_aside_is_answered(aside, logged):
     failed(MemoryError("no memory"))
     assert exchange.answers[0][0] == 500
     assert "no memory" in logged.text
+
+
+@pytest.mark.parametrize(("accept", "coding"), [(None, None), (b"identity", None), (b"gzip", b"gzip")])
+def test_answers_of_a_port_without_routes_are_compressed_when_asked(aside, accept, coding):
+    exchange = Exchange() if accept is None else Exchange(accept_encoding=accept)
+    answer = ContentCodings(aside, Models()).around_answers(lambda found: found.respond(200, (), (ANSWER,)))
+    answer(exchange)
+    ((status, headers, body),) = exchange.answers
+    assert (status, headers.get(b"Content-Encoding")) == (200, coding)
+    assert (gzip.decompress(body) if coding else body) == ANSWER
 
 
 def test_many_accept_fields_are_not_kept_for_ever(aside):

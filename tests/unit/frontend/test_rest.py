@@ -15,9 +15,19 @@ from naiad.frontend.departure import Departure
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
 from naiad.memory.regions import SharedMemory
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 A = TensorSpec("A", DataType.FP32, (-1, -1))
+
+
+def no_path(path):
+    return {"error": f"Not Found: there is no {path} here; requests for a model go to /v2/models/NAME/infer"}
+
+
+def no_method(path, allowed):
+    return {"error": f"Method Not Allowed: {path} takes {allowed}"}
+
+
 CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 
@@ -161,16 +171,16 @@ BINARY += b'"parameters":{"binary_data_output":true}}'
             501,
             {"error": "'repository_name' specification is not supported"},
         ),
-        ("GET", "/", 404, {"error": "Not Found"}),
-        ("GET", "/v2/", 404, {"error": "Not Found"}),
-        ("GET", "/v2/models", 404, {"error": "Not Found"}),
-        ("GET", "/v2/models//ready", 404, {"error": "Not Found"}),
-        ("GET", "/v2/models/m/versions/x", 404, {"error": "Not Found"}),
-        ("GET", "/v2/health/ready/", 404, {"error": "Not Found"}),
-        ("POST", "/v2", 405, {"error": "Method Not Allowed"}),
-        ("GET", "/v2/models/m/infer", 405, {"error": "Method Not Allowed"}),
-        ("HEAD", "/v2/models/m/infer", 405, {"error": "Method Not Allowed"}),
-        ("GET", "/v2/repository/index", 405, {"error": "Method Not Allowed"}),
+        ("GET", "/", 404, no_path("/")),
+        ("GET", "/v2/", 404, no_path("/v2/")),
+        ("GET", "/v2/models", 404, no_path("/v2/models")),
+        ("GET", "/v2/models//ready", 404, no_path("/v2/models//ready")),
+        ("GET", "/v2/models/m/versions/x", 404, no_path("/v2/models/m/versions/x")),
+        ("GET", "/v2/health/ready/", 404, no_path("/v2/health/ready/")),
+        ("POST", "/v2", 405, no_method("/v2", "GET, HEAD")),
+        ("GET", "/v2/models/m/infer", 405, no_method("/v2/models/m/infer", "POST")),
+        ("HEAD", "/v2/models/m/infer", 405, no_method("/v2/models/m/infer", "POST")),
+        ("GET", "/v2/repository/index", 405, no_method("/v2/repository/index", "POST")),
     ],
 )
 def test_routes(server, method, path, status, answer):
@@ -373,7 +383,7 @@ def test_json_length_that_is_no_number_is_refused(server, logged, length):
     [
         ("GET", "/metrics", 200, b"text"),
         ("HEAD", "/metrics", 200, b"text"),
-        ("GET", "/other", 200, b""),
+        ("GET", "/other", 200, b"# metrics are at /metrics; models are served on other ports\n"),
         ("POST", "/metrics", 405, b'{"error":"Method Not Allowed"}'),
         ("POST", "/other", 405, b'{"error":"Method Not Allowed"}'),
     ],

@@ -31,9 +31,6 @@ def test_config_gets_the_name_of_the_model():
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"config": "{bad"}, "Invalid config override"),
-        ({"config": '{"nam":"m"}'}, "nam"),
-        ({"config": '{"name":"other"}'}, "its name is 'other', that of the model to load is 'm'"),
         ({"nope": "x"}, "unrecognized load parameter 'nope'"),
         ({"file:1/model.py": b"x"}, "without a 'config'"),
         ({"config": CONFIG, "file:../model.py": b"x"}, "must lie in the model's directory"),
@@ -48,6 +45,22 @@ def test_config_gets_the_name_of_the_model():
 )
 def test_bad_parameters_are_refused(parameters, text):
     assert text in refusal("m", parameters)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{bad", "Invalid config override"),
+        ('{"nam":"m"}', "nam"),
+        ('{"name":"other"}', "its name is 'other', that of the model to load is 'm'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_a_failure_to_poll(text, reason):
+    with pytest.raises(InferError) as caught:
+        read_override("m", {"config": text})
+    assert caught.value.code is ErrorCode.INTERNAL  # Triton
+    assert caught.value.message.startswith("failed to load 'm', failed to poll from model repository: ")
+    assert reason in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b"])

@@ -14,6 +14,7 @@ def ids(batch):
 
 class TestPriority:
     def test_level_one_leaves_first_and_levels_share_a_batch(self):
+        # Q1
         scheduler = DynamicScheduler(max_batch_size=3, priority_levels=3, default_priority_level=2)
         enqueue_all(
             scheduler,
@@ -24,6 +25,7 @@ class TestPriority:
 
     @pytest.mark.parametrize("priority", [0, 4, 2**63])
     def test_a_priority_outside_the_levels_means_the_default(self, priority):
+        # Q2
         scheduler = DynamicScheduler(max_batch_size=1, priority_levels=3, default_priority_level=2)
         enqueue_all(
             scheduler,
@@ -36,6 +38,7 @@ class TestPriority:
         assert [ids(scheduler.take(0))[0] for _ in range(3)] == ["1", "odd", "3"]
 
     def test_without_levels_priority_has_no_effect(self):
+        # Q3
         scheduler = DynamicScheduler(max_batch_size=1)
         enqueue_all(scheduler, [waiting_request(id="a", priority=5), waiting_request(id="b", priority=1)])
         assert ids(scheduler.take(0)) == ["a"]
@@ -49,6 +52,7 @@ class TestPriority:
 
 class TestQueueSize:
     def test_exactly_so_many_wait(self):
+        # Q5, Q9
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=2))
         enqueue_all(scheduler, [waiting_request(), waiting_request()])
         refused = waiting_request(id="abc")
@@ -77,6 +81,7 @@ class TestQueueSize:
         assert first.lane is None
 
     def test_each_level_has_its_own_limit(self):
+        # Q5
         scheduler = DynamicScheduler(
             max_batch_size=4,
             priority_levels=2,
@@ -88,6 +93,7 @@ class TestQueueSize:
             scheduler.enqueue(waiting_request(priority=2), 0)
 
     def test_delayed_requests_count_but_rejected_ones_do_not(self):
+        # Q5
         policy = QueuePolicy(max_queue_size=1, timeout_ns=MS, delays=True)
         delaying = DynamicScheduler(max_batch_size=4, default_policy=policy)
         rejecting = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=1, timeout_ns=MS))
@@ -98,6 +104,7 @@ class TestQueueSize:
             delaying.enqueue(waiting_request(at_ns=2 * MS), 2 * MS)
 
     def test_what_is_taken_makes_room_for_exactly_as_many(self):
+        # Q5
         # The limit counts those that wait, not those that execute.
         scheduler = DynamicScheduler(max_batch_size=2, default_policy=QueuePolicy(max_queue_size=3))
         enqueue_all(scheduler, [waiting_request() for _ in range(3)])
@@ -107,6 +114,7 @@ class TestQueueSize:
             scheduler.enqueue(waiting_request(), 0)
 
     def test_a_burst_of_a_thousand_is_refused_but_for_exactly_so_many(self):
+        # Q5
         scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueuePolicy(max_queue_size=100))
         refused = 0
         for _ in range(1000):
@@ -119,6 +127,7 @@ class TestQueueSize:
 
 class TestTimeout:
     def test_reject_is_on_time(self):
+        # Q7, Q9
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
         requests = enqueue_all(scheduler, [waiting_request(at_ns=0), waiting_request(at_ns=2 * MS)])
         assert scheduler.has_timeouts
@@ -136,6 +145,7 @@ class TestTimeout:
         assert scheduler.expire_ns() == 0
 
     def test_take_never_returns_an_expired_request_and_expire_still_reports_it(self):
+        # Q7
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
         (request,) = enqueue_all(scheduler, [waiting_request()])
         assert scheduler.take(6 * MS) is None
@@ -155,12 +165,14 @@ class TestTimeout:
         ],
     )
     def test_an_override_only_shortens_a_default(self, allows, default_us, own_us, expected_us):
+        # Q6
         policy = QueuePolicy(timeout_ns=default_us * 1000, allows_override=allows)
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=policy)
         scheduler.enqueue(waiting_request(timeout_us=own_us), 0)
         assert scheduler.expire_ns() == expected_us * 1000
 
     def test_delay_sends_the_late_ones_after_those_in_time(self):
+        # Q4
         policy = QueuePolicy(timeout_ns=5 * MS, delays=True)
         scheduler = DynamicScheduler(max_batch_size=2, default_policy=policy)
         enqueue_all(scheduler, [waiting_request(at_ns=n * MS, id=str(n)) for n in (0, 1, 4, 5)])
@@ -169,6 +181,7 @@ class TestTimeout:
         assert ids(scheduler.take(7 * MS)) == ["0", "1"]
 
     def test_late_ones_of_a_level_go_before_the_next_level(self):
+        # Q4
         scheduler = DynamicScheduler(
             max_batch_size=1,
             priority_levels=2,
@@ -179,6 +192,7 @@ class TestTimeout:
         assert ids(scheduler.take(9 * MS)) == ["late"]
 
     def test_wake_is_the_nearer_of_delay_and_timeout(self):
+        # B8
         policy = QueuePolicy(timeout_ns=20 * MS, allows_override=True)
         scheduler = DynamicScheduler(max_batch_size=8, delay_ns=10 * MS, default_policy=policy)
         scheduler.enqueue(waiting_request(), 0)
@@ -188,12 +202,14 @@ class TestTimeout:
         assert scheduler.wake_ns() == 4 * MS
 
     def test_what_was_taken_does_not_time_out(self):
+        # Q8
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
         enqueue_all(scheduler, [waiting_request(), waiting_request()])
         assert scheduler.take(4 * MS).size == 2
         assert (scheduler.expire_ns(), scheduler.expire(9 * MS)) == (0, [])
 
     def test_a_batch_that_is_held_loses_those_that_time_out(self):
+        # B8
         policy = QueuePolicy(timeout_ns=50 * MS, allows_override=True)
         scheduler = DynamicScheduler(max_batch_size=4, delay_ns=10 * MS, default_policy=policy)
         stays, _ = enqueue_all(scheduler, [waiting_request(), waiting_request(timeout_us=2000)])
@@ -211,6 +227,7 @@ class TestTimeout:
 
 class TestCancel:
     def test_a_waiting_request_is_removed_once(self):
+        # B12
         scheduler = DynamicScheduler(max_batch_size=8)
         first, second, third = enqueue_all(scheduler, [waiting_request() for _ in range(3)])
         assert scheduler.cancel(second)

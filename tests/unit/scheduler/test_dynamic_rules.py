@@ -46,6 +46,7 @@ def taken(scheduler, now_ns=0):
     ],
 )
 def test_size_rules_without_delay(settings, rows, expected):
+    # B1, B2, B3, B5, B10
     scheduler = batcher(**settings)
     enqueue_all(scheduler, [waiting_request(rows=n) for n in rows])
     assert [taken(scheduler) for _ in expected] == expected
@@ -54,6 +55,7 @@ def test_size_rules_without_delay(settings, rows, expected):
 
 
 def test_forty_singles_and_a_long_delay_make_one_batch():
+    # B7
     # users.md 16: 40 queued singles, max 400, delay 10 s -> one batch of 40.
     scheduler = batcher(max_batch_size=400, delay_ns=10_000 * MS)
     requests = enqueue_all(scheduler, [waiting_request(at_ns=n * MS) for n in range(40)])
@@ -66,6 +68,7 @@ def test_forty_singles_and_a_long_delay_make_one_batch():
 
 
 def test_a_full_batch_does_not_wait_for_the_delay():
+    # B7
     scheduler = batcher(delay_ns=100 * MS)
     enqueue_all(scheduler, [waiting_request() for _ in range(9)])
     assert taken(scheduler) == (8, "full")
@@ -74,6 +77,7 @@ def test_a_full_batch_does_not_wait_for_the_delay():
 
 
 def test_a_preferred_size_does_not_wait_for_the_delay():
+    # B6
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[4])
     enqueue_all(scheduler, [waiting_request() for _ in range(6)])
     assert taken(scheduler) == (4, "preferred")
@@ -81,6 +85,7 @@ def test_a_preferred_size_does_not_wait_for_the_delay():
 
 
 def test_after_the_delay_the_mark_is_ignored():
+    # B6
     # Decision d: once the delay is over everything goes that fits.
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[4])
     enqueue_all(scheduler, [waiting_request() for _ in range(6)])
@@ -88,6 +93,7 @@ def test_after_the_delay_the_mark_is_ignored():
 
 
 def test_after_the_delay_the_maximum_still_holds():
+    # B3
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[3])
     enqueue_all(scheduler, [waiting_request() for _ in range(9)])
     assert taken(scheduler, 100 * MS) == (8, "full")
@@ -95,6 +101,7 @@ def test_after_the_delay_the_maximum_still_holds():
 
 
 def test_a_batch_that_is_cut_goes_whole_after_the_delay():
+    # B7
     # Decision a does not hold once the delay is over; c sends everything up to the cut.
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2])
     enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "AAAB"])
@@ -102,6 +109,7 @@ def test_a_batch_that_is_cut_goes_whole_after_the_delay():
 
 
 def test_what_is_cancelled_is_as_if_it_had_never_come():
+    # B12
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2])
     first, other_shape, _ = enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "ABA"])
     scheduler.cancel(other_shape)
@@ -110,6 +118,7 @@ def test_what_is_cancelled_is_as_if_it_had_never_come():
 
 
 def test_between_preferred_sizes_the_reached_one_goes_at_once():
+    # B5
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2, 8])
     enqueue_all(scheduler, [waiting_request() for _ in range(3)])
     assert taken(scheduler) == (2, "preferred")
@@ -117,6 +126,7 @@ def test_between_preferred_sizes_the_reached_one_goes_at_once():
 
 
 def test_the_age_is_that_of_the_oldest():
+    # B9
     scheduler = batcher(delay_ns=10 * MS)
     enqueue_all(scheduler, [waiting_request(at_ns=5 * MS), waiting_request(at_ns=2 * MS)])
     assert scheduler.take(6 * MS) is None
@@ -125,6 +135,7 @@ def test_the_age_is_that_of_the_oldest():
 
 
 def test_another_shape_cuts_the_batch_even_within_the_delay():
+    # B4
     # Rule 4, D-09 and D-10: the key covers shapes of non-ragged inputs and the set of optional inputs.
     scheduler = batcher(delay_ns=100 * MS)
     enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "AABA"])
@@ -134,12 +145,14 @@ def test_another_shape_cuts_the_batch_even_within_the_delay():
 
 
 def test_equal_shape_keys_need_not_be_identical():
+    # B4
     scheduler = batcher()
     enqueue_all(scheduler, [waiting_request(shape=(16, n)) for n in (1, 1, 2)])
     assert taken(scheduler) == (2, "shape")
 
 
 def test_a_preferred_size_before_a_cut_goes_alone():
+    # B6
     # Decision a comes before c: the mark is honoured although the batch was cut.
     scheduler = batcher(preferred_batch_sizes=[2])
     enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "AAAB"])
@@ -169,6 +182,7 @@ class _NoOddIds:
 
 
 def test_a_strategy_can_refuse_a_request():
+    # B4
     # D-14: rule 4, "custom hook refuses: stop, send now".
     strategy = _NoOddIds()
     scheduler = batcher(strategy=strategy, delay_ns=100 * MS)
@@ -189,6 +203,7 @@ def test_a_strategy_is_not_asked_about_another_shape():
 
 
 def test_delay_count_holds_everything_until_so_many_wait_once():
+    # B16
     # D-16, TRITONSERVER_DELAY_SCHEDULER.
     scheduler = batcher(delay_count=3)
     enqueue_all(scheduler, [waiting_request(), waiting_request()])
@@ -203,10 +218,12 @@ class TestWaking:
     """What `enqueue` returns: whether a free instance that holds a batch back should look again."""
 
     def test_without_delay_every_request_is_worth_it(self):
+        # B14
         scheduler = batcher()
         assert [scheduler.enqueue(waiting_request(), 0) for _ in range(3)] == [True, True, True]
 
     def test_with_a_delay_the_first_and_the_filling_one_are(self):
+        # B14
         scheduler = batcher(max_batch_size=4, delay_ns=100 * MS)
         answers = []
         for _ in range(4):

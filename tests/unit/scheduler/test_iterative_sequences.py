@@ -27,6 +27,7 @@ def taken(scheduler, now_ns=2):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_rescheduled_requests_execute_together_with_new_ones(kind):
+    # T2
     scheduler = scheduler_of(kind)
     (first,) = begun(scheduler, 1)
     assert taken(scheduler) == [first]
@@ -42,6 +43,7 @@ def test_rescheduled_requests_execute_together_with_new_ones(kind):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_request_that_executes_is_not_taken_again(kind):
+    # T2
     scheduler = scheduler_of(kind)
     (first,) = begun(scheduler, 1)
     assert taken(scheduler) == [first]
@@ -54,6 +56,7 @@ def test_request_that_executes_is_not_taken_again(kind):
 @pytest.mark.parametrize("kind", _KINDS)
 def test_slot_is_kept_until_the_request_is_done(kind):
     """Notes 12: the slot is freed when the request is finally released."""
+    # T3
     scheduler = scheduler_of(kind, slots=1)
     first, second = begun(scheduler, 1, 2)
     for _ in range(3):
@@ -69,6 +72,7 @@ def test_slot_is_kept_until_the_request_is_done(kind):
 @pytest.mark.parametrize("kind", _KINDS)
 def test_execution_that_takes_longer_than_the_idle_time_does_not_end_the_sequence(kind):
     """Triton: it does, and rescheduling fails for want of START."""
+    # T4
     scheduler = scheduler_of(kind, idle_ns=10 * MS)
     (first,) = begun(scheduler, 1)
     taken(scheduler)
@@ -81,6 +85,7 @@ def test_execution_that_takes_longer_than_the_idle_time_does_not_end_the_sequenc
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_second_request_under_the_same_id_waits_for_the_first(kind):
+    # T3
     scheduler = scheduler_of(kind)
     first, second = begun(scheduler, 1, 1)
     assert taken(scheduler) == [first]
@@ -94,6 +99,7 @@ def test_second_request_under_the_same_id_waits_for_the_first(kind):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_request_that_waits_to_go_on_can_be_cancelled(kind):
+    # T5
     scheduler = scheduler_of(kind, slots=1)
     first, second = begun(scheduler, 1, 2)
     taken(scheduler)
@@ -105,6 +111,7 @@ def test_request_that_waits_to_go_on_can_be_cancelled(kind):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_sequence_of_an_instance_that_died_is_not_gone_on_with(kind):
+    # T5
     scheduler = scheduler_of(kind)
     (first,) = begun(scheduler, 1)
     taken(scheduler)
@@ -117,6 +124,7 @@ def test_sequence_of_an_instance_that_died_is_not_gone_on_with(kind):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_model_that_stops_takes_no_new_request_though_sequences_live(kind):
+    # T5
     scheduler = scheduler_of(kind)
     begun(scheduler, 1)
     assert not scheduler.admits_while_stopping(sequence_request(1, start=True))

@@ -27,6 +27,7 @@ def held(limiter: RateLimiter) -> dict[Resource, int]:
 class TestTurns:
     def test_instance_waits_until_all_that_it_needs_is_free(self):
         """Triton: an execution begins when every resource of its instance is available (I-09)."""
+        # R1
         limiter = RateLimiter()
         first, second = claims_of(limiter, {GLOBAL: 2, OTHER: 1}, {GLOBAL: 1})
         assert limiter.ask(first) == [first]
@@ -38,6 +39,7 @@ class TestTurns:
 
     def test_without_amounts_there_is_as_much_as_the_largest_need(self):
         """Triton: the default of --rate-limit-resource is the maximum over all instances."""
+        # R3
         limiter = RateLimiter()
         claims = claims_of(limiter, {GLOBAL: 3}, {GLOBAL: 1}, {GLOBAL: 1})
         assert limiter.usage() == [Usage(GLOBAL, 3, 0, 0)]
@@ -47,6 +49,7 @@ class TestTurns:
     @pytest.mark.parametrize(("priority", "share"), [(1, 1 / 2), (2, 1 / 3), (4, 1 / 5)])
     def test_share_of_executions_is_the_inverse_of_the_priority(self, priority: int, share: float):
         """Triton: the lowest `exec_count * priority` goes first (I-10); here among instances of different models."""
+        # R2
         limiter = RateLimiter()
         first, second = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 1}, priorities=(1, priority))
         picks: Counter[Claim] = Counter()
@@ -59,9 +62,11 @@ class TestTurns:
         assert picks[second] / 10_000 == pytest.approx(share, rel=0.05)
 
     def test_priority_zero_is_one(self):
+        # R2
         assert Claim({}, 0).priority == 1
 
     def test_instance_that_rested_does_not_get_all_turns(self):
+        # R5
         limiter = RateLimiter()
         busy, rested = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 1})
         for _ in range(1000):
@@ -78,6 +83,7 @@ class TestTurns:
         assert turns.count(True) == 5
 
     def test_large_need_is_not_starved_by_small_ones(self):
+        # R5
         limiter = RateLimiter()
         large, small, tiny = claims_of(limiter, {GLOBAL: 4}, {GLOBAL: 2}, {GLOBAL: 2})
         limiter.ask(small)
@@ -88,6 +94,7 @@ class TestTurns:
         assert limiter.ask(small) == [large]
 
     def test_who_needs_other_things_passes(self):
+        # R6
         limiter = RateLimiter()
         holder, waiter, other = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 1}, {OTHER: 1})
         limiter.ask(holder)
@@ -104,6 +111,7 @@ class TestTurns:
 
     def test_devices_are_apart(self):
         """Triton: a resource that is not global exists once on each device."""
+        # R3
         limiter = RateLimiter()
         first, second = claims_of(limiter, {Resource("R", 0): 1}, {Resource("R", 1): 1})
         assert limiter.ask(first) == [first]
@@ -164,6 +172,7 @@ class TestAmounts:
     )
     def test_need_that_can_never_be_met_is_refused(self, amounts: list[ResourceAmount], need: Resource):
         """I-11: too small an amount fails the load, with Triton's words."""
+        # R4
         limiter = RateLimiter(amounts)
         with pytest.raises(InferError) as caught:
             limiter.register([Claim({need: 4})])

@@ -50,6 +50,7 @@ def test_deadlines_of_requests_that_left_are_swept():
 
 class TestDirect:
     def test_each_request_is_a_batch_in_order(self):
+        # B11
         scheduler = DirectScheduler()
         requests = enqueue_all(scheduler, [waiting_request(rows=rows) for rows in (1, 8, 2)])
         batches = [scheduler.take(0) for _ in requests]
@@ -58,6 +59,7 @@ class TestDirect:
         assert scheduler.take(0) is None
 
     def test_timeouts_and_priorities_have_no_effect(self):
+        # B11
         scheduler = DirectScheduler()
         first, _ = enqueue_all(scheduler, [waiting_request(timeout_us=1), waiting_request(priority=1)])
         assert not scheduler.has_timeouts
@@ -65,6 +67,7 @@ class TestDirect:
         assert scheduler.take(MS).requests[0] is first
 
     def test_cancelled_requests_are_passed_over(self):
+        # B12
         scheduler = DirectScheduler()
         first, second, third = enqueue_all(scheduler, [waiting_request() for _ in range(3)])
         assert scheduler.cancel(first)
@@ -86,6 +89,7 @@ class TestDirect:
 
 class TestOrderedRelease:
     def test_responses_leave_in_order_of_arrival(self):
+        # B13
         release = OrderedRelease()
         first, second, third = requests = [waiting_request() for _ in range(3)]
         for request in requests:
@@ -97,6 +101,7 @@ class TestOrderedRelease:
         assert len(release) == 0
 
     def test_a_response_that_is_not_final_leaves_when_its_request_is_the_oldest(self):
+        # B13
         release = OrderedRelease()
         first, second = waiting_request(), waiting_request()
         release.expect(first)
@@ -114,6 +119,7 @@ class TestOrderedRelease:
 
 class TestFactory:
     def test_no_batching_block_means_no_merging(self):
+        # B11
         assert isinstance(create_scheduler(ModelConfig(max_batch_size=8)), DirectScheduler)
 
     def test_an_empty_block_means_batches_up_to_the_maximum(self):

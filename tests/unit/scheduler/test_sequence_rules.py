@@ -249,6 +249,7 @@ class TestIdleness:
 
     @BOTH
     def test_not_while_a_request_waits(self, make):
+        # S9
         scheduler = make()
         send(scheduler, 1, "a", start=True)
         scheduler.expire(5 * IDLE_NS)
@@ -257,6 +258,7 @@ class TestIdleness:
 
     @BOTH
     def test_not_while_a_request_executes(self, make):
+        # S9
         scheduler = make()
         send(scheduler, 1, "a", start=True)
         assert take(scheduler) == ["a"]
@@ -266,6 +268,7 @@ class TestIdleness:
 
     @BOTH
     def test_it_begins_when_the_execution_is_over(self, make):
+        # S9
         scheduler = make()
         send(scheduler, 1, "a", start=True)
         take(scheduler)
@@ -299,6 +302,7 @@ class TestIdleness:
 
     @BOTH
     def test_who_goes_on_too_late_is_told_why(self, make):
+        # S9
         scheduler = make()
         send(scheduler, 7, start=True)
         take(scheduler)

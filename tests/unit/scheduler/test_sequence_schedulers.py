@@ -60,6 +60,7 @@ BOTH = pytest.mark.parametrize("make", [direct, oldest])
 
 @BOTH
 def test_a_request_of_more_than_one_row_is_refused_first(make) -> None:
+    # S1
     with pytest.raises(InferError, match="must specify batch-size 1 due to requirements of sequence batcher"):
         make().enqueue(of_sequence(0, rows=2), 0)
 
@@ -87,6 +88,7 @@ def test_an_integer_and_a_string_id_are_two_sequences(make) -> None:
 
 @BOTH
 def test_end_takes_the_id_out_of_the_table_on_arrival(make) -> None:
+    # S4
     scheduler = make()
     scheduler.enqueue(of_sequence(7, start=True, end=True), 0)
     with pytest.raises(InferError, match="START"):
@@ -99,6 +101,7 @@ def test_end_takes_the_id_out_of_the_table_on_arrival(make) -> None:
 
 
 def test_direct_each_sequence_keeps_its_row() -> None:
+    # S10
     scheduler = direct(size=3)
     for key in (1, 2, 3):
         scheduler.enqueue(of_sequence(key, start=True, name=f"{key}a"), 0)
@@ -128,6 +131,7 @@ def test_direct_slot_0_of_every_instance_fills_before_slot_1() -> None:
 
 
 def test_direct_another_shape_waits_a_round() -> None:
+    # S10
     scheduler = direct()
     scheduler.enqueue(of_sequence(1, start=True, name="1", shape="A"), 0)
     scheduler.enqueue(of_sequence(2, start=True, name="2", shape="B"), 0)
@@ -151,6 +155,7 @@ def test_direct_backlog_moves_whole_into_the_slot_that_is_freed() -> None:
 
 
 def test_direct_backlog_wakes_the_instance_that_gets_it() -> None:
+    # S7
     scheduler = direct(instances=2, size=1)
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
     scheduler.enqueue(of_sequence(2, start=True, name="2"), 0)
@@ -177,12 +182,14 @@ def test_direct_duplicate_start_goes_behind_in_the_same_slot() -> None:
 
 
 def test_direct_delay_counts_only_beside_a_utilisation() -> None:
+    # S13
     scheduler = direct(size=4, delay_ns=5 * MS)
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
     assert names(scheduler.take(0)) == ["1"]
 
 
 def test_direct_waits_for_the_utilisation_or_the_delay() -> None:
+    # S13
     scheduler = direct(size=4, delay_ns=5 * MS, minimum_slot_utilization=0.5)
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
     assert scheduler.take(0) is None
@@ -197,6 +204,7 @@ def test_direct_waits_for_the_utilisation_or_the_delay() -> None:
 
 
 def test_direct_decoupled_sequence_waits_for_the_final_response() -> None:
+    # S16
     scheduler = direct(is_decoupled=True)
     first = of_sequence(1, start=True, name="1a")
     scheduler.enqueue(first, 0)
@@ -222,6 +230,7 @@ def test_oldest_batches_the_oldest_of_many_sequences_one_each() -> None:
 
 
 def test_oldest_feeds_the_next_request_when_the_one_before_was_executed() -> None:
+    # S15
     scheduler = oldest()
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
     scheduler.enqueue(of_sequence(1, end=True, name="1b"), 0)
@@ -233,6 +242,7 @@ def test_oldest_feeds_the_next_request_when_the_one_before_was_executed() -> Non
 
 
 def test_oldest_a_sequence_stays_on_its_instance() -> None:
+    # S15
     scheduler = oldest(instances=2)
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
     scheduler.enqueue(of_sequence(2, start=True, name="2a"), 0)
@@ -244,6 +254,7 @@ def test_oldest_a_sequence_stays_on_its_instance() -> None:
 
 
 def test_oldest_delay_and_preferred_sizes_are_those_of_the_dynamic_batcher() -> None:
+    # S14
     scheduler = oldest(size=4, candidates=8, preferred_batch_sizes=[2], delay_ns=5 * MS)
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
     assert scheduler.take(0) is None
@@ -254,6 +265,7 @@ def test_oldest_delay_and_preferred_sizes_are_those_of_the_dynamic_batcher() -> 
 
 
 def test_oldest_decoupled_sequence_waits_for_the_final_response() -> None:
+    # S16
     scheduler = oldest(is_decoupled=True)
     first = of_sequence(1, start=True, name="1a")
     scheduler.enqueue(first, 0)
@@ -269,6 +281,7 @@ def test_oldest_decoupled_sequence_waits_for_the_final_response() -> None:
 
 @BOTH
 def test_an_idle_sequence_loses_its_slot(make) -> None:
+    # S9
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
     scheduler.enqueue(of_sequence(2, start=True, name="2"), 0)
@@ -296,6 +309,7 @@ def test_a_request_keeps_its_sequence_from_being_idle(make) -> None:
 
 @BOTH
 def test_a_timeout_in_the_backlog_ends_the_whole_sequence(make) -> None:
+    # S8
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     scheduler.enqueue(of_sequence(1, start=True), 0)
     scheduler.enqueue(of_sequence(2, start=True, name="2a"), 0)
@@ -310,6 +324,7 @@ def test_a_timeout_in_the_backlog_ends_the_whole_sequence(make) -> None:
 
 @BOTH
 def test_cancelling_drops_what_waits_behind_in_the_sequence(make) -> None:
+    # S12
     scheduler = make()
     requests = [of_sequence(1, start=True, name="a"), of_sequence(1, name="b"), of_sequence(1, name="c")]
     for request in requests:
@@ -327,6 +342,7 @@ def test_cancelling_drops_what_waits_behind_in_the_sequence(make) -> None:
 
 @BOTH
 def test_cancelling_the_first_frees_the_slot(make) -> None:
+    # S12
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     first = of_sequence(1, start=True, name="1")
     scheduler.enqueue(first, 0)
@@ -374,6 +390,7 @@ def test_oldest_what_executes_while_the_model_is_drained_frees_no_slot_again() -
 
 @BOTH
 def test_a_sequence_in_the_backlog_does_not_become_idle(make) -> None:
+    # S9
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
     scheduler.enqueue(of_sequence(2, start=True, name="2a"), 0)
@@ -399,6 +416,7 @@ def test_draining_returns_everything(make) -> None:
 
 @BOTH
 def test_a_live_sequence_goes_on_while_the_model_stops(make) -> None:
+    # S1
     scheduler = make()
     scheduler.enqueue(of_sequence(1, start=True), 0)
     assert scheduler.admits_while_stopping(of_sequence(1))

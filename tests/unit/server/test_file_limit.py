@@ -1,3 +1,4 @@
+import logging
 import resource
 
 import pytest
@@ -23,20 +24,23 @@ def limits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("before", "connections", "after", "warns"),
+    ("before", "connections", "after", "told"),
     [
-        ((1024, 8192), 1000, (2024, 8192), False),
-        ((1024, 4096), 16384, (4096, 4096), True),
-        ((65536, 65536), 16384, (65536, 65536), False),
-        ((1024, INFINITY), 16384, (17408, INFINITY), False),
-        ((INFINITY, INFINITY), 16384, (INFINITY, INFINITY), False),
+        ((1024, 8192), 1000, (2024, 8192), []),
+        ((1024, 4096), 16384, (4096, 4096), ["WARNING"]),
+        ((1024, 8192), 16384, (8192, 8192), ["INFO"]),
+        ((65536, 65536), 16384, (65536, 65536), []),
+        ((1024, INFINITY), 16384, (17408, INFINITY), []),
+        ((INFINITY, INFINITY), 16384, (INFINITY, INFINITY), []),
     ],
 )
-def test_limit_is_raised_as_far_as_needed_and_allowed(limits, caplog, before, connections, after, warns):
+def test_limit_is_raised_as_far_as_needed_and_allowed(limits, caplog, before, connections, after, told):
+    caplog.set_level(logging.INFO)
     limits["now"] = before
     raise_file_limit(connections)
     assert limits["now"] == after
-    assert ("lower --http-max-connections" in caplog.text) is warns
+    assert [record.levelname for record in caplog.records] == told
+    assert ("lower --http-max-connections" in caplog.text) is bool(told)
 
 
 def test_refusal_is_told(limits, caplog):

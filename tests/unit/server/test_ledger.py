@@ -1,7 +1,10 @@
 """Sums over processes, the dead included."""
 
+from dataclasses import replace
+
 from naiad.server.processes.ledger import Ledger
-from naiad.telemetry.statistics import Duration, VersionStatistics
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.version_statistics import VersionStatistics
 
 
 def counts(count: int, name: str = "m") -> VersionStatistics:
@@ -48,6 +51,19 @@ def test_no_sum_goes_down_when_processes_die() -> None:
     ledger.bury(0)
     note(ledger, 0, 1)
     assert total(ledger) == (10, 10)
+
+
+def test_models_of_one_name_are_counted_apart() -> None:
+    def rows(one: int, other: int) -> list[VersionStatistics]:
+        return [replace(counts(one), namespace="/a"), replace(counts(other), namespace="/b")]
+
+    ledger = Ledger()
+    for slot in (0, 1):
+        ledger.note_statistics(slot, rows(3, 4))
+    ledger.bury(1)
+    assert [(row.namespace, row.inference_count) for row in ledger.statistics()] == [("/a", 6), ("/b", 8)]
+    ledger.note_statistics(0, rows(0, 5))  # that of /a was loaded anew
+    assert [(row.namespace, row.inference_count) for row in ledger.statistics()] == [("/a", 0), ("/b", 9)]
 
 
 def test_gauges_die_with_their_process() -> None:

@@ -25,8 +25,8 @@ class Forwarding:
         self.sent: list[tuple[int, InferRequest]] = []
         self.cancelled: list[InferRequest] = []
 
-    def forward(self, owner: int, version: str, request: InferRequest) -> None:
-        assert version == "1"
+    def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
+        assert (model, version) == ("m", "1")
         self.sent.append((owner, request))
 
     def cancel(self, request: InferRequest) -> None:
@@ -60,7 +60,7 @@ class Served:
 def model_of(*, slot: int = 1, is_successor: bool = False) -> tuple[SequenceModel, Served, Forwarding]:
     served, forwarding = Served(), Forwarding()
     membership = SimpleNamespace(slot=slot, process_count=PROCESSES, is_successor=is_successor)
-    return SequenceModel(served, membership, forwarding), served, forwarding  # type: ignore[arg-type]
+    return SequenceModel("m", served, membership, forwarding), served, forwarding  # type: ignore[arg-type]
 
 
 def request_of(sequence: int | str, *, start: bool = False, end: bool = False) -> InferRequest:
@@ -145,7 +145,7 @@ def test_a_request_arrives_as_it_was_but_for_what_stays_with_the_sender() -> Non
     )
     data = [memoryview(bytearray(8)), b"\x01\0\0\0x"]
     request = InferRequest(header, data, lambda request, response: None, id="r", arrival_ns=5)
-    packed = forwarded.pack_request(9, "3", request)
+    packed = forwarded.pack_request(9, "m", "3", request)
     arrived = forwarded.unpack_header(packed)
     for name in ("model_name", "inputs", "parameters", "priority", "timeout_us", "sequence_id", "wants_empty_final"):
         assert getattr(arrived, name) == getattr(header, name), name

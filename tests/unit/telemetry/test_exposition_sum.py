@@ -1,7 +1,6 @@
 import pytest
 
-from naiad.telemetry import exposition_sum
-from naiad.telemetry.metric_family import MetricFamily
+from naiad.telemetry import exposition, exposition_sum
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -98,11 +97,18 @@ def test_series_of_a_model_are_forgotten_wherever_its_label_stands() -> None:
     assert exposition_sum.without_model(one, "m").samples == {"c": {'c{model="mm"}': 2, 'c{submodel="m"}': 3, "c": 4}}
 
 
+def test_of_models_of_one_name_the_one_of_a_namespace_is_forgotten() -> None:
+    lines = ['c{model="m",version="1",namespace="/a"} 1', 'c{model="m",version="1",namespace="/b"} 2']
+    one = exposition_sum.parse(text("# HELP c Help", "# TYPE c counter", *lines))
+    assert list(exposition_sum.without_model(one, "m", "/a").samples["c"].values()) == [2]
+
+
 def test_a_real_exposition_survives_unchanged() -> None:
     registry = Registry()
     registry.add_model(ModelStatistics("m", "1"), pending=lambda: 1, executing=lambda: 0, load_duration_s=0.5)
-    family = MetricFamily("custom", 'a "help" text\nwith lines', "counter")
-    family.metric({"path": "a\\b\nc"}).increment(1.5)
-    registry.add_family(family)
+    labels = exposition.format_labels({"path": "a\\b\nc"})
+    registry.add_families(
+        lambda: [exposition.format_family("custom", "counter", 'a "help" text\nwith lines', [f"custom{labels} 1.5"])]
+    )
     rendered = registry.render()
     assert exposition_sum.parse(rendered).render() == rendered

@@ -209,8 +209,8 @@ def test_exceptions_are_described_as_triton_does():
 
 
 def test_later_names_say_so_and_unknown_ones_do_not_exist():
-    with pytest.raises(AttributeError, match=r"pb_utils.MetricFamily is not supported by this version of naiad"):
-        _ = pb_utils.MetricFamily
+    with pytest.raises(AttributeError, match=r"pb_utils.SharedMemory is not supported by this version of naiad"):
+        _ = pb_utils.SharedMemory
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
         _ = pb_utils.Nonsense
 

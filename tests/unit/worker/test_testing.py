@@ -1,11 +1,13 @@
 """`naiad.testing` runs models in plain tests."""
 
+import re
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from naiad.backend.worker import pb_utils
 from naiad.backend.worker.returned import ExecutionFault
 from naiad.testing import ModelError, PythonModel
 
@@ -127,3 +129,63 @@ def test_sequence_flags_parameters_and_ids_arrive(tmp_path: Path) -> None:
     with PythonModel(write(tmp_path, body)) as model:
         outputs = model.infer({}, request_id="r", correlation_id=7, flags=1, parameters={"a": 1})
     assert outputs["OUT"][0] == b'r 7 1 {"a": 1}'
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+COUNTING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        Family = pb_utils.MetricFamily
+        self.family = Family(name="requests_total", description="Requests", kind=Family.COUNTER)
+        self.rows = Family("rows", "Rows", Family.HISTOGRAM)
+        self.sizes = self.rows.Metric(labels={}, buckets=[1, 4])
+
+    def execute(self, requests):
+        self.family.Metric(labels={"kind": "all"}).increment(len(requests))
+        for request in requests:
+            self.sizes.observe(len(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()))
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+def test_metrics_can_be_looked_at(tmp_path):
+    (tmp_path / "model.py").write_text(COUNTING)
+    with PythonModel(tmp_path) as model:
+        assert model.metrics["rows_count"] == 0
+        model.infer({"IN": np.zeros((3, 1), np.float32)})
+        model.infer({"IN": np.zeros((1, 1), np.float32)})
+        assert model.metrics == {
+            'requests_total{kind="all"}': 2,
+            'rows_bucket{le="1"}': 1,
+            'rows_bucket{le="4"}': 2,
+            'rows_bucket{le="+Inf"}': 2,
+            "rows_sum": 4,
+            "rows_count": 2,
+        }
+        with pytest.raises(pb_utils.TritonModelException, match="Family name already exists with different type"):
+            pb_utils.MetricFamily("rows", "", pb_utils.MetricFamily.GAUGE)
+        with pytest.raises(pb_utils.TritonModelException, match="Error when creating Metric: Invalid label name"):
+            model.instance.family.Metric(labels={"a b": ""})
+    with pytest.raises(pb_utils.TritonModelException, match="no server counts metrics here"):
+        pb_utils.MetricFamily("rows", "", pb_utils.MetricFamily.GAUGE)
+
+
+def test_the_model_of_the_page_counts_as_the_page_says(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "custom-metrics.md").read_text()
+    (model_file, *_) = re.findall(r"```python\n(import.*?)```", page, re.DOTALL)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "model.py").write_text(model_file)
+    with PythonModel(tmp_path / "words") as model:
+        model.infer({"TEXT": np.array([b"two words"], np.object_)})
+        model.infer({"TEXT": np.array([b"and three more"], np.object_)})
+        for line in (
+            'tokens_total{model="words",version="1"} 5',
+            'tokens_per_answer_bucket{model="words",version="1",le="16"} 2',
+        ):
+            series, _, value = line.rpartition(" ")
+            assert line in page
+            assert model.metrics[series] == float(value)

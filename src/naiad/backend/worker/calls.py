@@ -108,7 +108,8 @@ class Calls:
         self._decoder = AnswerDecoder()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Any] = {}
-        self._abandoned: deque[int] = deque()
+        self._left: deque[tuple[int, int]] = deque()
+        """Kinds and numbers of frames that something the garbage collector has run wants to be sent."""
         self._turns = Turns(self._read)
         self._thread: threading.Thread | None = None
 
@@ -148,10 +149,26 @@ class Calls:
 
         Raises TritonModelException when it fails.
         """
-        if not (self._scope.is_open or self._scope.is_initializing):
+        if not self._is_in_use:
             raise TritonModelException(
                 "models can be loaded, unloaded and asked for during the 'initialize' and 'execute' functions only."
             )
+        return self._ask(frames.COMMAND, notes, parts)
+
+    def define(self, notes: Mapping[str, Any]) -> str:
+        """Have the server make a family of metrics, or a metric; return its answer, a JSON object.
+
+        Raises TritonModelException when it cannot be made.
+        """
+        if not self._is_in_use:
+            raise TritonModelException("metrics are made during the 'initialize' and 'execute' functions only")
+        return self._ask(frames.METRIC, notes)
+
+    @property
+    def _is_in_use(self) -> bool:
+        return self._scope.is_open or self._scope.is_initializing
+
+    def _ask(self, kind: int, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
         waiter = _Single()
         number = next(self._numbers)
         channel = self._line()
@@ -159,7 +176,8 @@ class Calls:
         with channel.lock:
             self._waiting[number] = waiter
             words = [number, *self._whose()]
-            self._put(number, channel, frames.COMMAND, words, "", dict(notes), parts, payload_bytes)
+            self._put(number, channel, kind, words, "", dict(notes), parts, payload_bytes)
+        self._send_left()
         self._turns.wait(waiter)
         if waiter.response is None:
             raise TritonModelException(_GONE)
@@ -199,8 +217,13 @@ class Calls:
 
     def abandon(self, number: int) -> None:
         """Do so from wherever the garbage collector runs, perhaps in a thread that is sending."""
-        self._abandoned.append(number)
-        self._cancel_abandoned()
+        self._left.append((frames.CALL_CANCEL, number))
+        self._send_left()
+
+    def release_family(self, number: int) -> None:
+        """Tell the server that a family of metrics is gone, from wherever the garbage collector runs."""
+        self._left.append((frames.METRIC_RELEASED, number))
+        self._send_left()
 
     # --- called by the worker's loop --------------------------------------------------------------------------------
 
@@ -274,7 +297,7 @@ class Calls:
                 table.append(request._trace._place)
             table += words
             self._put(number, channel, frames.CALL, table, request._id, extra, parts, payload_bytes)
-        self._cancel_abandoned()
+        self._send_left()
 
     def _whose(self) -> list[int]:
         """Return the number of the batch, and the slots of the requests, that the caller works on."""
@@ -320,17 +343,18 @@ class Calls:
             return
         with channel.lock, contextlib.suppress(ChannelClosedError):  # whoever waits for an answer hears of it
             channel.send(kind, words)
-        self._cancel_abandoned()
+        self._send_left()
 
-    def _cancel_abandoned(self) -> None:
-        """Cancel what was abandoned, or leave it to the thread that is sending: it looks afterwards."""
+    def _send_left(self) -> None:
+        """Send what was left to be sent, or leave it to the thread that is sending: it looks afterwards."""
         channel = self._channel
-        while self._abandoned and channel is not None and channel.lock.acquire(blocking=False):
+        while self._left and channel is not None and channel.lock.acquire(blocking=False):
             try:
-                while self._abandoned:
-                    channel.send(frames.CALL_CANCEL, [self._abandoned.popleft()])
+                while self._left:
+                    kind, number = self._left.popleft()
+                    channel.send(kind, [number])
             except ChannelClosedError:
-                self._abandoned.clear()
+                self._left.clear()
             except IndexError:
                 continue  # another thread was quicker
             finally:
@@ -364,8 +388,8 @@ class Calls:
         if waiter is not None:
             waiter.take(response, is_final)
             self._turns.wake(waiter)
-        if self._abandoned:
-            self._cancel_abandoned()
+        if self._left:
+            self._send_left()
 
     def _fail_all(self, message: str) -> None:
         for number in list(self._waiting):

@@ -43,6 +43,10 @@ CALL_TAKEN = 35
 """The model has taken so many responses of a call."""
 COMMAND = 36
 """Load or unload a model, or ask whether one is ready."""
+METRIC = 37
+"""Make or join a family of metrics, or a metric."""
+METRIC_RELEASED = 38
+"""A family of metrics is gone; it is not answered."""
 # On the line of calls, server to worker:
 ANSWER = 49
 

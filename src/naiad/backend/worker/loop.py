@@ -18,12 +18,14 @@ from naiad.backend.worker.block import IDLE_S, TransportFullError
 from naiad.backend.worker.board import SLOTS, Board
 from naiad.backend.worker.calls import Calls
 from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.custom_metrics import set_metric_server
 from naiad.backend.worker.decoupled import DecoupledExecution
 from naiad.backend.worker.exchange import InferenceRequest, set_caller, set_rescheduling
 from naiad.backend.worker.failure import ErrorCode, describe, format_traceback
 from naiad.backend.worker.frame import ChannelClosedError, Frame
 from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.loading import LoadError, load_model_class
+from naiad.backend.worker.metric_line import MetricLine
 from naiad.backend.worker.outbox import Outbox
 from naiad.backend.worker.reply import ReplyEncoder
 from naiad.backend.worker.returned import (
@@ -194,6 +196,9 @@ class Worker:
         self._is_iterative = notes.get("iterative", False)
         set_rescheduling(self._is_iterative)
         self._scope.is_initializing = True
+        if notes.get("metrics", -1) >= 0:
+            os.set_inheritable(notes["metrics"], False)
+            set_metric_server(MetricLine(self._calls, notes["metrics"]))
         model = model_class()
         if hasattr(model, "initialize"):
             model.initialize(notes["args"])

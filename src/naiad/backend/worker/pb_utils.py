@@ -8,6 +8,7 @@ from typing import Any, Mapping, Protocol, Sequence
 
 import numpy as np
 
+from naiad.backend.worker.custom_metrics import Metric, MetricFamily, MetricKind
 from naiad.backend.worker.datatype import BY_DTYPE, NUMBERS, NUMPY
 from naiad.backend.worker.exchange import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
@@ -48,6 +49,9 @@ __all__ = [
     "InferenceTrace",
     "Logger",
     "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
     "ModelConfig",
     "PreferredMemory",
     "ResponseIterator",
@@ -211,7 +215,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     return bool(_command(notes)["ready"])
 
 
-_LATER = {"MetricFamily", "SharedMemory"}
+_LATER = {"SharedMemory"}
 
 
 def __getattr__(name: str) -> Any:

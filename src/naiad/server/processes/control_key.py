@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from naiad.core.errors import internal
 from naiad.frontend.category import category_of_call, category_of_path
 from naiad.protocol import service_pb2 as pb
+from naiad.server.processes.journal import ControlKey
 from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall, ModelOrder
 
 _LOAD = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(?:load|unload)")
@@ -22,14 +23,23 @@ def everywhere(call: ControlCall) -> Everywhere:
     gRPC message that cannot be parsed.
     """
     if isinstance(call, ModelOrder):
-        return Everywhere(call, ("model", call.name))
+        return Everywhere(call, _model_key(call.name))
     return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)
+
+
+def _model_key(name: str) -> ControlKey:
+    """Return the key of a load or unload; what concerns the models of a name begins alike and is done in order.
+
+    `namespace::name` is one of those that have the name, which alone means all of them.
+    """
+    namespace, _, own = name.rpartition("::")
+    return ("model", own, namespace) if namespace else ("model", name)
 
 
 def _of_http(call: HttpCall) -> Everywhere:
     load = _LOAD.fullmatch(call.path)
     if load is not None:
-        return Everywhere(call, ("model", load[1]))
+        return Everywhere(call, _model_key(load[1]))
     region = _REGION.fullmatch(call.path)
     if region is not None:
         return _of_region(call, region[1], region[2] or "", region[3])
@@ -44,9 +54,9 @@ def _of_region(call: ControlCall, kind: str, name: str, verb: str) -> Everywhere
 def _of_grpc(path: str, message: bytes, call: ControlCall) -> Everywhere:
     try:
         if path.endswith("/RepositoryModelLoad"):
-            return Everywhere(call, ("model", pb.RepositoryModelLoadRequest.FromString(message).model_name))
+            return Everywhere(call, _model_key(pb.RepositoryModelLoadRequest.FromString(message).model_name))
         if path.endswith("/RepositoryModelUnload"):
-            return Everywhere(call, ("model", pb.RepositoryModelUnloadRequest.FromString(message).model_name))
+            return Everywhere(call, _model_key(pb.RepositoryModelUnloadRequest.FromString(message).model_name))
         region = _REGION_CALL.fullmatch(path)
         if region is not None:
             # The name is in field 1 of all of them.

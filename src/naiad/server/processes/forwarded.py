@@ -28,7 +28,8 @@ class Submit(NamedTuple):
 
     number: int
     """Chosen by the sender, for what is said about the request later."""
-    model_name: str
+    model: str
+    """What all processes know the model by, whatever the client has called it."""
     model_version: str
     inputs: _Specs
     outputs: tuple[str, ...]
@@ -76,15 +77,15 @@ class Answer(NamedTuple):
     times: _Times | None
 
 
-def pack_request(number: int, version: str, request: InferRequest) -> Submit:
-    """Return a request as it travels, with the version of the model that it is for.
+def pack_request(number: int, model: str, version: str, request: InferRequest) -> Submit:
+    """Return a request as it travels, with the key of the model that it is for, and the version.
 
     Where its tensors lie in shared memory, and what becomes of its outputs, is the sender's business.
     """
     header = request.header
     return Submit(
         number,
-        header.model_name,
+        model,
         version,
         _pack_specs(header.inputs),
         tuple([output.name for output in header.outputs]),
@@ -105,7 +106,7 @@ def pack_request(number: int, version: str, request: InferRequest) -> Submit:
 def unpack_header(submit: Submit) -> RequestHeader:
     """Return the header of a request that was forwarded."""
     return RequestHeader(
-        model_name=submit.model_name,
+        model_name=submit.model,
         model_version=submit.model_version,
         inputs=_unpack_specs(submit.inputs),
         outputs=[RequestedOutput(name) for name in submit.outputs],

@@ -26,6 +26,8 @@ class Inquiry:
         self.ledger = Ledger()
         self.restart_count = 0
         """Processes that were started in the place of one that had died."""
+        self.families: list[Callable[[], str]] = []
+        """Renders metrics of the server that no process has."""
 
     async def answer(self, question: Question) -> Answer:
         """Return what all processes together say."""
@@ -75,4 +77,5 @@ class Inquiry:
             ),
         )
         own = [format_family(name, kind, text, [f"{name} {value}"]) for name, kind, text, value in families]
+        own += [render() for render in self.families]
         return self.ledger.metrics().render() + ("\n".join(own) + "\n").encode()

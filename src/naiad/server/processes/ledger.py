@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from naiad.telemetry import exposition_sum
 from naiad.telemetry.exposition_sum import Exposition
-from naiad.telemetry.statistics import VersionStatistics
 from naiad.telemetry.statistics_sum import sum_statistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 
 class Ledger:
@@ -27,10 +27,10 @@ class Ledger:
         Counters start again when a model is loaded anew, and end when it is unloaded; then what the dead have counted
         of it ends as well.
         """
-        counts = {(row.name, row.version): _request_count(row) for row in statistics}
+        counts = {row.key: _request_count(row) for row in statistics}
         for row in self._statistics.get(slot, ()):
-            if counts.get((row.name, row.version), -1) < _request_count(row):
-                self._forget_model(row.name)
+            if counts.get(row.key, -1) < _request_count(row):
+                self._forget_model(row.namespace, row.name)
         self._statistics[slot] = statistics
 
     def note_metrics(self, slot: int, text: bytes) -> None:
@@ -44,14 +44,16 @@ class Ledger:
         if metrics is not None:
             self._left_metrics = exposition_sum.add([self._left_metrics, exposition_sum.cumulative(metrics)])
 
-    def _forget_model(self, model: str) -> None:
-        self._left_statistics = [counts for counts in self._left_statistics if counts.name != model]
-        self._left_metrics = exposition_sum.without_model(self._left_metrics, model)
+    def _forget_model(self, namespace: str, model: str) -> None:
+        self._left_statistics = [
+            counts for counts in self._left_statistics if (counts.namespace, counts.name) != (namespace, model)
+        ]
+        self._left_metrics = exposition_sum.without_model(self._left_metrics, model, namespace)
 
     def statistics(self) -> list[VersionStatistics]:
         """Return the sums of the model versions that a living process has."""
-        living = {(counts.name, counts.version) for rows in self._statistics.values() for counts in rows}
-        left = [counts for counts in self._left_statistics if (counts.name, counts.version) in living]
+        living = {counts.key for rows in self._statistics.values() for counts in rows}
+        left = [counts for counts in self._left_statistics if counts.key in living]
         rows = [self._statistics[slot] for slot in sorted(self._statistics)]
         return sum_statistics([*rows, left])
 

@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 
 from naiad.backend.cores import share_cores
+from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.loader import ModelLoader
+from naiad.engine.resources import ResourceRegister
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
+from naiad.engine.shared_resources import SharedResources
 from naiad.frontend.access import AccessRule
 from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
@@ -37,11 +40,13 @@ from naiad.server.processes.messages import (
     ControlCall,
     Failed,
     Finish,
+    Granted,
     Loaded,
     StopBeingReady,
     Welcome,
 )
 from naiad.server.processes.neighbours import Neighbours
+from naiad.server.processes.resource_link import ResourceLink
 from naiad.server.processes.sequence_model import Membership, SequenceModel
 from naiad.server.processes.sharing import Sharing
 from naiad.server.runner import run_to_status
@@ -104,7 +109,7 @@ class _MemberLoader(ModelLoader):
         served = super().load(plan, version)
         if self._shares is None or not served.config.HasField("sequence_batching"):
             return served
-        shared = SequenceModel(served, *self._shares)
+        shared = SequenceModel(plan.entry.key, served, *self._shares)
         shared.load_duration_ns = served.load_duration_ns
         return shared
 
@@ -161,6 +166,10 @@ class Member(Server):
         loader.share_sequences(self._welcome, self._neighbours)
         return loader
 
+    def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
+        assert self._link is not None
+        return self._link.resources(self._options.rate_limit, loop)
+
     def _serves(self) -> None:
         assert self._link is not None
         self._neighbours.listen()
@@ -179,6 +188,7 @@ class Link:
         self._engine = engine
         self._stop = stop
         self._sharing = Sharing(engine, self._ask)
+        self._resources: SharedResources | None = None
         self._services: dict[int, HandedService] = {}
         self._receiver = Receiver(handover, len(welcome.ports), self._adopt)
         self._is_telling = False
@@ -201,6 +211,13 @@ class Link:
         self._sharing.connect()
         self._receiver.start()
         self._tell(Loaded())
+
+    def resources(self, options: RateLimitOptions, loop: asyncio.AbstractEventLoop) -> SharedResources | None:
+        """Return the resources that all processes share; None when the rate limiter is off. Called once."""
+        if options.is_on:
+            owner = ResourceLink(loop, self._ask, self._tell)
+            self._resources = SharedResources(options.resources, owner)
+        return self._resources
 
     # --- Group ------------------------------------------------------------------------------------------------------
 
@@ -249,6 +266,9 @@ class Link:
         """Take an order of the supervisor."""
         if isinstance(message, StopBeingReady):
             self._engine.is_draining = True
+        elif isinstance(message, Granted):
+            assert self._resources is not None
+            self._resources.granted(message.grants)
         elif isinstance(message, Finish):
             task = asyncio.get_running_loop().create_task(self._finish())
             self._tasks.add(task)

@@ -16,7 +16,7 @@ from naiad.server.processes.messages import (
     ModelOrder,
     Question,
 )
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 
 class MemberEngine(Engine):
@@ -93,8 +93,8 @@ class MemberEngine(Engine):
         own = super().statistics(name, version)
         if self._said is None or not isinstance(self._said[0], AskStatistics):
             return own
-        sums = {(row.name, row.version): row for row in self._said[1]}  # type: ignore[union-attr]  # as asked
-        return [sums.get((row.name, row.version), row) for row in own]  # type: ignore[misc]  # as asked
+        sums = {row.key: row for row in self._said[1]}  # type: ignore[union-attr]  # as asked
+        return [sums.get(row.key, row) for row in own]  # type: ignore[misc]  # as asked
 
     def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the repository index of all processes; blocks, so not for the event loop. Raises InferError."""

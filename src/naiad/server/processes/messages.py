@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from naiad.config.options import ServerOptions
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
+from naiad.engine.resource_owner import Grant, Step, Terms
 from naiad.frontend.exchange import Headers
 from naiad.server.processes.journal import ControlKey
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 # --- the supervisor tells a member ----------------------------------------------------------------------------------
 
@@ -36,6 +37,13 @@ class StopBeingReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """Instances of the member may execute."""
+
+    grants: Sequence[Grant]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """No more connections come; answer what is in flight and end."""
 
@@ -53,6 +61,21 @@ class Failed:
     """The member cannot start, and ends."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterClaims:
+    """What instances of the member need of shared resources; a question: why that cannot be, or nothing."""
+
+    terms: Sequence[Terms]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSteps:
+    """What has become of claims, in order, and which of them there are no more after that."""
+
+    steps: Sequence[Step]
+    ended: Sequence[int]
 
 
 # --- questions, which the supervisor asks all members, and a member asks the supervisor -----------------------------

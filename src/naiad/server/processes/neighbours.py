@@ -58,12 +58,12 @@ class Neighbours:
 
     # --- requests that others execute -------------------------------------------------------------------------------
 
-    def forward(self, owner: int, version: str, request: InferRequest) -> None:
+    def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
         """Have another process execute a request. Raises InferError(UNAVAILABLE) when it cannot be reached."""
         link = self._links.get(owner)
         if link is None or link.is_over:
             link = self._links[owner] = self._connect(owner)
-        link.send(version, request)
+        link.send(model, version, request)
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the process that has a forwarded request that nobody waits for its answer."""
@@ -196,12 +196,12 @@ class Outgoing:
         assert isinstance(count, int)
         self._live_count = count
 
-    def send(self, version: str, request: InferRequest) -> None:
+    def send(self, model: str, version: str, request: InferRequest) -> None:
         """Send a request; its answers come through its `on_response`."""
         number = next(self._numbers)
         self._open[number] = request
         self._number_of[id(request)] = number
-        self.channel.tell(pack_request(number, version, request))
+        self.channel.tell(pack_request(number, model, version, request))
 
     def cancel(self, request: InferRequest) -> bool:
         """Tell that nobody waits for an answer; whether the request is one of these."""
@@ -222,7 +222,7 @@ class Outgoing:
             self._forget(number, request)
             if message.times is not None and request.times is not None:
                 unpack_times(message.times, request.times)
-        header = self._headers.find(request.header.model_name, message.model_version, message.outputs)
+        header = self._headers.find(request.model.name, message.model_version, message.outputs)
         _respond(request, unpack_response(message, header))
         if request.is_congested and not message.final and number not in self._congested:
             self._congested.add(number)
@@ -257,7 +257,7 @@ class Outgoing:
         self.is_over = True
         for number, request in list(self._open.items()):
             self._forget(number, request)
-            name, version = request.header.model_name, request.model.version
+            name, version = request.model.name, request.model.version
             error = unavailable(
                 f"process {self._owner + 1} of this server has ended while it had sequence "
                 f"{request.header.sequence_id} of model '{name}'; begin the sequence again"
@@ -310,10 +310,10 @@ class Incoming:
             request.times = ExecutionTimes()
         self._open[submit.number] = request
         try:
-            model = self._engine.served(submit.model_name, submit.model_version)
+            model = self._engine.served(submit.model, submit.model_version)
             if not isinstance(model, SequenceModel):
                 # It was loaded again, with another configuration, between the request and now.
-                raise unavailable(f"model '{submit.model_name}' has no sequences any more")
+                raise unavailable(f"model '{submit.model}' has no sequences any more")
             model.accept(request)
         except InferError as error:
             del self._open[submit.number]

@@ -13,8 +13,11 @@ from naiad.engine.served_front import ServedFront
 class Forwarding(Protocol):
     """How a request reaches another process."""
 
-    def forward(self, owner: int, version: str, request: InferRequest) -> None:
-        """Have another process execute a request with a version of its model. Raises InferError(UNAVAILABLE)."""
+    def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
+        """Have another process execute a request with a version of a model, named by its key.
+
+        Raises InferError(UNAVAILABLE).
+        """
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the process that has a forwarded request that nobody waits for its answer."""
@@ -49,8 +52,10 @@ class SequenceModel(ServedFront):
     Everything but `stop` and the counts is called on the event loop.
     """
 
-    def __init__(self, served: Served, membership: Membership, forwarding: Forwarding) -> None:
+    def __init__(self, key: str, served: Served, membership: Membership, forwarding: Forwarding) -> None:
+        """`key` is what all processes know the model by."""
         super().__init__(served)
+        self._key = key
         self._slot = membership.slot
         self._process_count = membership.process_count
         self._is_successor = membership.is_successor
@@ -62,12 +67,12 @@ class SequenceModel(ServedFront):
         """Execute a request here or have it executed where its sequence is. Raises InferError."""
         sequence_id = request.header.sequence_id
         # One without an id is refused here as well as anywhere.
-        owner = owner_of(self.name, sequence_id, self._process_count) if sequence_id else self._slot
+        owner = owner_of(self._key, sequence_id, self._process_count) if sequence_id else self._slot
         if owner == self._slot:
             self.accept(request)
             return
         request.model = self
-        self._forwarding.forward(owner, self.version, request)
+        self._forwarding.forward(owner, self._key, self.version, request)
 
     def accept(self, request: InferRequest) -> None:
         """Execute a request of a sequence that this process has. Raises InferError."""

@@ -13,9 +13,12 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 
 from naiad.config.options import ServerOptions
+from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import internal
+from naiad.engine.resource_owner import ResourceOwner
 from naiad.server.addresses import addresses, has_tls
 from naiad.server.listener import Listener, bind, refused
 from naiad.server.processes.balance import Balance
@@ -23,16 +26,20 @@ from naiad.server.processes.handover import Acceptor
 from naiad.server.processes.inquiry import Inquiry
 from naiad.server.processes.member_process import MemberProcess
 from naiad.server.processes.messages import (
+    ClaimSteps,
     Everywhere,
     Failed,
     Finish,
+    Granted,
     Loaded,
+    RegisterClaims,
     StopBeingReady,
     Welcome,
 )
 from naiad.server.processes.orders import Orders
 from naiad.server.processes.share import share_of
 from naiad.server.processes.supervision import Supervision
+from naiad.server.rate_limit import measured_amounts, renderers
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 
@@ -54,6 +61,9 @@ class Supervisor:
     """The parent of all members. Implements `member_process.Listener`."""
 
     def __init__(self, options: ServerOptions) -> None:
+        # What the machine has is measured once: members plan with their part of the cores.
+        amounts = measured_amounts(options.rate_limit.resources)
+        options = replace(options, rate_limit=replace(options.rate_limit, resources=amounts))
         self._options = options
         self._addresses = list(addresses(options).values())
         self._count = options.process_count
@@ -65,6 +75,7 @@ class Supervisor:
         """Before the server is open, and while it exits."""
         self._inquiry = Inquiry(self._serving, self._count)
         self._orders = Orders(self._serving)
+        self._resources = _open_resources(options.rate_limit, self._inquiry)
         self._acceptors: dict[str, Acceptor] = {}
         self._stop = StopSignal(self._exit_now)
         self._news = asyncio.Event()
@@ -216,16 +227,23 @@ class Supervisor:
             member.failure = message.reason
         elif isinstance(message, Loaded):
             self._spawn(self._bring_up(member))
+        elif isinstance(message, ClaimSteps) and self._resources is not None:
+            self._resources.take(member, message.steps)
+            self._resources.unregister(member, message.ended)
 
     async def asked(self, member: MemberProcess, question: object) -> object:
         """Return the answer to a member's question."""
         if isinstance(question, Everywhere):
             return await self._orders.everywhere(question)
+        if isinstance(question, RegisterClaims) and self._resources is not None:
+            return self._resources.register(member, question.terms)
         return await self._inquiry.answer(question)  # type: ignore[arg-type]  # nothing else is asked
 
     def lost(self, member: MemberProcess) -> None:
         """Stop counting on a member, and see what has become of it."""
         self._balance.remove(member.slot)
+        if self._resources is not None:
+            self._resources.lose(member)
         self._inquiry.ledger.bury(member.slot)
         for port, connection in member.connections.close():
             self._acceptors[self._addresses[port].flag].give_back(connection)
@@ -307,6 +325,15 @@ class Supervisor:
     def _exit_now(self, status: int) -> None:
         self._kill_all()
         os._exit(status)
+
+
+def _open_resources(options: RateLimitOptions, inquiry: Inquiry) -> "ResourceOwner[MemberProcess] | None":
+    """Return the resources that the instances of all processes share, with metrics; None without a rate limiter."""
+    if not options.is_on:
+        return None
+    resources = ResourceOwner[MemberProcess](options.resources, lambda member, grants: member.tell(Granted(grants)))
+    inquiry.families += renderers(resources).values()
+    return resources
 
 
 def _make_directory() -> str:

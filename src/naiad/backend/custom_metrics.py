@@ -1,0 +1,272 @@
+"""Metrics that models and backends define: who has which, and what they show.
+
+Values are in cells that all workers share (`worker.metric_cells`). Here is what they mean: families by name, and in
+each the metrics by their labels. Each exists for as long as anybody has its family.
+"""
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, count
+
+from naiad.backend.custom_metric_rules import check_family, check_metric
+from naiad.backend.worker.block import anonymous_file
+from naiad.backend.worker.custom_metrics import MetricFamily, MetricKind
+from naiad.backend.worker.metric_cells import CELLS, PAGE_BYTES, MetricCells
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
+from naiad.telemetry.exposition import format_family, format_labels, format_value
+
+MOST_HELD_CELLS = 16384
+"""Cells that one holder may have: a label with another value in each request fills these, and not those of others."""
+
+_Key = tuple[tuple[str, str], ...]
+
+
+class _Metric:
+    __slots__ = ("bounds", "cell", "labels", "reference_count", "size")
+
+    def __init__(self, cell: int, size: int, labels: Mapping[str, str], bounds: Sequence[float]) -> None:
+        self.cell = cell
+        self.size = size
+        self.labels = dict(labels)
+        self.bounds = bounds
+        self.reference_count = 0
+
+
+class _Family:
+    __slots__ = ("help", "kind", "metrics", "name", "reference_count")
+
+    def __init__(self, name: str, help_text: str, kind: str) -> None:
+        self.name = name
+        self.help = help_text
+        self.kind = kind
+        self.metrics: dict[_Key, _Metric] = {}
+        self.reference_count = 0
+
+
+class CustomMetrics:
+    """All custom metrics of a server process; thread-safe."""
+
+    def __init__(self, is_taken: Callable[[str], bool] = lambda _: False) -> None:
+        """`is_taken` tells whether a name is that of one of the server's own metrics."""
+        self._is_taken = is_taken
+        self._lock = threading.Lock()
+        self._families: dict[str, _Family] = {}
+        self._descriptor = -1
+        self._cells: MetricCells | None = None
+        self._unused_from = 0
+        self._free: dict[int, list[int]] = {}
+        """First cells of what metrics have left, by size."""
+        self._leaving: deque[tuple[MetricHolder, int]] = deque()
+        """Families that holders have let go of; the garbage collector may do so in a thread that has the lock."""
+
+    @property
+    def descriptor(self) -> int:
+        """The page of cells, for workers to inherit. Raises OSError when it cannot be made."""
+        with self._lock:
+            return self._page()
+
+    @property
+    def cells(self) -> MetricCells:
+        """Where the values are. Raises OSError."""
+        with self._lock:
+            return self._mapped()
+
+    def _page(self) -> int:
+        if self._descriptor < 0:
+            self._descriptor = anonymous_file(PAGE_BYTES)
+        return self._descriptor
+
+    def _mapped(self) -> MetricCells:
+        if self._cells is None:
+            self._cells = MetricCells(self._page())
+        return self._cells
+
+    def holder(self) -> "MetricHolder":
+        """Return someone who can have metrics."""
+        return MetricHolder(self)
+
+    def close(self) -> None:
+        """Let go of the page; nobody may count any more."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def render(self) -> Iterable[str]:
+        """Return each family in the text format."""
+        with self._locked():
+            cells = self._cells
+            shown = [(family, list(family.metrics.values())) for family in self._families.values()]
+        return [
+            format_family(
+                family.name,
+                family.kind,
+                family.help,
+                [line for metric in metrics if cells is not None for line in _lines(family, metric, cells)],
+            )
+            for family, metrics in shown
+        ]
+
+    # --- called by holders ------------------------------------------------------------------------------------------
+
+    def join_family(self, holder: "MetricHolder", name: str, help_text: str, kind: str) -> int:
+        """Make a family, or note that one more has it; return its number there. Raises InferError."""
+        check_family(name, help_text, kind)
+        with self._locked():
+            if self._is_taken(name):
+                raise _exists(f"the server has a metric family '{name}' of its own; use another name")
+            family = self._families.get(name)
+            if family is None:
+                family = self._families[name] = _Family(name, help_text, kind)
+            elif family.kind != kind:
+                # Triton's words, and what they are about.
+                raise _exists(f"Family name already exists with different type: '{name}' is a {family.kind}")
+            family.reference_count += 1
+            number = next(holder.numbers)
+            holder.held[number] = (family, {})
+            return number
+
+    def join_metric(
+        self, holder: "MetricHolder", number: int, labels: Mapping[str, str], bounds: Sequence[float]
+    ) -> tuple[int, Sequence[float]]:
+        """Make a metric, or note that one more has it; return its first cell and its bounds. Raises InferError."""
+        key = tuple(sorted(labels.items()))
+        with self._locked():
+            if number not in holder.held:
+                raise invalid_argument(f"there is no metric family {number}")
+            family, held = holder.held[number]
+            metric = family.metrics.get(key)
+            if metric is None:
+                check_metric(family.name, family.kind, labels, bounds)
+                size = 2 + len(bounds) if family.kind == "histogram" else 1
+                if holder.cell_count + size > MOST_HELD_CELLS:
+                    raise unavailable(
+                        f"metric family '{family.name}': an instance may have {MOST_HELD_CELLS} values; use labels "
+                        "with few values"
+                    )
+                metric = _Metric(self._take_cells(family.name, size), size, labels, bounds)
+                family.metrics[key] = metric
+            if key not in held:
+                metric.reference_count += 1
+                holder.cell_count += metric.size
+                held[key] = metric
+            return metric.cell, metric.bounds
+
+    def leave_family(self, holder: "MetricHolder", number: int) -> None:
+        """Note that one fewer has a family; does nothing when that has been done. Never waits for the lock."""
+        self._leaving.append((holder, number))
+        self._let_go()
+
+    def leave(self, holder: "MetricHolder") -> None:
+        """Note that a holder has nothing any more."""
+        with self._locked():
+            for number in list(holder.held):
+                self._drop(holder, number)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop what was left, or leave that to whoever has the lock: it looks afterwards."""
+        while self._leaving and self._lock.acquire(blocking=False):
+            try:
+                with contextlib.suppress(IndexError):  # another thread was quicker
+                    self._drop(*self._leaving.popleft())
+            finally:
+                self._lock.release()
+
+    def _drop(self, holder: "MetricHolder", number: int) -> None:
+        found = holder.held.pop(number, None)
+        if found is None:
+            return
+        family, held = found
+        for key, metric in held.items():
+            metric.reference_count -= 1
+            holder.cell_count -= metric.size
+            if not metric.reference_count:
+                del family.metrics[key]
+                self._free.setdefault(metric.size, []).append(metric.cell)
+        family.reference_count -= 1
+        if not family.reference_count:
+            del self._families[family.name]
+
+    def _take_cells(self, name: str, size: int) -> int:
+        cells = self._mapped()
+        free = self._free.get(size)
+        if free:
+            cell = free.pop()
+        elif self._unused_from + size <= CELLS:
+            cell = self._unused_from
+            self._unused_from += size
+        else:
+            raise unavailable(f"metric family '{name}': the {CELLS} values that a server may have are in use")
+        cells.clear(cell, size)
+        return cell
+
+
+class MetricHolder:
+    """Who has metrics: a worker, or a backend in this process. They are shown until `close`. Thread-safe."""
+
+    def __init__(self, metrics: CustomMetrics) -> None:
+        self._metrics = metrics
+        self.numbers = count(1)
+        """Of families; used by `CustomMetrics` alone, like what follows."""
+        self.held: dict[int, tuple[_Family, dict[_Key, _Metric]]] = {}
+        self.cell_count = 0
+
+    @property
+    def cells(self) -> MetricCells:
+        """Where the values are. Raises OSError."""
+        return self._metrics.cells
+
+    def family(self, name: str, description: str, kind: str) -> MetricFamily:
+        """Return a family of the kind counter, gauge or histogram, for use in this process.
+
+        Its metrics are shown for as long as the object lives and the holder is not closed. Raises InferError for what
+        it cannot be.
+        """
+        return MetricFamily(name, description, MetricKind(kind), self)
+
+    def new_family(self, name: str, description: str, kind: str) -> int:
+        """Return the number of a family, made or joined. Raises InferError."""
+        return self._metrics.join_family(self, name, description, kind)
+
+    def new_metric(
+        self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None
+    ) -> tuple[int, Sequence[float]]:
+        """Return the first cell of a metric, made or joined, and its bucket bounds. Raises InferError."""
+        return self._metrics.join_metric(self, family, labels, tuple(buckets or ()))
+
+    def release_family(self, family: int) -> None:
+        """Let go of a family and its metrics; callable wherever the garbage collector runs."""
+        self._metrics.leave_family(self, family)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._metrics.leave(self)
+
+
+def _lines(family: _Family, metric: _Metric, cells: MetricCells) -> list[str]:
+    name, labels = family.name, format_labels(metric.labels)
+    total, *buckets = cells.read(metric.cell, metric.size)
+    if family.kind != "histogram":
+        return [f"{name}{labels} {format_value(total)}"]
+    counts = [int(number) for number in accumulate(buckets)]
+    bounds = [*map(format_value, metric.bounds), "+Inf"]
+    rows = [
+        f"{name}_bucket{format_labels({**metric.labels, 'le': bound})} {number}"
+        for bound, number in zip(bounds, counts, strict=True)
+    ]
+    return [*rows, f"{name}_sum{labels} {format_value(total)}", f"{name}_count{labels} {counts[-1]}"]
+
+
+def _exists(message: str) -> InferError:
+    return InferError(ErrorCode.ALREADY_EXISTS, message)

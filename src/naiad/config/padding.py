@@ -1,0 +1,236 @@
+"""The parameters that have requests of different lengths padded, so that they can share a batch.
+
+parameters { key: "pad_input.TOKENS" value { string_value: "buckets=16,32,64 value=0 mask=MASK:TYPE_INT64" } }
+parameters { key: "cut_output.STATES" value { string_value: "TOKENS" } }
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInput
+from naiad.core.datatype import BY_CONFIG_NAME, BY_CONFIG_NUMBER, DataType
+from naiad.core.tensor import Shape, encode_bytes_elements
+
+PAD_PREFIX = "pad_input."
+"""`pad_input.INPUT`: to which lengths the variable dimensions of an input are padded, and with what."""
+CUT_PREFIX = "cut_output."
+"""`cut_output.OUTPUT`: the input whose lengths an output has; empty for an output with lengths of its own."""
+PAD_BATCH = "pad_batch"
+"""The numbers of rows that a batch is filled up to, ascending; the last is max_batch_size."""
+MAX_LENGTH = (1 << 31) - 1
+"""No tensor is longer."""
+_COUNTS = (DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64, DataType.FP32, DataType.FP64)
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+_FIELDS = ("buckets", "multiple_of", "max", "max_waste", "value", "mask", "lengths")
+FIELD_LIST = "one of " + ", ".join(f"{name}=" for name in _FIELDS)
+
+
+class PaddingTextError(ValueError):
+    """A parameter does not say what it should; `expected` is what it should say."""
+
+    def __init__(self, message: str, text: str, expected: str) -> None:
+        super().__init__(message)
+        self.text = text
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True)
+class AddedInput:
+    """An input that the server makes of a padded one and adds to the request."""
+
+    name: str
+    datatype: DataType
+    dims: Shape
+    """As a configuration has them, without batch dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputPadding:
+    """How one input is padded."""
+
+    name: str
+    datatype: DataType
+    dims: Shape
+    """Of the configuration; -1 are the dimensions that are padded."""
+    buckets: tuple[int, ...] = ()
+    """Lengths, ascending; empty when multiples are meant."""
+    multiple_of: int = 0
+    max_length: int = MAX_LENGTH
+    """Longer ones are left as they are."""
+    max_waste: float = 1.0
+    """The share of padding, from 0 to 1, above which a tensor is left as it is."""
+    value: bytes = b""
+    """One element, as it travels."""
+    mask: AddedInput | None = None
+    """1 where the client's elements are, 0 in the padding: over the variable dimensions of each row."""
+    lengths: AddedInput | None = None
+    """The client's own lengths: one number a row, or as many as there are variable dimensions."""
+
+    def padded(self, tail: Shape) -> Shape:
+        """Return the shape that a tensor of shape `tail` is padded to, both without batch dimension."""
+        shape = tuple(self._length(size) if dim < 0 else size for size, dim in zip(tail, self.dims, strict=True))
+        count = math.prod(shape)
+        return tail if count and 1 - math.prod(tail) / count > self.max_waste else shape
+
+    def variable(self, tail: Shape) -> Shape:
+        """Return the variable ones among the dimensions of `tail`."""
+        return tuple(size for size, dim in zip(tail, self.dims, strict=True) if dim < 0)
+
+    def _length(self, length: int) -> int:
+        if length > self.max_length:
+            return length
+        if self.buckets:
+            return self.buckets[bisect_left(self.buckets, length)]
+        return min(-(-length // self.multiple_of) * self.multiple_of, self.max_length)
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What a configuration asks for."""
+
+    inputs: Mapping[str, InputPadding]
+    outputs: Mapping[str, str]
+    """Output to the input whose lengths it has; outputs that are left alone are missing."""
+    rows: tuple[int, ...] = ()
+    """Numbers of rows that batches are filled up to; empty for batches as they are."""
+
+
+def read_padding(config: ModelConfig) -> Padding | None:
+    """Return what a valid configuration asks for; None for a model whose requests are not padded."""
+    keys = {tensor.name: PAD_PREFIX + tensor.name for tensor in config.input}
+    inputs = {
+        tensor.name: parse_input_padding(tensor, config.parameters[keys[tensor.name]].string_value)
+        for tensor in config.input
+        if keys[tensor.name] in config.parameters
+    }
+    rows = parse_rows(_text(config, PAD_BATCH)) if PAD_BATCH in config.parameters else ()
+    if not inputs and not rows:
+        return None
+    sources = {output.name: _text(config, CUT_PREFIX + output.name) for output in config.output}
+    return Padding(inputs, {name: source for name, source in sources.items() if source}, rows)
+
+
+def added_inputs(config: ModelConfig) -> Sequence[AddedInput]:
+    """Return the inputs that the server makes for a valid configuration."""
+    padding = read_padding(config)
+    if padding is None:
+        return ()
+    pairs = [(each.mask, each.lengths) for each in padding.inputs.values()]
+    return [added for pair in pairs for added in pair if added is not None]
+
+
+def added_names(config: ModelConfig) -> set[str]:
+    """Return the names of the inputs that the server makes, also while the padded ones are still to be found out."""
+    texts = [config.parameters[key].string_value for key in config.parameters if key.startswith(PAD_PREFIX)]
+    fields = [_split(text) for text in texts]
+    return {_added(name, each[name], ()).name for each in fields for name in ("mask", "lengths") if name in each}
+
+
+def _text(config: ModelConfig, key: str) -> str:
+    return config.parameters[key].string_value if key in config.parameters else ""
+
+
+# --- one parameter --------------------------------------------------------------------------------------------------
+
+
+def parse_input_padding(tensor: ModelInput, text: str) -> InputPadding:
+    """Read the parameter of an input. Raises PaddingTextError."""
+    fields = _split(text)
+    datatype, dims = BY_CONFIG_NUMBER[tensor.data_type], tuple(tensor.dims)
+    if "buckets" in fields and ("multiple_of" in fields or "max" in fields):
+        raise PaddingTextError("has 'buckets' beside 'multiple_of' or 'max'", text, "one or the other")
+    if "buckets" not in fields and "multiple_of" not in fields:
+        raise PaddingTextError("does not say which lengths there are", text, "buckets=16,32,64 or multiple_of=16")
+    buckets = _ascending("buckets", fields["buckets"]) if "buckets" in fields else ()
+    free_count = dims.count(-1)
+    return InputPadding(
+        name=tensor.name,
+        datatype=datatype,
+        dims=dims,
+        buckets=buckets,
+        multiple_of=0 if buckets else _number("multiple_of", fields["multiple_of"]),
+        max_length=buckets[-1] if buckets else _number("max", fields.get("max", str(MAX_LENGTH))),
+        max_waste=_share(fields.get("max_waste", "1")),
+        value=element(datatype, fields.get("value", "")),
+        mask=_added("mask", fields["mask"], (-1,) * free_count) if "mask" in fields else None,
+        lengths=_added("lengths", fields["lengths"], () if free_count == 1 else (free_count,))
+        if "lengths" in fields
+        else None,
+    )
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """Read the numbers of rows of a batch. Raises PaddingTextError."""
+    return _ascending("rows", text)
+
+
+def _split(text: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for part in text.split():
+        name, equals, value = part.partition("=")
+        if not equals or name not in _FIELDS:
+            raise PaddingTextError(f"has an unknown part '{part}'", part, FIELD_LIST)
+        if name in fields:
+            raise PaddingTextError(f"has '{name}' twice", part, f"one {name}=")
+        fields[name] = value
+    return fields
+
+
+def _ascending(name: str, text: str) -> tuple[int, ...]:
+    numbers = tuple(_number(name, part) for part in text.split(","))
+    if list(numbers) != sorted(set(numbers)):
+        raise PaddingTextError(f"has {name} that do not ascend", text, "every number above the one before it")
+    return numbers
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:12]) <= MAX_LENGTH):
+        raise PaddingTextError(
+            f"has a '{name}' that is no number of elements", text, f"whole numbers from 1 to {MAX_LENGTH}"
+        )
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise PaddingTextError("has a 'max_waste' that is no share", text, "a number from 0 to 1")
+    return share
+
+
+def _added(field: str, text: str, dims: Shape) -> AddedInput:
+    name, colon, type_name = text.rpartition(":")
+    if not colon or not type_name.startswith("TYPE_"):
+        name, type_name = text, DataType.INT32.config_name
+    datatype = BY_CONFIG_NAME.get(type_name)
+    allowed = _COUNTS if field == "lengths" else [each for each in DataType if each is not DataType.BYTES]
+    if not name or datatype is None or datatype not in allowed:
+        expected = f"NAME or NAME:TYPE, one of {', '.join(each.config_name for each in allowed)}"
+        raise PaddingTextError(f"has a '{field}' that is no input with a type", text, expected)
+    return AddedInput(name, datatype, dims)
+
+
+def element(datatype: DataType, text: str) -> bytes:
+    """Return one element of a datatype as it travels; an empty text is zero. Raises PaddingTextError."""
+    if datatype is DataType.BYTES:
+        return encode_bytes_elements([text.encode()])
+    if not text:
+        return bytes(datatype.item_bytes)
+    kind = datatype.numpy.kind
+    try:
+        if kind == "b":
+            return np.array(_TRUTH[text.lower()], np.bool_).tobytes()
+        if kind in "iu":
+            # Numbers that do not fit are an OverflowError.
+            return np.array([int(text)], datatype.numpy).tobytes()
+        return np.array([float(text)], datatype.numpy).tobytes()
+    except (ValueError, KeyError, OverflowError):
+        expected = f"a number of {datatype.config_name}" if kind != "b" else "true or false"
+        raise PaddingTextError(f"has a 'value' that is no {datatype.config_name}", text, expected) from None

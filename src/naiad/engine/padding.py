@@ -1,0 +1,327 @@
+"""Padding: requests of different lengths become requests of one shape, and each answer gets its own length back.
+
+[1,3] a b c    ->  [1,4] a b c 0  \\                  / [1,4] A B C ?  ->  [1,3] A B C
+[1,2] d e      ->  [1,4] d e 0 0   > model, [2,4] ->    [1,4] D E ? ?  ->  [1,2] D E
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import InputPadding, Padding
+from naiad.core.batch import Batch
+from naiad.core.datatype import DataType
+from naiad.core.errors import internal
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import (
+    Buffer,
+    Shape,
+    TensorSpec,
+    decode_bytes_elements,
+    encode_bytes_elements,
+    to_array,
+    to_buffer,
+)
+
+MAX_FORMS = 4096
+"""Request headers that are remembered with their padded forms, and shapes of padded requests."""
+MAX_CUTS = 4096
+"""Response headers that are remembered with how they are cut."""
+
+Own = tuple[tuple[str, Shape], ...]
+"""Padded inputs with the client's own lengths in their variable dimensions."""
+
+
+class _Fill(NamedTuple):
+    """What one input of a request lacks."""
+
+    position: int
+    spec: TensorSpec
+    """As the client wrote it."""
+    shape: Shape
+    padding: InputPadding
+    tail: bytes | None
+    """What is to be appended, where that is all there is to do."""
+
+
+class _Form(NamedTuple):
+    """What becomes of the requests with one header."""
+
+    header: RequestHeader
+    """What they are executed with."""
+    fills: Sequence[_Fill]
+    added: Sequence[bytes]
+    """The data of the inputs that the server adds."""
+    own: Own
+    padded: Own
+    """The lengths that `own` became."""
+    data_count: int
+    """Elements of the client in padded inputs."""
+    padding_count: int
+    """Elements added to them."""
+
+
+class _Cut(NamedTuple):
+    """How an answer becomes the client's."""
+
+    header: ResponseHeader
+    specs: Sequence[TensorSpec | None]
+    """By output what the client gets; None for what it gets as it is."""
+
+
+class PaddedRequests:
+    """Pads the requests of a batch before its execution, and cuts the responses afterwards.
+
+    A request carries the padded header and data while it executes; the client's header is put back.
+    """
+
+    def __init__(self, config: ModelConfig, padding: Padding) -> None:
+        """`padding` is what the valid configuration asks for; the model batches."""
+        self._model_name = config.name
+        self._padding = padding
+        self._output_dims = {output.name: tuple(output.dims) for output in config.output}
+        self._forms: dict[RequestHeader, _Form] = {}
+        self._layouts: dict[object, RequestHeader] = {}
+        self._cuts: dict[tuple[ResponseHeader, Own], _Cut] = {}
+
+    # --- before -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, batch: Batch) -> tuple[int, int]:
+        """Pad the requests of a batch; return how many elements clients have sent, and how many were added."""
+        requests = batch.requests
+        forms = [self._form(request.header) for request in requests]
+        padded = [_pad_data(request, form) for request, form in zip(requests, forms, strict=True)]
+        filler = self._filler(batch, forms[0].header) if self._padding.rows else None
+        batch.client_headers = [request.header for request in requests]
+        for request, form, data in zip(requests, forms, padded, strict=True):
+            request.header = form.header
+            request.data = data
+        padding_count = sum(form.padding_count for form in forms)
+        if filler is not None:
+            batch.requests = [*requests, filler]
+            padding_count += self._counted(filler.header)
+        return sum(form.data_count for form in forms), padding_count
+
+    def _filler(self, batch: Batch, like: RequestHeader) -> InferRequest | None:
+        """Return a request of zeros with the rows that a batch lacks; None for one that is full."""
+        sizes = self._padding.rows
+        position = bisect_left(sizes, batch.size)
+        if position == len(sizes) or sizes[position] == batch.size:
+            return None
+        rows = sizes[position] - batch.size
+        specs = tuple(TensorSpec(spec.name, spec.datatype, (rows, *spec.shape[1:])) for spec in like.inputs)
+        key = (specs, tuple(output.name for output in like.outputs))
+        if len(self._layouts) >= MAX_FORMS:
+            self._layouts.clear()
+        header = self._layouts.get(key)
+        if header is None:
+            header = RequestHeader(model_name=like.model_name, inputs=specs, outputs=like.outputs)
+            self._layouts[key] = header
+        data = [
+            encode_bytes_elements([b""] * spec.element_count)
+            if spec.datatype is DataType.BYTES
+            else bytes(spec.byte_size)
+            for spec in specs
+        ]
+        return InferRequest(header, data, _ignore)
+
+    def _counted(self, header: RequestHeader) -> int:
+        """Return how many elements of a request count as padded or not."""
+        names = self._padding.inputs
+        return sum(spec.element_count for spec in header.inputs if self._padding.rows or spec.name in names)
+
+    def _form(self, header: RequestHeader) -> _Form:
+        form = self._forms.get(header)
+        if form is None:
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            form = self._forms[header] = self._make_form(header)
+        return form
+
+    def _make_form(self, header: RequestHeader) -> _Form:
+        specs: list[TensorSpec] = []
+        extra: list[TensorSpec] = []
+        added: list[bytes] = []
+        fills: list[_Fill] = []
+        own: list[tuple[str, Shape]] = []
+        padded: list[tuple[str, Shape]] = []
+        counts = [0, 0]
+        for position, spec in enumerate(header.inputs):
+            padding = self._padding.inputs.get(spec.name)
+            if padding is None:
+                specs.append(spec)
+                counts[0] += spec.element_count if self._padding.rows else 0
+                continue
+            rows, tail = spec.shape[:1], spec.shape[1:]
+            shape = padding.padded(tail)
+            specs.append(TensorSpec(spec.name, spec.datatype, rows + shape))
+            counts[0] += spec.element_count
+            counts[1] += specs[-1].element_count - spec.element_count
+            if shape != tail:
+                fills.append(_Fill(position, spec, rows + shape, padding, _tail(spec, rows + shape, padding)))
+            lengths, targets = padding.variable(tail), padding.variable(shape)
+            own.append((spec.name, lengths))
+            padded.append((spec.name, targets))
+            for tensor, data in _added(padding, rows, lengths, targets):
+                extra.append(tensor)
+                added.append(data)
+        made = self._header(header, (*specs, *extra)) if fills or added else header
+        return _Form(made, fills, added, tuple(own), tuple(padded), *counts)
+
+    def _header(self, header: RequestHeader, inputs: Sequence[TensorSpec]) -> RequestHeader:
+        # The client's memory for outputs is of the size that it expects; what is cut gets there afterwards.
+        outputs = [RequestedOutput(output.name) for output in header.outputs]
+        made = RequestHeader(
+            model_name=header.model_name,
+            model_version=header.model_version,
+            inputs=inputs,
+            outputs=outputs,
+            parameters=header.parameters,
+            priority=header.priority,
+            timeout_us=header.timeout_us,
+            sequence_id=header.sequence_id,
+            binary_output_default=header.binary_output_default,
+        )
+        # Requests of different lengths have different headers, yet are executed alike.
+        key = (made.inputs, tuple(output.name for output in outputs))
+        if len(self._layouts) >= MAX_FORMS:
+            self._layouts.clear()
+        made.layout = self._layouts.setdefault(key, made)
+        return made
+
+    # --- afterwards -------------------------------------------------------------------------------------------------
+
+    def restore(self, batch: Batch) -> None:
+        """Put back what clients wrote; does nothing the second time, and for a batch that was not prepared."""
+        if not batch.client_headers:
+            return
+        batch.requests = batch.requests[: len(batch.client_headers)]
+        for request, header in zip(batch.requests, batch.client_headers, strict=True):
+            request.header = header
+            # It would not fit the header, and has served its purpose.
+            request.data = ()
+        batch.client_headers = ()
+
+    def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
+        """Restore the requests of an executed batch and return what the clients get.
+
+        Raises InferError(INTERNAL) when an output has not the length of the input that it is to be cut as.
+        """
+        if len(responses) == len(batch.requests):
+            # Nobody waits for that of the rows that filled up the batch.
+            responses = responses[: len(batch.client_headers)]
+        self.restore(batch)
+        if not self._padding.outputs or len(responses) != len(batch.requests):
+            return responses
+        return [self._cut(request, answer) for request, answer in zip(batch.requests, responses, strict=True)]
+
+    def _cut(self, request: InferRequest, response: InferResponse) -> InferResponse:
+        form = self._form(request.header)
+        if response.error is not None or not form.fills:
+            return response
+        key = (response.header, form.own)
+        cut = self._cuts.get(key)
+        if cut is None:
+            if len(self._cuts) >= MAX_CUTS:
+                self._cuts.clear()
+            cut = self._cuts[key] = self._make_cut(response.header, form)
+        data = [
+            buffer if spec is None else _cut_data(whole, spec, buffer)
+            for whole, spec, buffer in zip(response.header.outputs, cut.specs, response.data, strict=True)
+        ]
+        return InferResponse(cut.header, data, parameters=response.parameters, final=response.final)
+
+    def _make_cut(self, header: ResponseHeader, form: _Form) -> _Cut:
+        own, padded = dict(form.own), dict(form.padded)
+        specs: list[TensorSpec] = []
+        cuts: list[TensorSpec | None] = []
+        for spec in header.outputs:
+            source = self._padding.outputs.get(spec.name)
+            shape = spec.shape if source is None else self._cut_shape(spec, source, own[source], padded[source])
+            specs.append(spec if shape == spec.shape else TensorSpec(spec.name, spec.datatype, shape))
+            cuts.append(None if shape == spec.shape else specs[-1])
+        return _Cut(ResponseHeader(header.model_name, header.model_version, specs), cuts)
+
+    def _cut_shape(self, spec: TensorSpec, source: str, own: Shape, padded: Shape) -> Shape:
+        shape = list(spec.shape)
+        axes = [axis for axis, dim in enumerate(self._output_dims[spec.name], 1) if dim < 0]
+        if len(shape) != 1 + len(self._output_dims[spec.name]) or padded != tuple(shape[axis] for axis in axes):
+            raise internal(
+                f"model '{self._model_name}' returned output '{spec.name}' with shape {shape}, but cut as input "
+                f"'{source}', as parameter 'cut_output.{spec.name}' says, its variable dimensions should be "
+                f"{list(padded)}, to which the input was padded"
+            )
+        for axis, size in zip(axes, own, strict=True):
+            shape[axis] = size
+        return tuple(shape)
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def _pad_data(request: InferRequest, form: _Form) -> Sequence[Buffer]:
+    data = [*request.data, *form.added]
+    for fill in form.fills:
+        buffer = data[fill.position]
+        if fill.tail is not None:
+            data[fill.position] = b"".join((buffer, fill.tail))
+        else:
+            data[fill.position] = _spread(fill, buffer)
+    return data
+
+
+def _tail(spec: TensorSpec, shape: Shape, padding: InputPadding) -> bytes | None:
+    """Return what appended to the data of `spec` makes it one of `shape`; None where gaps are between rows, too."""
+    grown = [axis for axis, (own, size) in enumerate(zip(spec.shape, shape, strict=True)) if own != size]
+    if any(size != 1 for size in shape[: grown[-1]]):
+        return None
+    missing = TensorSpec(spec.name, spec.datatype, shape).element_count - spec.element_count
+    return padding.value * missing
+
+
+def _spread(fill: _Fill, buffer: Buffer) -> Buffer:
+    """Return the data with gaps filled wherever a row, or a row within it, ends."""
+    spec = fill.spec
+    own = to_array(spec, buffer)
+    if spec.datatype is DataType.BYTES:
+        padded = np.full(fill.shape, decode_bytes_elements(fill.padding.value)[0], np.object_)
+    else:
+        padded = np.full(fill.shape, np.frombuffer(fill.padding.value, spec.datatype.numpy)[0], spec.datatype.numpy)
+    padded[_region(spec.shape)] = own
+    return to_buffer(padded)
+
+
+def _cut_data(whole: TensorSpec, spec: TensorSpec, buffer: Buffer) -> Buffer:
+    """Return the part of an output, of the shape of `spec`, that lies in the corner of the `whole`."""
+    cut = [axis for axis, (own, size) in enumerate(zip(spec.shape, whole.shape, strict=True)) if own != size]
+    if all(size == 1 for size in whole.shape[: cut[-1]]):
+        if spec.datatype is not DataType.BYTES:
+            return buffer[: spec.byte_size]
+        return encode_bytes_elements(decode_bytes_elements(buffer)[: spec.element_count])
+    return to_buffer(to_array(whole, buffer)[_region(spec.shape)])
+
+
+def _added(padding: InputPadding, rows: Shape, own: Shape, padded: Shape) -> Sequence[tuple[TensorSpec, bytes]]:
+    """Return the mask and the lengths that the server adds for one input."""
+    made: list[tuple[TensorSpec, bytes]] = []
+    if padding.mask is not None:
+        mask = np.zeros(rows + padded, padding.mask.datatype.numpy)
+        mask[_region(rows + own)] = 1
+        made.append((TensorSpec(padding.mask.name, padding.mask.datatype, mask.shape), mask.tobytes()))
+    if padding.lengths is not None:
+        lengths = np.empty(rows + padding.lengths.dims, padding.lengths.datatype.numpy)
+        lengths[...] = own if padding.lengths.dims else own[0]
+        made.append((TensorSpec(padding.lengths.name, padding.lengths.datatype, lengths.shape), lengths.tobytes()))
+    return made
+
+
+def _ignore(request: InferRequest, response: InferResponse) -> None:
+    """Nobody waits for the answer of rows that only fill up the batch."""
+
+
+def _region(shape: Shape) -> tuple[slice, ...]:
+    return tuple(slice(size) for size in shape)

@@ -1,0 +1,30 @@
+"""Memory that was freed goes back to the system."""
+
+import ctypes
+import functools
+import logging
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+def trim() -> None:
+    """Give back what the C library keeps of freed memory; for threads that load and unload, as it may take a while.
+
+    glibc keeps what is freed in the arena of the thread that had allocated it, and each load has threads of its own:
+    a model of 200 MB that was loaded and unloaded eight times left 2.7 GB behind. With nothing to give back this
+    takes 50 us, with 35 MB in pieces 45 ms; the interpreter's lock is not held meanwhile.
+    """
+    malloc_trim = _find_malloc_trim()
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+@functools.cache
+def _find_malloc_trim() -> Callable[[int], object] | None:
+    try:
+        found: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        _log.debug("the C library has no malloc_trim; it decides itself what freed memory goes back to the system")
+        return None
+    return found

@@ -1,0 +1,73 @@
+"""The metrics of models that are tested: in memory of the test, shown to the test alone."""
+
+from collections.abc import Mapping, Sequence
+
+from naiad.backend.custom_metrics import CustomMetrics
+from naiad.backend.worker.custom_metrics import set_metric_server
+from naiad.backend.worker.failure import TritonModelException
+from naiad.core.errors import InferError
+
+
+class TestedMetrics:
+    """The metrics that all open models of the process have together; each model opens and closes them."""
+
+    __test__ = False
+    """Not what pytest looks for."""
+
+    def __init__(self) -> None:
+        self._open_count = 0
+        self._server: _Server | None = None
+
+    def open(self) -> None:
+        """Note that a model begins."""
+        self._open_count += 1
+        if self._server is None:
+            self._server = _Server()
+            set_metric_server(self._server)
+
+    def close(self) -> None:
+        """Note that a model ends; with the last one the metrics go."""
+        self._open_count -= 1
+        if not self._open_count and self._server is not None:
+            set_metric_server(None)
+            self._server.close()
+            self._server = None
+
+    def values(self) -> dict[str, float]:
+        """Return the value of each series, by its name and labels as `/metrics` would write them."""
+        text = "\n".join(self._server.metrics.render()) if self._server is not None else ""
+        lines = [line.rpartition(" ") for line in text.split("\n") if line and not line.startswith("#")]
+        return {series: float(value) for series, _, value in lines}
+
+
+class _Server:
+    """Stands where the worker's line to the server is."""
+
+    def __init__(self) -> None:
+        self.metrics = CustomMetrics()
+        self._holder = self.metrics.holder()
+        self.cells = self.metrics.cells
+
+    def new_family(self, name: str, description: str, kind: str) -> int:
+        try:
+            return self._holder.new_family(name, description, kind)
+        except InferError as error:
+            raise TritonModelException(error.message) from None
+
+    def new_metric(
+        self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None
+    ) -> tuple[int, Sequence[float]]:
+        try:
+            return self._holder.new_metric(family, labels, buckets)
+        except InferError as error:
+            raise TritonModelException(error.message) from None
+
+    def release_family(self, family: int) -> None:
+        self._holder.release_family(family)
+
+    def close(self) -> None:
+        self._holder.close()
+        self.metrics.close()
+
+
+METRICS = TestedMetrics()

@@ -1,0 +1,52 @@
+"""How many GPUs instances may be on, and who cannot be on one."""
+
+import onnxruntime
+import pytest
+
+from naiad.backend import gpus
+from naiad.backend.identity import IdentityBackend
+from naiad.backend.onnxruntime import OnnxRuntimeBackend
+from naiad.backend.python import PythonBackend
+from naiad.telemetry.nvml import Gpu, NvmlError
+
+
+class TwoGpus:
+    def gpus(self):
+        return [Gpu(1, "GPU-a", "A"), Gpu(2, "GPU-b", "B")]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def asks_anew():
+    gpus.gpu_count.cache_clear()
+    yield
+    gpus.gpu_count.cache_clear()
+
+
+@pytest.mark.parametrize(("setting", "count"), [(None, 2), ("1", 1), ("", 0)])
+def test_the_driver_and_the_environment_tell(monkeypatch, setting, count):
+    monkeypatch.setattr(gpus, "load_nvml", TwoGpus)
+    if setting is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert gpus.gpu_count() == count
+
+
+def test_without_a_driver_there_is_none(monkeypatch):
+    def missing():
+        raise NvmlError("there is none")
+
+    monkeypatch.setattr(gpus, "load_nvml", missing)
+    assert gpus.gpu_count() == 0
+
+
+def test_who_can_be_on_a_gpu(monkeypatch):
+    assert PythonBackend().gpu_obstacle() == ""
+    assert IdentityBackend().gpu_obstacle() == "backend 'identity' does not use GPUs"
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert "has no CUDAExecutionProvider: install onnxruntime-gpu instead" in OnnxRuntimeBackend().gpu_obstacle()
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    assert OnnxRuntimeBackend().gpu_obstacle() == ""

@@ -1,0 +1,192 @@
+"""The rules by which an ensemble runs, each with members that answer when the test says so."""
+
+from collections.abc import Mapping, Sequence
+
+from google.protobuf import text_format
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import TensorSpec
+from naiad.engine.ensemble import EnsembleModel
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, StepLoop
+
+Step = tuple[str, Mapping[str, str], Mapping[str, str]]
+"""Member, its inputs to tensors of the ensemble, its outputs to tensors of the ensemble."""
+
+
+class Members:
+    """Keeps what steps ask, and answers when told."""
+
+    def __init__(self) -> None:
+        self.asked: list[InferRequest] = []
+
+    def submit(self, request: InferRequest) -> None:
+        self.asked.append(request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        request.cancelled = True
+        return False
+
+    def served(self, name: str, version: str = "") -> None:
+        raise AssertionError("nobody asks here")
+
+    def names(self) -> list[str]:
+        return [request.header.model_name for request in self.asked]
+
+    def answer(self, name: str, data: bytes = b"abcd") -> None:
+        """Answer the first step of a member that is open, with its outputs in the shape of its first input."""
+        request = next(each for each in self.asked if each.header.model_name == name)
+        self.asked.remove(request)
+        wanted = [output.name for output in request.header.outputs] or ["Y"]
+        datatype = DataType.BOOL if name == "condition" else DataType.FP32
+        specs = [TensorSpec(each, datatype, request.shape_of(0)) for each in wanted]
+        header = ResponseHeader(name, "1", specs)
+        request.on_response(request, InferResponse(header, [data] * len(specs)))
+
+
+def member(name: str, *, rows: int = 0, inputs: Sequence[str] = ("X",), optional: Sequence[str] = ()) -> ModelConfig:
+    config = ModelConfig(name=name, max_batch_size=rows)
+    for each in (*inputs, *optional):
+        config.input.add(name=each, data_type="TYPE_FP32", dims=[1], optional=each in optional)
+    kind = "TYPE_BOOL" if name == "condition" else "TYPE_FP32"
+    config.output.add(name="Y", data_type=kind, dims=[1])
+    return config
+
+
+def ensemble(
+    members: Members,
+    configs: Sequence[ModelConfig],
+    steps: Sequence[Step],
+    *,
+    outputs: Sequence[str] = ("OUT",),
+    optional: Sequence[str] = (),
+    rows: int = 0,
+    extra: str = "",
+) -> EnsembleModel:
+    config = ModelConfig(name="e", max_batch_size=rows)
+    text_format.Merge(extra, config)
+    for each in ("IN", *optional):
+        config.input.add(name=each, data_type="TYPE_FP32", dims=[1], optional=each in optional)
+    for each in outputs:
+        config.output.add(name=each, data_type="TYPE_FP32", dims=[1])
+    for name, reads, writes in steps:
+        step = config.ensemble_scheduling.step.add(model_name=name, model_version=-1)
+        step.input_map.update(reads)
+        step.output_map.update(writes)
+    return EnsembleModel(
+        name="e",
+        version=1,
+        config=config,
+        members={config.name: config for config in configs},
+        router=members,
+        statistics=ModelStatistics("e", "1"),
+        loop=StepLoop(),
+    )
+
+
+def ask(model: EnsembleModel, *, shape: tuple[int, ...] = (1,), **fields: object) -> Answers:
+    answers = Answers()
+    header = RequestHeader(model_name="e", inputs=[TensorSpec("IN", DataType.FP32, shape)], **fields)  # type: ignore[arg-type]
+    model.submit(InferRequest(header, [b"abcd"], answers, id="mine", arrival_ns=1))
+    return answers
+
+
+def test_a_step_begins_when_all_that_it_reads_is_there_and_branches_run_side_by_side() -> None:
+    # E1
+    members = Members()
+    steps = [
+        ("last", {"X": "l", "Z": "r"}, {"Y": "OUT"}),
+        ("left", {"X": "IN"}, {"Y": "l"}),
+        ("right", {"X": "IN"}, {"Y": "r"}),
+    ]
+    answers = ask(ensemble(members, [member("left"), member("right"), member("last", inputs=("X", "Z"))], steps))
+    assert sorted(members.names()) == ["left", "right"]
+    members.answer("right")
+    assert members.names() == ["left"]
+    members.answer("left")
+    assert members.names() == ["last"]
+    assert not answers.received
+    members.answer("last", b"done")
+    assert [bytes(response.data[0]) for _, response in answers.received] == [b"done"]
+
+
+def test_the_batch_dimension_goes_on_the_way_into_a_member_without_batches_and_comes_back() -> None:
+    # E3
+    members = Members()
+    steps = [("single", {"X": "IN"}, {"Y": "t"}), ("batching", {"X": "t"}, {"Y": "OUT"})]
+    model = ensemble(members, [member("single"), member("batching", rows=4)], steps, rows=4)
+    answers = ask(model, shape=(1, 1))
+    assert members.asked[0].shape_of(0) == (1,)
+    members.answer("single")
+    assert members.asked[0].shape_of(0) == (1, 1)
+    members.answer("batching")
+    assert answers.received[0][1].header.outputs[0].shape == (1, 1)
+
+
+def test_what_the_request_says_of_itself_goes_to_every_step() -> None:
+    # E4
+    members = Members()
+    steps = [("one", {"X": "IN"}, {"Y": "t"}), ("two", {"X": "t"}, {"Y": "OUT"})]
+    fields = {
+        "parameters": {"color": "red"},
+        "priority": 3,
+        "timeout_us": 500,
+        "sequence_id": 42,
+        "sequence_start": True,
+        "sequence_end": True,
+    }
+    ask(ensemble(members, [member("one"), member("two")], steps), **fields)
+    for name in ("one", "two"):
+        (step,) = members.asked
+        assert step.id == "mine"
+        assert {field: getattr(step.header, field) for field in fields} == fields
+        members.answer(name)
+
+
+def test_a_step_without_its_input_is_skipped_and_so_is_what_needs_its_outputs() -> None:
+    # E5
+    members = Members()
+    steps = [
+        ("always", {"X": "IN", "Z": "EXTRA"}, {"Y": "OUT"}),
+        ("sometimes", {"X": "EXTRA"}, {"Y": "t"}),
+        ("after", {"X": "t"}, {"Y": "MORE"}),
+    ]
+    configs = [member("always", optional=("Z",)), member("sometimes"), member("after")]
+    answers = ask(ensemble(members, configs, steps, outputs=("OUT", "MORE"), optional=("EXTRA",)))
+    assert members.names() == ["always"]
+    assert [spec.name for spec in members.asked[0].header.inputs] == ["X"]
+    members.answer("always")
+    assert [spec.name for spec in answers.received[0][1].header.outputs] == ["OUT"]
+
+
+def test_a_condition_that_is_false_skips_its_step() -> None:
+    # E6
+    steps = [("condition", {"X": "IN"}, {"Y": "c"}), ("step", {"X": "IN"}, {"Y": "OUT"})]
+    for value, expected in ((b"\x00", []), (b"\x01", ["step"])):
+        members = Members()
+        condition = 'parameters { key: "run_if.step" value { string_value: "c" } }'
+        answers = ask(ensemble(members, [member("condition"), member("step")], steps, extra=condition))
+        assert members.names() == ["condition"]
+        members.answer("condition", value)
+        assert members.names() == expected
+        assert bool(answers.received) is not bool(expected)
+
+
+def test_no_more_requests_of_a_step_execute_than_allowed() -> None:
+    # E8
+    members = Members()
+    model = ensemble(
+        members,
+        [member("one")],
+        [("one", {"X": "IN"}, {"Y": "OUT"})],
+        extra="ensemble_scheduling { max_inflight_requests: 2 }",
+    )
+    everybody = [ask(model) for _ in range(5)]
+    assert len(members.asked) == 2
+    for _ in range(5):
+        members.answer("one")
+        assert len(members.asked) <= 2
+    assert [len(answers) for answers in everybody] == [1] * 5

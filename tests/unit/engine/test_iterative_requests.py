@@ -1,0 +1,114 @@
+"""One request that a model executes again and again: the id it goes by, and what it is when it is put back."""
+
+import pytest
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.datatype import BY_CONFIG_NAME, DataType
+from naiad.core.errors import ErrorCode
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.tensor import TensorSpec
+from naiad.engine.iterative import IterativeRequests
+from naiad.scheduler.api import Scheduler
+from naiad.scheduler.factory import create_scheduler
+from support.engine_parts import Answers
+
+
+def iterative(id_type: str = "", strategy: str = "direct") -> tuple[IterativeRequests, Scheduler]:
+    config = ModelConfig(name="m", max_batch_size=4)
+    config.sequence_batching.iterative_sequence = True
+    getattr(config.sequence_batching, strategy).SetInParent()
+    if id_type:
+        control = config.sequence_batching.control_input.add(name="ID").control.add(kind="CONTROL_SEQUENCE_CORRID")
+        control.data_type = BY_CONFIG_NAME[id_type].config_number
+    scheduler = create_scheduler(config)
+    return IterativeRequests(config, scheduler), scheduler
+
+
+def request_of(sequence_id: int | str = 0, **flags: bool) -> InferRequest:
+    header = RequestHeader(
+        model_name="m", inputs=[TensorSpec("IN", DataType.FP32, (1, 1))], sequence_id=sequence_id, **flags
+    )
+    return InferRequest(header, [b"data"], Answers(), arrival_ns=1)
+
+
+def begun(requests: IterativeRequests, scheduler: Scheduler) -> InferRequest:
+    request = request_of()
+    requests.begin(request)
+    scheduler.enqueue(request, 1)
+    batch = scheduler.take(2)
+    assert batch is not None
+    assert list(batch.requests) == [request]
+    return request
+
+
+@pytest.mark.parametrize(
+    ("id_type", "kind", "largest"),
+    [("", int, 1 << 64), ("TYPE_UINT64", int, 1 << 64), ("TYPE_INT32", int, 1 << 31), ("TYPE_STRING", str, 0)],
+)
+def test_a_request_without_an_id_gets_one_of_its_own(id_type: str, kind: type, largest: int) -> None:
+    # T1
+    requests, _ = iterative(id_type)
+    one, other = request_of(), request_of(sequence_end=True)
+    for request in (one, other):
+        requests.begin(request)
+        assert (request.header.sequence_start, request.header.sequence_end) == (True, False)
+        assert isinstance(request.header.sequence_id, kind)
+        assert largest == 0 or 0 < int(request.header.sequence_id) < largest
+    assert one.header.sequence_id != other.header.sequence_id
+
+
+def test_an_id_of_the_client_stays() -> None:
+    # T1
+    requests, _ = iterative()
+    request = request_of(7)
+    requests.begin(request)
+    assert request.header.sequence_id == 7
+
+
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
+def test_what_is_put_back_goes_on_without_start_and_with_the_clients_tensors(strategy: str) -> None:
+    # T2
+    requests, scheduler = iterative(strategy=strategy)
+    request = begun(requests, scheduler)
+    given = request.header
+    # What controls and states add while it executes.
+    request.data = [b"data", b"control", b"state"]
+    assert requests.go_on([], [request], 3) == []
+    assert (request.header.sequence_start, request.header.sequence_end) == (False, False)
+    assert request.header.sequence_id == given.sequence_id
+    assert request.data == [b"data"]
+    batch = scheduler.take(4)
+    assert batch is not None
+    assert list(batch.requests) == [request]
+
+
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
+def test_the_slot_is_free_when_the_request_is_done(strategy: str) -> None:
+    # T3
+    requests, scheduler = iterative(strategy=strategy)
+    request = begun(requests, scheduler)
+    assert scheduler.live_sequence_count == 1
+    assert requests.go_on([request], [], 3) == []
+    assert scheduler.live_sequence_count == 0
+
+
+def test_a_cancelled_request_is_not_put_back_and_its_slot_is_free() -> None:
+    # T5
+    requests, scheduler = iterative()
+    request = begun(requests, scheduler)
+    request.cancelled = True
+    ((dropped, error),) = requests.go_on([], [request], 3)
+    assert dropped is request
+    assert error.code is ErrorCode.CANCELLED
+    assert scheduler.live_sequence_count == 0
+
+
+def test_what_a_decoupled_model_puts_back_too_soon_waits_for_its_batch() -> None:
+    # T2
+    requests, scheduler = iterative()
+    request = begun(requests, scheduler)
+    requests.took(Batch([request], 1))
+    assert not requests.may_go_on(request)
+    assert requests.completed([request]) == [request]
+    assert requests.may_go_on(request)

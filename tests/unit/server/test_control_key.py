@@ -1,0 +1,50 @@
+"""What a control call is about, as the supervisor sees it."""
+
+import pickle
+
+import pytest
+
+from naiad.core.model import ModelKey
+from naiad.protocol import service_pb2 as pb
+from naiad.server.processes.control_key import everywhere
+from naiad.server.processes.messages import GrpcCall, HttpCall, ModelOrder
+
+_SERVICE = "/inference.GRPCInferenceService/"
+
+
+def load(name: str) -> GrpcCall:
+    message = pb.RepositoryModelLoadRequest(model_name=name).SerializeToString()
+    return GrpcCall(_SERVICE + "RepositoryModelLoad", (), message)
+
+
+def unload(name: str) -> GrpcCall:
+    message = pb.RepositoryModelUnloadRequest(model_name=name).SerializeToString()
+    return GrpcCall(_SERVICE + "RepositoryModelUnload", (), message)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        load("m"),
+        unload("m"),
+        HttpCall("POST", "/v2/repository/models/m/load", (), b""),
+        HttpCall("POST", "/v2/repository/models/m/unload", (), b""),
+        ModelOrder("m", is_load=True, parameters={}),
+    ],
+)
+def test_the_last_load_or_unload_of_a_model_counts(call: HttpCall | GrpcCall | ModelOrder) -> None:
+    assert everywhere(call).key == ("model", "m")
+
+
+def test_what_concerns_models_of_one_name_is_done_in_order_but_kept_apart() -> None:
+    keys = [everywhere(load(name)).key for name in ("m", "/a::m", "s3://b/c::m")]
+    assert len(set(keys)) == 3
+    # The beginning is what calls wait for each other by.
+    assert {key[:2] for key in keys} == {("model", "m")}
+
+
+def test_keys_of_models_reach_other_processes_as_they_are() -> None:
+    key = ModelKey("/a", "m")
+    arrived = pickle.loads(pickle.dumps(key, pickle.HIGHEST_PROTOCOL))
+    assert isinstance(arrived, ModelKey)
+    assert (arrived, arrived.namespace, arrived.name) == ("/a::m", "/a", "m")
