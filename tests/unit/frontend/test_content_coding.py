@@ -119,7 +119,7 @@ def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
     assert route.seen == []
 
 
-@pytest.mark.parametrize("body", [b"no gzip", gzip.compress(LARGE)[:-1]])
+@pytest.mark.parametrize("body", [b"no gzip", gzip.compress(LARGE, mtime=0)[:-1]])
 def test_damaged_body_is_refused(aside, logged, body):
     exchange = handle(Exchange(body, content_encoding=b"gzip"), Route(), aside)
     for _ in aside.waiting:
