@@ -244,6 +244,7 @@ def _serve(path: Path, case: Any) -> tuple[dict[str, Array], dict[str, Array]] |
     return infer(new_instance(model), {t.name: inputs[t.name] for t in config.input}), expected
 
 
+@pytest.mark.timeout(900)  # thousands of small models
 def test_operator_tests_of_onnx(tmp_path):
     count, wrong = 0, []
     for number, case in enumerate(_operator_cases()):
