@@ -30,7 +30,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of models that every datatype and backend can be tried on.
 
     `add_sub` (ONNX, batches dynamically up to 32), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in
-    lower case, `slow_identity`, which takes 200 ms, and `repeat`, which is decoupled.
+    lower case, `slow_identity`, which takes 500 ms, and `repeat`, which is decoupled.
     """
     root = tmp_path_factory.mktemp("models")
     config = add_sub_config("onnxruntime", max_batch_size=32, extra="dynamic_batching { }")
@@ -40,7 +40,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for datatype in IDENTITY_DATATYPES:
         write_identity(root, f"identity_{datatype.lower()}", datatype=datatype)
     write_model(root, "repeat", 'backend: "repeat"\n')
-    write_identity(root, "slow_identity", parameters={"execute_delay_ms": "200"})
+    write_identity(root, "slow_identity", parameters={"execute_delay_ms": "500"})
     return root
 
 

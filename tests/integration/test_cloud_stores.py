@@ -74,7 +74,7 @@ def scale(server: ServerProcess, name: str = "scale") -> float:
         return float(client.infer(name, [given]).as_numpy("OUT")[0])
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what

@@ -131,7 +131,7 @@ def test_grpc_stream(compressing, algorithm):
             data = LARGE + np.float32(number) if number % 2 else SMALL
             client.async_stream_infer("identity_fp32", [tensor(grpcclient, data)], request_id=str(number))
         for number in range(6):
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=60)
             assert error is None
             assert result.get_response().id == str(number)
             expected = LARGE + np.float32(number) if number % 2 else SMALL

@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_model
 from support.server_process import ServerProcess, serving
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -170,7 +171,7 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
                 model, [count_input(grpcclient, count)], request_id=str(number), enable_empty_final_response=True
             )
         while left:
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=60)
             assert error is None
             response = result.get_response()
             if response.outputs:
@@ -183,12 +184,12 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
 def test_requests_are_executed_until_they_are_done_and_share_batches(server, protocol, model):
     before = stats(server, model)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda count: ask(protocol, model, count), [12, 13, 14, 15]))
+        found = list(pool.map(lambda count: ask(protocol, model, count), [60, 61, 62, 63]))
     assert [left for left, _ in found] == [0, 0, 0, 0]
     assert max(company for _, company in found) >= 2
     after = stats(server, model)
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 4
-    assert 15 <= after["execution_count"] - before["execution_count"] < 12 + 13 + 14 + 15
+    assert 63 <= after["execution_count"] - before["execution_count"] < 60 + 61 + 62 + 63
 
 
 def test_backlog_gets_the_slot_when_a_request_is_done(server, protocol):
@@ -217,9 +218,9 @@ def test_cancelled_stream_frees_its_slots(server):
         first = threading.Event()
         client.start_stream(lambda result, error: first.set())
         client.async_stream_infer("stream", [count_input(grpcclient, 1_000_000)])
-        assert first.wait(30)
+        assert first.wait(60)
         client.stop_stream(cancel_requests=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     row = 'naiad_inference_executing_request_count{model="stream",version="1"} 0'
     while row not in server.get("/metrics", url=server.metrics_url).body.decode():
         assert time.monotonic() < deadline
@@ -240,7 +241,7 @@ def test_only_iterative_models_may_reschedule(server, protocol):
 def test_worker_that_dies_fails_the_requests_that_iterate(server, protocol):
     with pytest.raises(InferenceServerException, match="exited with code 3"):
         ask(protocol, "dying", 3)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while server.get("/v2/models/dying/ready").status != 200:
         assert time.monotonic() < deadline
 
@@ -251,10 +252,8 @@ def test_server_that_stops_lets_requests_finish(tmp_path: Path):
     with serving(tmp_path / "log", f"--model-repository={tmp_path / 'models'}") as server:
         where = (grpcclient, server.grpc_url)
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(ask, where, "oldest", 100)
-            row = 'naiad_inference_executing_request_count{model="oldest",version="1"} 1'
-            while row not in server.get("/metrics", url=server.metrics_url).body.decode():
-                pass
+            found = pool.submit(ask, where, "oldest", 300)
+            wait_until(lambda: stats(server, "oldest")["execution_count"])
             server.signal()
-            assert found.result(30)[0] == 0
-        assert server.wait_exit(30) == 0
+            assert found.result(60)[0] == 0
+        assert server.wait_exit() == 0

@@ -12,6 +12,7 @@ import tritonclient.http as httpclient
 from support.bls_models import run_code, write_script
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import ServerProcess, serving
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -59,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, executions: Path) -> Iterat
         model = WORKER.format(path=str(executions), name=name)
         config = add_sub_config("python", extra=limited(2, instances=2))
         write_model(root, name, config, {"1/model.py": model})
-    slow = {"execute_delay_ms": "4"}
+    slow = {"execute_delay_ms": "20"}
     write_identity(root, "often", parameters=slow, extra=limited(3, 1))
     write_identity(root, "seldom", parameters=slow, extra=limited(3, 3))
     write_identity(root, "free")
@@ -126,9 +127,7 @@ def test_model_without_needs_does_not_wait(server: ServerProcess, protocol):
 def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
     ask(protocol, "often")
     assert 'naiad_rate_limiter_limit{resource="R",device=""} 3' in rows(server)
-    deadline = time.monotonic() + 10
-    while 'naiad_rate_limiter_held{resource="R",device=""} 0' not in rows(server):
-        assert time.monotonic() < deadline
+    wait_until(lambda: 'naiad_rate_limiter_held{resource="R",device=""} 0' in rows(server))
     assert 'naiad_rate_limiter_waiting{resource="R",device=""} 0' in rows(server)
 
 

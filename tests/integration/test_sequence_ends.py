@@ -82,7 +82,7 @@ def wait_for(server: ServerProcess, count: str, value: int) -> None:
     """Wait until so many requests of the model are `waiting` or `executing`."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/direct/explain", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/direct/explain", timeout=60) as answer:
             if json.load(answer)[count] == value:
                 return
         time.sleep(0.01)
@@ -101,7 +101,7 @@ def test_a_decoupled_model_is_told_too(server) -> None:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answered.set())
         client.async_stream_infer("decoupled", given(), sequence_id=23, sequence_start=True)
-        assert answered.wait(30)
+        assert answered.wait(60)
         server.wait_log("ended 23 expired 0 left")
 
 
@@ -114,7 +114,7 @@ def test_a_model_is_told_of_a_sequence_that_is_cancelled(server) -> None:
         waiting = client.async_infer("direct", given(), lambda result, error: done.set(), sequence_id=24)
         wait_for(server, "waiting", 1)
         waiting.cancel()
-        assert done.wait(30)
+        assert done.wait(60)
         server.wait_log("ended 24 cancelled 0 left")
 
 

@@ -2,7 +2,7 @@
 
 Waking a thread and being woken by it costs about 90 us of CPU for a single request, as much as ten executions of a
 tiny model. So while an instance proves to be that fast, and may run on any thread, the loop executes its batches
-itself, one per turn of the loop. A slow execution sends it back to its thread for a while.
+itself, one per turn of the loop; `placement` judges that.
 """
 
 import threading
@@ -13,20 +13,11 @@ from naiad.core.batch import Batch
 from naiad.core.ports import Loop
 from naiad.engine.completion import Completion
 from naiad.engine.dispatcher import STOPPED, Dispatcher
+from naiad.engine.placement import Placement, Usage
 
 _HEALTH_POLL_S = 0.05
 """How often an instance that cannot execute is asked whether it can again."""
 _START_POLL_S = 0.001
-_FAST_NS = 100_000
-"""A mean execution shorter than this is not worth a thread."""
-_MEAN_WEIGHT = 16
-"""Executions over which the mean goes, roughly; a single hiccup of the machine does not move it far."""
-_SLOW_NS = 10_000_000
-"""An execution longer than this on the loop is felt by everybody."""
-_PENALTY_COUNT = 10_000
-"""Executions that stay with the thread after a slow one."""
-_UNKNOWN_NS = 100 * _FAST_NS
-"""The mean to begin with: an instance has to prove itself."""
 
 
 class InstanceThread:
@@ -53,9 +44,7 @@ class InstanceThread:
         self._dispatcher = dispatcher
         self._completion = completion
         self._loop = loop
-        self._is_movable = instance.runs_on_any_thread
-        self._mean_ns = _UNKNOWN_NS
-        self._penalty_count = 0
+        self._placement = Placement() if instance.runs_on_any_thread else None
         self._is_roused = False
         """Whether the thread was woken ever, and so is started or about to be."""
         self._is_running = False
@@ -72,7 +61,7 @@ class InstanceThread:
         """End its sleep soon; called on the loop after it was taken off the list of the idle."""
         # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
         # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
-        if self._is_movable and self._mean_ns < _FAST_NS and not self._penalty_count:
+        if self._placement is not None and self._placement.is_on_loop:
             self._loop.call_soon(self._execute_on_loop)
         else:
             self._loop.call_soon(self._rouse)
@@ -106,23 +95,16 @@ class InstanceThread:
         if not self.instance.health:
             batch, wake_ns = self._dispatcher.take(self)
             if batch is not None:
+                assert self._placement is not None
+                before = Usage() if self._placement.is_wary else None
                 self._completion.execute(self.instance, batch, on_loop=True)
-                self._judge(batch)
+                self._placement.executed_on_loop(batch, before)
                 self.wake()
                 return
             if not wake_ns or (wake_ns > 0 and not self._dispatcher.withdraw(self)):
                 return
         # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.
         self._rouse()
-
-    def _judge(self, batch: Batch) -> None:
-        """Learn from an execution; only called by the side that executed."""
-        duration_ns = batch.exec_end_ns - batch.exec_start_ns
-        self._mean_ns += (duration_ns - self._mean_ns) // _MEAN_WEIGHT
-        if duration_ns > _SLOW_NS:
-            self._penalty_count = _PENALTY_COUNT
-        elif self._penalty_count:
-            self._penalty_count -= 1
 
     def _run(self) -> None:
         self._is_running = True
@@ -131,7 +113,8 @@ class InstanceThread:
             if batch is None:
                 return
             self._completion.execute(self.instance, batch)
-            self._judge(batch)
+            if self._placement is not None:
+                self._placement.executed_on_thread(batch)
             # The requests, 64 MiB perhaps, must not live on while this thread waits for the next ones.
             del batch
 
