@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ PAGE = HERE.parent / "docs" / "benchmarks.md"
 _ROUNDS, _SECONDS = 3, 5.0
 
 
-def _names(known: Sequence[str]) -> "type[str]":
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         names = [name.strip() for name in text.split(",")]
         for name in names:
@@ -34,7 +34,7 @@ def _names(known: Sequence[str]) -> "type[str]":
                 raise argparse.ArgumentTypeError(f"'{name}' is unknown, expected some of {', '.join(known)}")
         return names
 
-    return read  # type: ignore[return-value]
+    return read
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

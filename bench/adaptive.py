@@ -28,13 +28,17 @@ def run(session: Session) -> None:
             capacity = open_loop.capacity(server, each["0"], session.options.seconds)
             for load, share in LOADS.items():
                 for number in range(session.options.rounds):
-                    row = {"instances": instances, "load": load, "rate": round(share * capacity)}
+                    row: dict[str, str | float] = {
+                        "instances": instances,
+                        "load": load,
+                        "rate": round(share * capacity),
+                    }
                     for way, payload in each.items():
                         _measure(session, server, payload, {**row, "delay_us": way, "share": 1.0}, number)
                     _measure(session, server, each[ADAPTIVE], {**row, "delay_us": ADAPTIVE, "share": SHARE}, number)
 
 
-def _measure(session: Session, server: Running, payload: Payload, row: "dict[str, str | float]", number: int) -> None:
+def _measure(session: Session, server: Running, payload: Payload, row: dict[str, str | float], number: int) -> None:
     options, rate_per_s = session.options, float(row["rate"]) * float(row["share"])
     open_loop.measure(server, payload, open_loop.poisson(rate_per_s, options.warm_up_s, seed=-1 - number))
     before = _counts(server, payload.workload.model)

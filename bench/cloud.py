@@ -46,7 +46,8 @@ class Store:
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         self.downloads += environ["REQUEST_METHOD"] == "GET" and "list-type" not in environ["QUERY_STRING"]
-        return self._moto(environ, start_response)
+        answer: Iterable[bytes] = self._moto(environ, start_response)
+        return answer
 
     def upload(self, root: Path) -> str:
         """Put the models of a directory into a bucket; return the URL that naiad takes."""

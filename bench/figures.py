@@ -22,7 +22,7 @@ class Figure:
 
 def middle(row: Row, metric: str) -> float:
     """Return the median of a metric over the rounds."""
-    return median(each[metric] for each in row["rounds"])
+    return float(median(each[metric] for each in row["rounds"]))
 
 
 def _rows(rows: Sequence[Row], **wanted: Any) -> list[Row]:

@@ -6,38 +6,30 @@ Run: python bench/micro_http1.py
 import asyncio
 import json
 import time
-from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import TensorSpec
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.inference import Engine
 from naiad.frontend.http1 import Http1Server
 from naiad.frontend.rest import RestApi
+from naiad.telemetry.metrics import Registry
 
 SHAPE = (1, 16)
 
 
-class EchoEngine:
+class EchoEngine(Engine):
     """Answers with the inputs."""
 
-    is_draining = False
-    shared_memory: Any = None
-    """No request here names a region."""
-
     def __init__(self) -> None:
+        super().__init__(server_id="bench", metrics=Registry())
         outputs = [TensorSpec(name, DataType.FP32, SHAPE) for name in ("OUTPUT0", "OUTPUT1")]
         self._header = ResponseHeader("add_sub", "1", outputs)
 
     def submit(self, request: InferRequest) -> None:
         request.on_response(request, InferResponse(self._header, request.data))
-
-    def is_live(self) -> bool:
-        return True
-
-    def cancel(self, request: InferRequest) -> None:
-        request.cancelled = True
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         return False
@@ -54,25 +46,15 @@ class MemoryTransport(asyncio.Transport):
         self.written = 0
         self.last = b""
 
-    def write(self, data) -> None:
+    def write(self, data: Buffer) -> None:
         self.written += 1
         self.last = bytes(data)
 
-    def set_write_buffer_limits(self, high=None, low=None) -> None:
-        pass
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It takes everything."""
 
     def is_closing(self) -> bool:
         return False
-
-
-class StillLoop:
-    """A loop whose timers never fire."""
-
-    def call_later(self, delay, callback, *args):
-        return None
-
-    def call_soon_threadsafe(self, callback, *args):
-        return None
 
 
 def infer_request(request_id: str = "") -> bytes:
@@ -106,7 +88,7 @@ def json_request(request_id: str = "") -> bytes:
 
 
 def measure(name: str, data: bytes, count: int = 100_000) -> None:
-    loop = StillLoop()
+    loop = asyncio.new_event_loop()  # which never runs: no timer fires
     server = Http1Server(RestApi(EchoEngine()).router().handle, loop)
     transport = MemoryTransport()
     connection = server.protocol()
@@ -124,6 +106,7 @@ def measure(name: str, data: bytes, count: int = 100_000) -> None:
         for _ in range(count):
             one()
         best = min(best, (time.process_time_ns() - start) / count / 1e3)
+    loop.close()
     print(f"{name:34} {best:6.2f} us/request")
 
 

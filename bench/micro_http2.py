@@ -10,9 +10,12 @@ import asyncio
 import cProfile
 import pstats
 import time
+from collections.abc import Iterable, Sequence
 
 import hpack
 
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.http2 import Http2Server
 from naiad.wire.http2_frames import DATA, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 
@@ -32,50 +35,52 @@ FIELDS = [
 class EchoService:
     """Answers each call with its message."""
 
-    def unary(self, call, message):
+    def unary(self, call: GrpcCall, message: Buffer) -> None:
         call.respond((message,))
 
-    def is_streaming(self, path):
+    def is_streaming(self, path: str) -> bool:
         return False
 
-    def stream_message(self, call, message):
+    def stream_message(self, call: GrpcCall, message: Buffer) -> None:
         raise AssertionError
 
-    def stream_half_closed(self, call):
+    def stream_half_closed(self, call: GrpcCall) -> None:
         raise AssertionError
+
+    stream_writable = stream_draining = stream_half_closed
 
 
 class CountingTransport(asyncio.Transport):
     """Counts what is written."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.written_bytes = 0
         self.writes = 0
 
-    def write(self, data):
+    def write(self, data: Buffer) -> None:
         self.writes += 1
         self.written_bytes += len(data)
 
-    def writelines(self, pieces):
-        for piece in pieces:
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        for piece in list_of_data:
             self.write(piece)
 
-    def set_write_buffer_limits(self, high=None, low=None):
-        pass
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It takes everything."""
 
-    def is_closing(self):
+    def is_closing(self) -> bool:
         return False
 
 
-def make_reads(requests, per_read):
+def make_reads(requests: int, per_read: int) -> tuple[bytes, list[bytes]]:
     """Return the opening bytes and the reads that follow."""
     encoder = hpack.Encoder()
     first = encoder.encode(FIELDS)
     block = encoder.encode(FIELDS)
     body = b"\0" + MESSAGE_BYTES.to_bytes(4, "big") + bytes(MESSAGE_BYTES)
 
-    def requests_of(stream_ids, header_block):
+    def requests_of(stream_ids: Sequence[int], header_block: bytes) -> bytes:
         heads = b"".join(frame(HEADERS, 4, stream_id, header_block) for stream_id in stream_ids)
         return heads + b"".join(frame(DATA, 1, stream_id, body) for stream_id in stream_ids)
 
@@ -89,7 +94,8 @@ def make_reads(requests, per_read):
     return opening, reads
 
 
-def measure(opening, reads, count):
+def measure(opening: bytes, reads: Sequence[bytes], count: int) -> float:
+    """Return the microseconds of each of the `count` requests in `reads`."""
     loop = asyncio.new_event_loop()
     protocol = Http2Server(EchoService(), loop).protocol()
     transport = CountingTransport()
@@ -106,7 +112,7 @@ def measure(opening, reads, count):
     return elapsed / count * 1e6
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--per-read", type=int, nargs="*", default=[1, 4, 32])

@@ -60,7 +60,7 @@ def main() -> None:
     measure("encode, id", lambda i: encode_response("1234567", response))
     large = InferResponse(header, [memoryview(bytes(1 << 26)), memoryview(bytes(1 << 26))])
     measure("encode, 2 x 64 MiB", lambda i: encode_response("", large))
-    parsed = ModelInferResponse.FromString(encode_response("", response)[0])
+    parsed = ModelInferResponse.FromString(b"".join(encode_response("", response)))
     measure("protobuf serialize alone", lambda i: parsed.SerializeToString())
 
 

@@ -7,9 +7,8 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import hpack
 
@@ -19,10 +18,13 @@ from bench.stream import count_request
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import TensorSpec
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.inference import Engine
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http2_protocol import Http2Protocol
 from naiad.protocol.infer_grpc_stream import encode_stream_response
+from naiad.telemetry.metrics import Registry
 from naiad.wire.http2_frames import DATA, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
 
 _ROUNDS = 7
@@ -31,42 +33,41 @@ _REPEATS = 200
 _PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-class _Engine:
+class _Engine(Engine):
     """Keeps the requests of a decoupled model."""
 
     def __init__(self) -> None:
+        super().__init__(server_id="bench", metrics=Registry())
         self.submitted: list[InferRequest] = []
 
     def submit(self, request: InferRequest) -> None:
         self.submitted.append(request)
 
-    def cancel(self, request: InferRequest) -> None:
+    def cancel(self, request: InferRequest) -> bool:
         raise AssertionError
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         return True
 
 
-class _Transport:
+class _Transport(asyncio.Transport):
     """Takes everything."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.count = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Buffer) -> None:
         self.count += 1
 
-    def writelines(self, pieces: Sequence[bytes]) -> None:
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         self.count += 1
 
     def is_closing(self) -> bool:
         return False
 
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def set_write_buffer_limits(self, high: int, low: int) -> None:
-        pass
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It takes everything."""
 
 
 def _measure(label: str, call: Callable[[], object], per_call: int) -> None:
@@ -79,10 +80,9 @@ def _measure(label: str, call: Callable[[], object], per_call: int) -> None:
     print(f"{label:<58} {statistics.median(times):7.2f} us")
 
 
-def _open_stream(loop: asyncio.AbstractEventLoop, engine: Any) -> Any:
-    server = Http2Server(InferenceGrpcService(engine), loop)
+def _open_stream(server: Http2Server) -> Http2Protocol:
     protocol = server.protocol()
-    protocol.connection_made(_Transport())  # type: ignore[arg-type]
+    protocol.connection_made(_Transport())
     fields = [
         *((":method", "POST"), (":scheme", "http"), (":path", _PATH), (":authority", "127.0.0.1")),
         *(("content-type", "application/grpc"), ("te", "trailers")),
@@ -106,7 +106,8 @@ def main() -> None:
 
     engine = _Engine()
     loop = asyncio.new_event_loop()
-    protocol = _open_stream(loop, engine)
+    server = Http2Server(InferenceGrpcService(engine), loop)
+    protocol = _open_stream(server)
     message = count_request("count_py", _RESPONSES)
     framed = b"\0" + len(message).to_bytes(4, "big") + message
     data = frame(DATA, 0, 1, framed)
@@ -122,7 +123,7 @@ def main() -> None:
             request.on_response(request, response)
         request.on_response(request, last)
         protocol.flush()
-        protocol._server._dirty.clear()
+        server._dirty.clear()
         if protocol.output.window < 2**30:
             protocol.data_received(window + stream_window)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from naiad.backend.api import ModelContext
-from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.tensor_instance import StagedRun, TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
@@ -26,7 +26,7 @@ BATCHES = 2_000
 NAMES = ("INPUT0", "INPUT1")
 
 
-class ReadyBuffers:
+class ReadyBuffers(StagedRun):
     """Buffers, and nothing done with them."""
 
     def __init__(self, rows: int) -> None:

@@ -203,7 +203,7 @@ def _model(graph: onnx.GraphProto) -> onnx.ModelProto:
 
 def add_sub() -> onnx.ModelProto:
     """Return the add/sub model."""
-    dims = ["batch", ADD_SUB_ELEMENTS]
+    dims = ("batch", ADD_SUB_ELEMENTS)
     return _model(
         helper.make_graph(
             [
@@ -262,7 +262,7 @@ def deep() -> onnx.ModelProto:
         nodes.append(helper.make_node("MatMul", [last, f"w{layer}"], [f"m{layer}"]))
         nodes.append(helper.make_node("Relu", [f"m{layer}"], [out]))
         last = out
-    dims = ["batch", DEEP_WIDTH]
+    dims = ("batch", DEEP_WIDTH)
     return _model(helper.make_graph(nodes, "deep", [_tensor("x", dims)], [_tensor("y", dims)], weights))
 
 

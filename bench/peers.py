@@ -275,8 +275,8 @@ class MLServer(Peer):
             (home / model).mkdir(exist_ok=True)
             settings = {"name": model, "implementation": "runtime.AddSub"}
             (home / model / "model-settings.json").write_text(json.dumps(settings))
-        settings = {"host": "127.0.0.1", "http_port": ports[0], "grpc_port": ports[1], "metrics_port": ports[2]}
-        (home / "settings.json").write_text(json.dumps({**settings, "parallel_workers": 0, "debug": False}))
+        server = {"host": "127.0.0.1", "http_port": ports[0], "grpc_port": ports[1], "metrics_port": ports[2]}
+        (home / "settings.json").write_text(json.dumps({**server, "parallel_workers": 0, "debug": False}))
         return [str(self.venv / "bin" / "mlserver"), "start", str(home)], {"PYTHONPATH": str(home)}
 
 

@@ -60,7 +60,7 @@ class SharedTensors:
         `is_copied`: the client's data is elsewhere, so it is copied into the region and out of the other each time,
         and both count. Otherwise the input stays where it is.
         """
-        view = np.frombuffer(self._objects[_INPUT].buf, self._values.dtype, self._values.size)
+        view = np.frombuffer(self._memory(_INPUT), self._values.dtype, self._values.size)
         view[:] = self._values.ravel()
         with contextlib.ExitStack() as stack:
             ask = self._over_grpc(stack, server) if transport == GRPC else self._over_http(stack, server)
@@ -95,6 +95,11 @@ class SharedTensors:
         path, answer_bytes = "/inference.GRPCInferenceService/ModelInfer", response.ByteSize() + 5
         return lambda: connection.call(path, headers, body, answer_bytes)
 
+    def _memory(self, region: str) -> memoryview:
+        memory = self._objects[region].buf
+        assert memory is not None, "used after its end"
+        return memory
+
     def _described(self, name: str, region: str) -> dict[str, object]:
         return {"name": name, "datatype": "FP32", "shape": self._values.shape, **self._parameters(region)}
 
@@ -106,7 +111,7 @@ class SharedTensors:
 
     def _copied(self, ask: _Ask) -> Transfer:
         began = time.perf_counter()
-        np.copyto(np.frombuffer(self._objects[_INPUT].buf, np.float32, self._values.size), self._values.ravel())
+        np.copyto(np.frombuffer(self._memory(_INPUT), np.float32, self._values.size), self._values.ravel())
         copied = time.perf_counter()
         found = ask()
         done = time.perf_counter()
@@ -114,7 +119,7 @@ class SharedTensors:
         return Transfer(copied - began + found.up_s, found.wait_s, found.down_s + time.perf_counter() - done)
 
     def _answer(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
-        flat = np.frombuffer(self._objects[_OUTPUT].buf, np.float32, self._expected.size)
+        flat = np.frombuffer(self._memory(_OUTPUT), np.float32, self._expected.size)
         return flat.reshape(self._expected.shape)
 
     def check(self) -> None:

@@ -174,7 +174,8 @@ def count_request(model: str, count: int) -> bytes:
     request = _request(model)
     request.inputs.add(name="COUNT", datatype="INT32", shape=[1])
     request.raw_input_contents.append(struct.pack("<i", count))
-    return request.SerializeToString()
+    body: bytes = request.SerializeToString()
+    return body
 
 
 def repeat_request(model: str, count: int) -> bytes:
@@ -183,7 +184,8 @@ def repeat_request(model: str, count: int) -> bytes:
     for name, datatype, values in (("IN", "INT32", count), ("DELAY", "UINT32", count), ("WAIT", "UINT32", 1)):
         request.inputs.add(name=name, datatype=datatype, shape=[values])
         request.raw_input_contents.append(bytes(4 * values))
-    return request.SerializeToString()
+    body: bytes = request.SerializeToString()
+    return body
 
 
 def _request(model: str) -> service_pb2.ModelInferRequest:

@@ -104,7 +104,7 @@ class GrpcConnection:
             self._ended = True
 
     def _read(self, count: int) -> bytes:
-        data = self._reader.read(count)
+        data: bytes = self._reader.read(count)
         if len(data) != count:
             raise RuntimeError("the server closed the connection")
         return data

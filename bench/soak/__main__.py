@@ -8,6 +8,7 @@ Each prints one line with what it has found and exits with 1 when anything was w
 """
 
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -21,6 +22,8 @@ from bench.soak import bls, padding, sequences
 from bench.soak.driver import Soak, what_is_left
 
 KINDS = {"bls": (bls, 100_000), "sequences": (sequences, 10_000), "padding": (padding, 100_000)}
+_LOG_CHARACTERS = 20_000
+"""Of the server's log, which are shown when something was wrong."""
 _LEFT_S = 60.0
 """How long what was cancelled may take to leave the server."""
 
@@ -33,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module, usual_count = KINDS[arguments[0]]
     count = int(arguments[1]) if len(arguments) > 1 else usual_count
+    # The server ends with this process, however that is ended.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     # protobuf's and grpcio's own.
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
@@ -43,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             soak = asyncio.run(_run(module.run, server, count, models))
         finally:
             server.stop()
+        if not soak.is_good:
+            print(server.log.read_text(errors="replace")[-_LOG_CHARACTERS:], file=sys.stderr)
     print(f"soak {arguments[0]}: {soak.line()}", flush=True)
     return 0 if soak.is_good else 1
 

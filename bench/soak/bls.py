@@ -209,6 +209,8 @@ MODELS = {
     "caller": (_SCRIPT, _FOUND + _CALLER, ""),
     "coroutines": (_SCRIPT, _FOUND + _COROUTINES, ""),
 }
+_STACKS = 'parameters { key: "stacks_after_s" value { string_value: "20" } }'
+"""The log tells where a model is that does not come to an end."""
 CALLERS = ("caller", "coroutines")
 
 
@@ -216,7 +218,7 @@ def write_repository(root: Path) -> Sequence[str]:
     """Write the models and return their names."""
     for name, (tensors, source, extra) in MODELS.items():
         (root / name / "1").mkdir(parents=True)
-        (root / name / "config.pbtxt").write_text(f'backend: "python"\n{tensors}\n{extra}\n')
+        (root / name / "config.pbtxt").write_text(f'backend: "python"\n{tensors}\n{extra}\n{_STACKS}')
         (root / name / "1" / "model.py").write_text(_PRELUDE + source)
     return list(MODELS)
 

@@ -1,8 +1,11 @@
 """What soak tests share: workers that ask side by side, what came of it, what is left in the server afterwards."""
 
 import asyncio
+import contextlib
 import json
 import random
+import threading
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,10 +15,13 @@ from typing import Any
 from bench.peers import Running
 from bench.process_tree import MIB, memory
 
-ANSWER_S = 60.0
-"""A request that is not answered within this is counted as hung."""
+ANSWER_S = 300.0
+"""A request that is not answered within this is counted as hung: much, for a machine that has other things to do."""
 _TOLD = 5
 """Mistakes that are told in full."""
+_BEAT_S = 0.02
+_STALL_S = 0.2
+"""Clients that pause for longer than this are noted."""
 _SETTLED = 0.1
 """The share of a run after which memory is looked at first: by then everything has been used once."""
 
@@ -34,6 +40,8 @@ class Soak:
     duration_s: float = 0.0
     settled_mib: float = 0.0
     end_mib: float = 0.0
+    stalled_s: float = float("-inf")
+    """Monotonic time at which the clients, all of them, had last paused."""
     left: str = ""
     """What is still in the server when everybody has gone."""
 
@@ -49,7 +57,12 @@ class Soak:
         """Count what was done, and look at the memory once."""
         self.done += amount
         if not self.settled_mib and self.done >= self.count * _SETTLED:
-            self.settled_mib = memory(self.server.process.pid).pss / MIB
+            self.settled_mib = 1.0
+            # It takes a while, for which nobody should wait.
+            threading.Thread(target=self._settle).start()
+
+    def _settle(self) -> None:
+        self.settled_mib = memory(self.server.process.pid).pss / MIB
 
     @property
     def is_good(self) -> bool:
@@ -79,7 +92,23 @@ async def side_by_side(soak: Soak, worker_count: int, work: Work) -> None:
         while soak.done < soak.count and soak.hung == 0:
             await work(soak, generator, number)
 
-    await asyncio.gather(*(one(number) for number in range(worker_count)))
+    beats = asyncio.ensure_future(_beat(soak))
+    try:
+        await asyncio.gather(*(one(number) for number in range(worker_count)))
+    finally:
+        beats.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await beats
+
+
+async def _beat(soak: Soak) -> None:
+    """Note when this process did not get to run: its clients were slow then, not the server."""
+    while True:
+        before_s = time.monotonic()
+        await asyncio.sleep(_BEAT_S)
+        if time.monotonic() - before_s > _BEAT_S + _STALL_S:
+            soak.stalled_s = time.monotonic()
+            soak.note("stalls of the clients")
 
 
 async def what_is_left(server: Running, models: Sequence[str], timeout_s: float) -> str:

@@ -116,7 +116,8 @@ class Client:
         try:
             answer = await asyncio.wait_for(self._connection.infer(**self.call(x, **flags)), ANSWER_S)
         except InferenceServerException as error:
-            if "expired" in error.message() and gap_s > 0.9 * IDLE_S:
+            has_stalled = time.monotonic() - self._soak.stalled_s < 2 * IDLE_S
+            if "expired" in error.message() and (has_stalled or gap_s > 0.9 * IDLE_S):
                 # This machine was busy, and the sequence rightly gone.
                 raise _TooSlowError from None
             raise

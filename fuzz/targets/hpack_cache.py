@@ -29,6 +29,14 @@ def _join(blocks: list[bytes]) -> bytes:
     return b"".join(len(block).to_bytes(2, "big") + block for block in blocks)
 
 
+def _reference(decoder: hpack.Decoder, block: bytes) -> list[tuple[bytes, bytes]] | None:
+    """Return the fields of a block as the package reads it, None when it refuses."""
+    try:
+        return [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+    except hpack.HPACKError:
+        return None
+
+
 def check(data: bytes) -> Hashable:
     """Decode the blocks with both decoders, as requests and some twice, until one is refused."""
     decoder = HeaderDecoder(_LIMIT_BYTES)
@@ -36,20 +44,17 @@ def check(data: bytes) -> Hashable:
     reference = hpack.Decoder(max_header_list_size=2 * _LIMIT_BYTES)
     outcome: list[Hashable] = []
     for block in _split(data):
-        try:
-            expected = [(bytes(name), bytes(value)) for name, value in reference.decode(block, raw=True)]
-        except hpack.HPACKError:
-            expected = None
-        refusal: Exception | None = None
+        expected = _reference(reference, block)
         try:
             head = decoder.decode_request(block)
-        except (HpackError, HeaderListTooLargeError) as error:
-            refusal = error
-        assert (refusal is None) == (expected is not None), refusal or "accepted what the package refuses"
-        if refusal is not None:
+        except (HpackError, HeaderListTooLargeError) as refusal:
+            if expected is not None:
+                raise AssertionError("refused what the package accepts") from refusal
             return (*outcome, type(refusal), str(refusal)[:20])
+        assert expected is not None, "accepted what the package refuses"
         assert head.fields == tuple(field for field in expected if field[0][:1] != b":")
-        assert head.is_too_large == (sum(32 + len(n) + len(v) for n, v in expected) > _LIMIT_BYTES)
+        size = sum(32 + len(name) + len(value) for name, value in expected)
+        assert head.is_too_large == (size > _LIMIT_BYTES)
         outcome.append((len(expected), head.error[:20], len(decoder.cached), len(decoder.cached_static)))
     return tuple(outcome)
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Hashable, Sequence
 from random import Random
+from typing import NamedTuple
 
 import hpack
 
 from fuzz.fakes import Loop, Transport
 from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.http2 import Http2Server
 from naiad.wire.http2_frames import (
     CONTINUATION,
@@ -43,7 +46,7 @@ class _Service:
     def __init__(self) -> None:
         self.seen: list[tuple[str, bytes]] = []
 
-    def unary(self, call, message) -> None:
+    def unary(self, call: GrpcCall, message: Buffer) -> None:
         self.seen.append((call.path, bytes(message)))
         if call.path != "/s/Hold":
             call.respond((message,))
@@ -51,23 +54,30 @@ class _Service:
     def is_streaming(self, path: str) -> bool:
         return path == "/s/Stream"
 
-    def stream_message(self, call, message) -> None:
+    def stream_message(self, call: GrpcCall, message: Buffer) -> None:
         self.seen.append((call.path, bytes(message)))
         call.send((message,))
 
-    def stream_half_closed(self, call) -> None:
+    def stream_half_closed(self, call: GrpcCall) -> None:
         call.finish(0)
 
-    def stream_writable(self, call) -> None:
+    def stream_writable(self, call: GrpcCall) -> None:
         """Nothing waits."""
 
     stream_draining = stream_writable
 
 
+class _Outcome(NamedTuple):
+    seen: list[tuple[str, bytes]]
+    frames: list[bytes]
+    is_closed: bool
+    window: int
+
+
 _ENHANCE_YOUR_CALM = (11).to_bytes(4, "big")
 
 
-def _play(pieces: Sequence[bytes]) -> tuple[Hashable, ...]:
+def _play(pieces: Sequence[bytes]) -> _Outcome:
     loop, transport, service = Loop(), Transport(), _Service()
     protocol = Http2Server(service, loop, _LIMITS).protocol()
     protocol.connection_made(transport)
@@ -81,7 +91,7 @@ def _play(pieces: Sequence[bytes]) -> tuple[Hashable, ...]:
     assert len(streams) <= _LIMITS.concurrent_streams
     assert output.window >= 0
     written = bytes(transport.written)
-    outcome = (sorted(service.seen), _sorted_frames(written), transport.is_closed, output.window)
+    outcome = _Outcome(sorted(service.seen), _sorted_frames(written), transport.is_closed, output.window)
     protocol.connection_lost(None)
     assert not streams
     assert not protocol._collecting_bytes
@@ -106,13 +116,13 @@ def _sorted_frames(written: bytes) -> list[bytes]:
     return sorted(frames, key=lambda each: each[5:9])
 
 
-def _depends_on_pieces(outcome: tuple[Hashable, ...]) -> bool:
+def _depends_on_pieces(outcome: _Outcome) -> bool:
     """Tell whether a request was answered before its end, or the connection ended in peace before the input did.
 
     Also where the peer was told to calm down: answers that have left earn it more control frames.
     """
     early = (RST_STREAM, bytes(4)), (GOAWAY, bytes(4)), (GOAWAY, _ENHANCE_YOUR_CALM)
-    codes = [(each[3], each[9:13] if each[3] == RST_STREAM else each[13:17]) for each in outcome[1]]
+    codes = [(each[3], each[9:13] if each[3] == RST_STREAM else each[13:17]) for each in outcome.frames]
     return any(each in codes for each in early)
 
 
@@ -123,11 +133,10 @@ def check(data: bytes) -> Hashable:
     pieces = _play(cut(whole, Random(len(data) * 31 + sum(data[:64]))))
     if not _depends_on_pieces(outcome) and not _depends_on_pieces(pieces):
         assert outcome == pieces, (outcome, pieces)
-    seen, frames, is_closed, _ = outcome
     return (
-        is_closed,
-        len(seen),
-        tuple((each[3], each[4], each[9:13] if each[3] in (3, 7) else b"") for each in frames),
+        outcome.is_closed,
+        len(outcome.seen),
+        tuple((each[3], each[4], each[9:13] if each[3] in (3, 7) else b"") for each in outcome.frames),
     )
 
 
@@ -179,6 +188,10 @@ def _frame_of(random: Random) -> bytes:
     )
 
 
+def _framed(message: bytes) -> bytes:
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
 def seeds() -> list[bytes]:
     """Return conversations of one to four requests."""
     found = []
@@ -187,13 +200,14 @@ def seeds() -> list[bytes]:
         head = [(":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc")]
         conversation = b""
         for stream_id in (1, 3, 5, 7):
-            message = b"m" * (stream_id * 5000 if path == "/s/Echo" else 3)
-            body = b"\0" + len(message).to_bytes(4, "big") + message
+            body = _framed(b"m" * (stream_id * 5000 if path == "/s/Echo" else 3))
             pieces = [body[i : i + 2**14] for i in range(0, len(body), 2**14)]
             conversation += frame(HEADERS, 4, stream_id, encoder.encode(head))
             conversation += b"".join(frame(DATA, int(piece is pieces[-1]), stream_id, piece) for piece in pieces)
             found.append(conversation)
         trailers = frame(HEADERS, 5, 9, encoder.encode([("x-trailer", "1")]))
+        # To /s/Echo it is larger than a frame may be.
+        body = _framed(b"m" * (35_000 if path == "/s/Echo" else 3))
         found.append(frame(HEADERS, 4, 9, hpack.Encoder().encode(head)) + frame(DATA, 0, 9, body) + trailers)
     # An answer that waits for a window, which then opens, or whose stream is reset.
     waiting = frame(SETTINGS, 0, 0, b"\0\4\0\0\0\1") + found[1]

@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Hashable
 from random import Random
+from typing import Any
 
 from fuzz.mutation import mutate_bytes
 from fuzz.target import Target
-from fuzz.targets.infer_json import TOKENS, UnclearError, read_json
+from fuzz.targets.infer_json import TOKENS, UnclearError, decoded, read_json
 from fuzz.targets.infer_json import restructure as restructure_json
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
@@ -30,13 +31,7 @@ def check(data: bytes) -> Hashable:
     """Decode as a request with a tail, twice with the same decoder, and as raw bodies of several models."""
     length, body = int.from_bytes(data[:2], "big"), data[2:]
     decoder = InferJsonDecoder(cached_headers=4)
-    outcomes = []
-    for form in (body, memoryview(body), bytearray(body)):
-        try:
-            header, request_id, tensors = decoder.decode("m", "1", form, length)
-            outcomes.append((header, request_id, [bytes(tensor) for tensor in tensors]))
-        except InferError as error:
-            outcomes.append((None, f"{error.code}{error.message}", []))
+    outcomes = [decoded(decoder, "1", form, length) for form in (body, memoryview(body), bytearray(body))]
     first = outcomes[0]
     for other in outcomes[1:]:
         assert (first[0] is None) == (other[0] is None)
@@ -54,7 +49,7 @@ def check(data: bytes) -> Hashable:
     return len(tensors), bool(text), sum(map(bool, tensors))
 
 
-def _check_parts(tree, tail: bytes, tensors: list[bytes]) -> None:
+def _check_parts(tree: Any, tail: bytes, tensors: list[bytes]) -> None:
     """Compare the inputs' data with the parts of the tail that the JSON gives them."""
     position = 0
     for entry, tensor in zip(tree["inputs"], tensors, strict=True):

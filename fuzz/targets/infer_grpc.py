@@ -6,23 +6,40 @@ An input is two messages: the length of the first in two bytes, then both.
 import re
 from collections.abc import Hashable
 from random import Random
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from fuzz.mutation import mutate_bytes, mutate_pieces
 from fuzz.target import Target
 from naiad.core.errors import InferError
-from naiad.core.tensor import Buffer
+from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.infer_grpc import InferRequestDecoder
 from naiad.protocol.protobuf_fields import encode_varint
 from naiad.protocol.protobuf_header import to_header_and_data
 from naiad.protocol.service_pb2 import ModelInferRequest
 
+
+class _Request(NamedTuple):
+    model_name: str
+    model_version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[RequestedOutput, ...]
+    parameters: tuple[tuple[str, str], ...]
+    numbers: tuple[int | str, ...]
+    wants_empty_final: bool
+    shared_memory: tuple[tuple[str, SharedMemoryRegion], ...]
+    request_id: str
+    data: tuple[bytes, ...]
+
+
 _Outcome = tuple[Hashable, ...]
+"""A `_Request`, or "error" and what it was refused with."""
 
 
-def _of_header(header, request_id: str, data: list[Buffer]) -> _Outcome:
-    return (
+def _of_header(header: RequestHeader, request_id: str, data: list[Buffer]) -> _Request:
+    return _Request(
         header.model_name,
         header.model_version,
         header.inputs,
@@ -67,9 +84,10 @@ def check(data: bytes) -> Hashable:
         assert found[: len(expected)] == expected, (found, expected)
         assert _decode(InferRequestDecoder(), memoryview(message)) == found
     outcome = _reference(second)
-    if outcome[0] == "error":
+    if not isinstance(outcome, _Request):
         return re.sub(r"[^a-z ]", "", str(outcome[-1]))[:60]
-    return len(outcome[2]), len(outcome[3]), len(outcome[4]), outcome[5:8], len(decoder._headers)
+    counts = len(outcome.inputs), len(outcome.outputs), len(outcome.parameters), len(decoder._headers)
+    return counts, outcome.numbers, outcome.wants_empty_final, outcome.shared_memory
 
 
 def _fields(data: bytes) -> list[bytes] | None:

@@ -13,10 +13,14 @@ from fuzz.mutation import mutate_bytes
 from fuzz.target import Target
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
-from naiad.core.tensor import decode_bytes_elements
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import Buffer, decode_bytes_elements
 from naiad.protocol.infer_json import InferJsonDecoder
 
 _SHORT_INFINITY = re.compile(r'("(?:[^"\\]|\\.)*")|\bInf\b')
+
+
+Decoded = tuple[RequestHeader | None, str, list[bytes]]
 
 
 class UnclearError(Exception):
@@ -92,17 +96,19 @@ def _tensor(entry: Mapping[str, Any]) -> list[bytes] | bytes:
         return np.array([_number(element, datatype) for element in elements], datatype.numpy).tobytes()
 
 
+def decoded(decoder: InferJsonDecoder, version: str, body: Buffer, length: int | None) -> Decoded:
+    """Return header, request id and data of a request; of one that is refused no header and why."""
+    try:
+        header, request_id, tensors = decoder.decode("m", version, body, length)
+    except InferError as error:
+        return None, f"{error.code}{error.message}", []
+    return header, request_id, [bytes(tensor) for tensor in tensors]
+
+
 def check(data: bytes) -> Hashable:
     """Decode with both readers; twice, since the second time memory and memos of the first are used again."""
     decoder = InferJsonDecoder(cached_headers=4)
-    outcomes = []
-    for _ in range(2):
-        try:
-            header, request_id, tensors = decoder.decode("m", "", data, None)
-            outcomes.append((header, request_id, [bytes(tensor) for tensor in tensors]))
-        except InferError as error:
-            outcomes.append((None, f"{error.code}{error.message}", []))
-    first, second = outcomes
+    first, second = (decoded(decoder, "", data, None) for _ in range(2))
     assert first[0] is second[0]
     assert first[1:] == second[1:]
     header, text, tensors = first
@@ -173,8 +179,9 @@ TOKENS = tuple(
 def seeds() -> list[bytes]:
     """Return a request of every datatype, a nested one, and one with everything."""
     found = []
+    special: dict[str, list[object]] = {"BOOL": [True, False], "BYTES": ["a", "é\n"]}
     for datatype in DataType:
-        values: list[Any] = {"BOOL": [True, False], "BYTES": ["a", "é\n"]}.get(datatype.value, [1, 2])
+        values = special.get(datatype.value, [1, 2])
         entry = {"name": "A", "shape": [2], "datatype": datatype.value, "data": values}
         found.append(json.dumps({"inputs": [entry]}).encode())
     nested = {"name": "A", "shape": [2, 2], "datatype": "FP32", "data": [[0.5, -1e30], [3, 4.25]]}

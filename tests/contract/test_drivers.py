@@ -20,7 +20,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedModel, config, header, request
+from support.engine_parts import Answers, ScriptedModel, config, header, request, served_model
 
 Script = Callable[[Batch], Sequence[InferResponse]]
 
@@ -106,23 +106,13 @@ def run(
     steps: Callable[[ServedModel], Coroutine[Any, Any, None]], instances: Sequence[Instance], **fields: Any
 ) -> None:
     async def main() -> None:
-        made: ModelConfig = config(**fields)
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=asyncio.get_running_loop(),
-        )
+        model = served_model(instances, asyncio.get_running_loop(), config(**fields))
         try:
             await steps(model)
         finally:
             assert await asyncio.to_thread(model.stop, 10.0)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def make(answers: Answers, number: object = "", rows: int = 1) -> InferRequest:
@@ -162,7 +152,7 @@ def test_a_delay_gathers_a_batch_and_ends(kind: Any) -> None:
             model.submit(make(answers, number))
         await until(lambda: len(answers) == 11)
 
-    run(steps, [instance], dynamic_batching={"max_queue_delay_microseconds": 100_000})
+    run(steps, [instance], dynamic_batching={"max_queue_delay_microseconds": 500_000})
     assert instance.sizes == [3, 8]
 
 
@@ -262,5 +252,5 @@ def test_a_large_batch_is_handed_over_by_a_thread() -> None:
         await steps(model)
         assert await asyncio.to_thread(model.stop, 10.0)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
     assert on_loop == [True, False, True]

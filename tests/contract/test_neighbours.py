@@ -1,14 +1,13 @@
 """Two members of a server and the sockets between them: requests of sequences, answers, news, ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvloop
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -18,19 +17,11 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.server.processes.neighbours import Neighbours
 from naiad.server.processes.sequence_model import SequenceModel, owner_of
+from support.uvloop_run import run
 
 SPEC = TensorSpec("X", DataType.UINT8, (4,))
 HERE = next(number for number in range(1, 99) if owner_of("m", number, 2) == 0)
 THERE = next(number for number in range(1, 99) if owner_of("m", number, 2) == 1)
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(limited())
 
 
 class Served:

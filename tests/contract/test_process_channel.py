@@ -2,24 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
 
 from naiad.server.listener import Address, Listener
 from naiad.server.processes.channel import Channel, ChannelError, receive_first, send_first
 from naiad.server.processes.handover import Acceptor, Giver, Receiver, socket_pair
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await main()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(limited())
+from support.uvloop_run import run
 
 
 class Peer:

@@ -10,6 +10,6 @@ CHECKS = 1500
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_short_pass_finds_nothing(name):
-    report = campaign.run(TARGETS[name], seconds=100.0, most_checks=CHECKS)
+    report = campaign.run(TARGETS[name], seconds=280.0, most_checks=CHECKS)
     assert report.checks >= CHECKS
     assert report.outcomes > 1

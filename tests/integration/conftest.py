@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 IDENTITY_DATATYPES = (
     "BOOL",
@@ -27,7 +30,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of models that every datatype and backend can be tried on.
 
     `add_sub` (ONNX, batches dynamically up to 32), `python_add_sub`, `identity` (FP32), `identity_<datatype>` in
-    lower case, `slow_identity`, which takes 200 ms, and `repeat`, which is decoupled.
+    lower case, `slow_identity`, which takes 500 ms, and `repeat`, which is decoupled.
     """
     root = tmp_path_factory.mktemp("models")
     config = add_sub_config("onnxruntime", max_batch_size=32, extra="dynamic_batching { }")
@@ -37,19 +40,23 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for datatype in IDENTITY_DATATYPES:
         write_identity(root, f"identity_{datatype.lower()}", datatype=datatype)
     write_model(root, "repeat", 'backend: "repeat"\n')
-    write_identity(root, "slow_identity", parameters={"execute_delay_ms": "200"})
+    write_identity(root, "slow_identity", parameters={"execute_delay_ms": "500"})
     return root
 
 
 @pytest.fixture(scope="session")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A ready server over `repository`; tests must leave it as it is."""
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}") as running:
         yield running
-    finally:
-        running.stop()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest, server: ServerProcess) -> tuple[ModuleType, str]:
+    """tritonclient's module for a protocol, and the server's address for it."""
+    if request.param == "http":
+        return httpclient, server.http_url
+    return grpcclient, server.grpc_url
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 KEY = {"triton-grpc-protocol-admin": "s3cret"}
 _ECHO_CONFIG = """
@@ -39,19 +39,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     """`parameters` answers with its request's parameters; statistics and configuration are restricted."""
     models = tmp_path_factory.mktemp("models")
     write_model(models, "parameters", _ECHO_CONFIG, {"1/model.py": _ECHO_MODEL.encode()})
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("guarded") / "log",
         f"--model-repository={models}",
         "--http-restricted-api=statistics,model-config:Admin=s3cret",
         "--grpc-restricted-protocol=statistics,model-config:admin=s3cret",
         "--http-header-forward-pattern=MY_HEADER.*|timeout",
         "--grpc-header-forward-pattern=MY_HEADER.*|timeout",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def _parameters(module: Any, url: str, headers: dict[str, str], parameters: dict[str, Any] | None = None) -> Any:

@@ -11,7 +11,7 @@ import tritonclient.http as httpclient
 
 from support.model_repository import add_sub_config, write_model, write_python_add_sub
 from support.onnx_models import add_sub
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 ADAPTIVE = """
 dynamic_batching {{ }}
@@ -29,12 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     config = add_sub_config("onnxruntime", extra=ADAPTIVE.format(count=2))
     write_model(root / "models", "onnx_add_sub", config, {"1/model.onnx": add_sub()})
     write_python_add_sub(root / "models", extra=ADAPTIVE.format(count=2))
-    running = ServerProcess(root / "log", f"--model-repository={root / 'models'}")
-    try:
-        running.wait_ready()
+    with serving(root / "log", f"--model-repository={root / 'models'}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def metrics(server: ServerProcess, model: str) -> dict[str, float]:

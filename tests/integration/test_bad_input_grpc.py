@@ -78,7 +78,7 @@ def channel(server: ServerProcess) -> Iterator[grpc.Channel]:
 def refusal(channel: grpc.Channel, request: ModelInferRequest | bytes, path: str = GRPC_INFER) -> tuple[int, str]:
     message = request if isinstance(request, bytes) else request.SerializeToString()
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(path)(message, timeout=20)
+        channel.unary_unary(path)(message, timeout=60)
     return caught.value.code().value[0], caught.value.details()
 
 
@@ -358,7 +358,7 @@ class TestTensors:
     def test_raw_contents_left_over_are_ignored(self, channel: grpc.Channel) -> None:
         request = identity_request()
         request.raw_input_contents.append(b"left over")
-        assert channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=20)
+        assert channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=60)
 
     @pytest.mark.parametrize(
         ("names", "text"),

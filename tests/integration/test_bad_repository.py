@@ -12,7 +12,7 @@ import pytest
 
 from support import onnx_models
 from support.model_repository import write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}
 PYTHON = """
@@ -158,18 +158,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("log") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=good",
         environment={"NAIAD_CACHE": str(tmp_path_factory.mktemp("cache"))},
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def load(server: ServerProcess, name: str, **parameters: object) -> tuple[int, str]:

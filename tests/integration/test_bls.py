@@ -16,6 +16,7 @@ from support.bls_models import code_input, run_code, write_script
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -34,7 +35,7 @@ def write_models(root: Path) -> None:
     write_model(root, "add_sub", config, {"1/model.onnx": onnx_models.add_sub()})
     write_identity(root, "big", max_batch_size=0)
     write_identity(root, "words", datatype="STRING", max_batch_size=0)
-    write_identity(root, "slow", max_batch_size=0, parameters={"execute_delay_ms": "300"})
+    write_identity(root, "slow", max_batch_size=0, parameters={"execute_delay_ms": "3000"})
     (write_model(root, "repeat", _REPEAT) / "1").mkdir(exist_ok=True)
     write_script(root, "script", count=2)
     write_script(root, "other")
@@ -91,7 +92,7 @@ def stream(server: ServerProcess, model: str, code: str) -> list:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(take)
         client.async_stream_infer(model, [code_input(code)], enable_empty_final_response=True)
-        assert done.wait(30)
+        assert done.wait(60)
         client.stop_stream()
     return received
 
@@ -199,14 +200,14 @@ def test_a_model_calls_through_several_others(server):
 def test_gathered_calls_run_side_by_side(server):
     code = """
     began = time.monotonic()
-    asked = [ask('repeat', decoupled=True, IN=np.array([n], np.int32), DELAY=np.array([300], np.uint32),
+    asked = [ask('repeat', decoupled=True, IN=np.array([n], np.int32), DELAY=np.array([1000], np.uint32),
                  WAIT=np.array([0], np.uint32)) for n in range(8)]
     streams = await asyncio.gather(*asked)
     async def first(stream):
         async for response in stream:
             return int(value(response, 'OUT')[0])
     found = await asyncio.gather(*map(first, streams))
-    return [found, time.monotonic() - began < 1.5]
+    return [found, time.monotonic() - began < 6]
     """
     assert run_code(server, code, "coroutines") == [list(range(8)), True]
 
@@ -409,19 +410,12 @@ def test_an_execution_timeout(server):
     code = """
     began = time.monotonic()
     error = told(call('slow', INPUT0=np.zeros(1, np.float32), execution_timeout=50_000))
-    result = [error, time.monotonic() - began < 0.25]
+    result = [error, time.monotonic() - began < 2.5]
     """
     assert run_code(server, code) == [
         {"code": "UNAVAILABLE", "message": "the call of model 'slow' exceeded its execution_timeout, 50000 us"},
         True,
     ]
-
-
-def wait_until(condition, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- cancellation ---------------------------------------------------------------------------------------------------
@@ -434,10 +428,9 @@ def test_cancelling_a_request_cancels_the_calls_that_it_made(server):
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         ended = threading.Event()
         waiting = client.async_infer("lonely", [code_input(code)], lambda result, error: ended.set())
-        wait_until(lambda: server.get("/v2/models/other/stats").json["model_stats"][0]["inference_count"] >= 1)
-        time.sleep(0.2)
+        server.wait_requests("other", executing=1)
         waiting.cancel()
-        assert ended.wait(5)
+        assert ended.wait(60)
     assert run_code(server, "result = background.get('seen')", "other") is True
     assert run_code(server, "result = background['inner']['code']", "lonely") == "CANCELLED"
 
@@ -449,7 +442,7 @@ def test_cancelling_a_request_of_a_decoupled_model_cancels_its_calls(server):
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: None)
         client.async_stream_infer("stream", [code_input(code)])
-        time.sleep(0.3)
+        server.wait_requests("other", executing=1)
         client.stop_stream(cancel_requests=True)
     assert run_code(server, "result = background.get('seen')", "other") is True
 
@@ -460,7 +453,7 @@ def test_cancelling_a_request_of_a_decoupled_model_cancels_its_calls(server):
 def test_a_model_with_one_instance_cannot_call_itself(server):
     began = time.monotonic()
     error = run_code(server, "result = run('lonely', 'result = 1')", "lonely")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
     assert error["code"] == "UNAVAILABLE"
     assert "would wait for itself for ever (lonely -> lonely)" in error["message"]
     assert run_code(server, "result = 'free'", "lonely") == "free"
@@ -497,7 +490,7 @@ def test_two_models_that_call_each_other_at_the_same_time(server):
     second = "time.sleep(0.2); result = run('lonely', 'result = 2')"
     with ThreadPoolExecutor(2) as pool:
         found = [pool.submit(run_code, server, code, model) for code, model in ((first, "lonely"), (second, "other"))]
-        results = [each.result(timeout=10) for each in found]
+        results = [each.result(timeout=60) for each in found]
     refused = [each for each in results if isinstance(each, dict)]
     assert len(refused) <= 1
     assert all("would wait for itself for ever" in each["message"] for each in refused)
@@ -524,11 +517,10 @@ def test_a_decoupled_model_whose_execute_returns_may_call_itself(server):
 
 def test_a_worker_that_dies_cancels_its_calls(server):
     run_code(server, "background.clear()", "other")
-    child = "\nwhile not request.is_cancelled(): time.sleep(0.005)\nbackground['seen'] = True"
-    code = f"""
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    run('other', {child!r})
-    """
+    child = (
+        "os.kill(%d, signal.SIGKILL)\nwhile not request.is_cancelled(): time.sleep(0.005)\nbackground['seen'] = True"
+    )
+    code = f"run('other', {child!r} % os.getpid())"
     with pytest.raises(InferenceServerException, match="was killed by SIGKILL"):
         run_code(server, code, "mortal")
     assert run_code(server, "result = background.get('seen')", "other") is True

@@ -12,9 +12,11 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from support.bls_models import PRELUDE, code_input, run_code, write_script
-from support.model_repository import write_identity, write_model
+from support.held_models import Notes, write_held
+from support.model_repository import write_model
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 StartServer = Callable[..., ServerProcess]
@@ -50,12 +52,17 @@ _SCRIPT_TENSORS = (
 LOADED_AT_START = ("script", "other", "stream", "slow", "sum", "oldest")
 
 
+def notes_of(root: Path) -> Notes:
+    """What the model `slow` of a repository notes, and is held by."""
+    return Notes(root.with_name(f"{root.name}-notes"))
+
+
 def write_models(root: Path) -> None:
     write_script(root, "script", count=2)
     write_script(root, "other")
     write_script(root, "loaded")
     write_script(root, "stream", kind="decoupled")
-    write_identity(root, "slow", max_batch_size=0, parameters={"execute_delay_ms": "1000"})
+    write_held(root, "slow", notes_of(root).where)
     write_running_sum(root, "sum", "direct { }")
     write_running_sum(root, "oldest", "oldest { max_candidate_sequences: 4 }")
     write_model(root, "loader", f'backend: "python"\n{_SCRIPT_TENSORS}', {"1/model.py": _LOADER})
@@ -74,9 +81,20 @@ class TritonPythonModel:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bls_control")
     write_models(root)
+    return root
+
+
+@pytest.fixture
+def notes(repository: Path) -> Notes:
+    return notes_of(repository)
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[ServerProcess]:
+    root = repository
     loads = [f"--load-model={name}" for name in LOADED_AT_START]
     running = ServerProcess(root / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads)
     try:
@@ -105,13 +123,6 @@ def start(tmp_path: Path) -> Iterator[StartServer]:
     yield launch
     for running in started:
         running.stop()
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def inference_count(server: ServerProcess, model: str) -> int:
@@ -197,20 +208,28 @@ def test_models_that_load_each_other_are_refused(server):
 # --- unloading and reloading under way ------------------------------------------------------------------------------
 
 
-def test_unloading_the_called_model_lets_calls_finish(server):
-    sent = "INPUT0=np.arange(3, dtype=np.float32)"
-    code = f"""
-    first = value(call("slow", {sent}), "OUTPUT0").tolist()
-    result = [first, told(call("slow", {sent}))]
-    """
-    before = server.get("/v2/models/slow/stats").status
-    assert before == 200
-    with ThreadPoolExecutor(1) as pool:
+def call_slow(request_id: str) -> str:
+    """Return the expression of a call of `slow`, which doubles, that is held until its request may go."""
+    sent = f"IN=np.array([[0, 1, 2]], np.float32), fields={{'request_id': '{request_id}'}}"
+    return f"call('slow', {sent})"
+
+
+def is_ready(server: ServerProcess, model: str) -> bool:
+    return server.get(f"/v2/models/{model}/ready").status == 200
+
+
+def test_unloading_the_called_model_lets_calls_finish(server, notes):
+    called = call_slow("unloaded")
+    code = f"result = [value({called}, 'OUT').tolist(), told({called})]"
+    with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(run_code, server, code)
-        time.sleep(0.4)
-        assert server.post("/v2/repository/models/slow/unload").status == 200
-        first, refused = asked.result(timeout=20)
-    assert first == [0, 1, 2]
+        notes.wait("unloaded", "began")
+        unloading = pool.submit(server.post, "/v2/repository/models/slow/unload")
+        wait_until(lambda: not is_ready(server, "slow"))
+        notes.let_go("unloaded")
+        assert unloading.result(timeout=60).status == 200
+        first, refused = asked.result(timeout=60)
+    assert first == [[0, 2, 4]]
     assert refused["code"] == "NOT_FOUND"
     assert "Model 'slow' is not ready" in refused["message"]
     assert server.post("/v2/repository/models/slow/load").status == 200
@@ -228,14 +247,17 @@ def test_reloading_the_called_model_loses_no_call(server):
         assert [each.result() for each in asked] == [[], []]
 
 
-def test_a_caller_is_unloaded_when_its_calls_are_answered(server):
+def test_a_caller_is_unloaded_when_its_calls_are_answered(server, notes):
     assert server.post("/v2/repository/models/loaded/load").status == 200
-    with ThreadPoolExecutor(1) as pool:
-        code = "result = value(call('slow', INPUT0=np.ones(2, np.float32)), 'OUTPUT0').tolist()"
+    with ThreadPoolExecutor(2) as pool:
+        code = f"result = value({call_slow('called')}, 'OUT').tolist()"
         asked = pool.submit(run_code, server, code, "loaded")
-        time.sleep(0.4)
-        assert server.post("/v2/repository/models/loaded/unload").status == 200
-        assert asked.result(timeout=20) == [1, 1]
+        notes.wait("called", "began")
+        unloading = pool.submit(server.post, "/v2/repository/models/loaded/unload")
+        wait_until(lambda: not is_ready(server, "loaded"))
+        notes.let_go("called")
+        assert unloading.result(timeout=60).status == 200
+        assert asked.result(timeout=60) == [[0, 2, 4]]
 
 
 # --- sequences ------------------------------------------------------------------------------------------------------
@@ -267,21 +289,18 @@ def test_sequences_of_a_called_model(server, model):
 # --- the end of the server ------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_ends_lets_calls_finish(start):
+def test_a_server_that_ends_lets_calls_finish(start, tmp_path):
     running = start()
-    code = """
-    results = []
-    for _ in range(2):
-        results.append(value(call("slow", INPUT0=np.ones(1, np.float32)), "OUTPUT0").tolist())
-    result = results
-    """
+    notes = notes_of(tmp_path / "models")
+    code = f"result = [value({call_slow('last')}, 'OUT').tolist() for _ in range(2)]"
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(run_code, running, code)
-        wait_until(lambda: "slow" in running.log_text())
-        time.sleep(0.4)
+        notes.wait("last", "began")
         running.signal()
-        assert asked.result(timeout=20) == [[1], [1]]
-    assert running.wait_exit(20) == 0
+        running.wait_log(r"Signal \(15\) received")
+        notes.let_go("last")
+        assert asked.result(timeout=60) == [[[0, 2, 4]]] * 2
+    assert running.wait_exit() == 0
 
 
 def test_a_server_ends_although_a_model_calls_for_ever(start):
@@ -292,8 +311,8 @@ def test_a_server_ends_although_a_model_calls_for_ever(start):
         client.async_infer("script", [code_input(endless)], lambda result, error: ended.set())
         wait_until(lambda: inference_count(running, "other") >= 2)
         running.signal()
-        assert running.wait_exit(20) == 1
-        assert ended.wait(10)
+        assert running.wait_exit() == 1
+        assert ended.wait(60)
 
 
 def test_a_thread_that_calls_after_the_end_of_its_model_gets_an_exception(start):
@@ -311,7 +330,7 @@ def test_a_thread_that_calls_after_the_end_of_its_model_gets_an_exception(start)
     assert run_code(running, code) == "begun"
     wait_until(lambda: inference_count(running, "other") >= 2)
     running.signal()
-    assert running.wait_exit(30) == 0
+    assert running.wait_exit() == 0
 
 
 # --- several server processes ---------------------------------------------------------------------------------------
@@ -371,10 +390,10 @@ def test_calls_are_traced_with_the_request_that_they_name(start, tmp_path):
         ended = threading.Event()
         client.start_stream(lambda result, error: ended.set())
         client.async_stream_infer("stream", [code_input(streamed)], enable_empty_final_response=True)
-        assert ended.wait(20)
+        assert ended.wait(60)
         client.stop_stream()
     running.signal()
-    assert running.wait_exit(20) == 0
+    assert running.wait_exit() == 0
     headers = [row for row in json.loads(file.read_text()) if "model_name" in row]
     by_id = {row["id"]: row for row in headers}
     called = {row["request_id"]: row for row in headers if row["model_name"] == "other"}

@@ -14,7 +14,17 @@ import tritonclient.grpc as triton_grpc
 
 from naiad.protocol.service_pb2 import ModelInferRequest
 from support.certificates import Certificates
-from support.departures import CANCEL, DEADLINES, EVERY, Departure, grpc_body, grpc_deadline, grpc_reset, json_body
+from support.departures import (
+    CANCEL,
+    CLIENT_DEADLINE_S,
+    DEADLINES,
+    EVERY,
+    Departure,
+    grpc_body,
+    grpc_deadline,
+    grpc_reset,
+    json_body,
+)
 from support.ensemble_models import tensor, write_ensemble
 from support.held_models import Notes, write_held
 from support.model_repository import write_model
@@ -32,9 +42,10 @@ from support.raw_http2 import (
     grpc_message,
 )
 from support.server_process import Answer, ServerProcess
+from support.waiting import wait_until
 
 _numbers = itertools.count()
-PROMPT_S = 3.0
+PROMPT_S = 30.0
 """What takes milliseconds is done after this, however busy the machine is."""
 VECTOR = ("FP32", "-1")
 STEP = ({"IN": "IN"}, {"OUT": "OUT"})
@@ -68,7 +79,7 @@ class Place:
         thread.start()
 
         def wait() -> Answer:
-            thread.join(30)
+            thread.join(60)
             return answers[0]
 
         return wait
@@ -107,10 +118,7 @@ class Place:
         self._wait_for(self.in_flight, model, count)
 
     def _wait_for(self, measure: Callable[[str], float], model: str, count: int) -> None:
-        deadline = time.monotonic() + 30
-        while measure(model) != count:
-            assert time.monotonic() < deadline, f"{measure(model)} requests instead of {count}"
-            time.sleep(0.005)
+        wait_until(lambda: measure(model) == count, lambda: f"{measure(model)} requests instead of {count}")
 
     def executions(self, model: str) -> int:
         (row,) = self.server.get(f"/v2/models/{model}/stats").json["model_stats"]
@@ -143,9 +151,10 @@ def write_models(root: Path, notes: Path) -> None:
     write_held(root, "second", notes)
     write_held(root, "emits", notes, decoupled=True)
     write_model(root, "gives-up", GIVES_UP, {"1/model.py": GIVES_UP_SOURCE})
-    delay = "dynamic_batching { preferred_batch_size: [ 3 ] max_queue_delay_microseconds: 5000000 }"
+    delay = "dynamic_batching { preferred_batch_size: [ 3 ] max_queue_delay_microseconds: 60000000 }"
     write_held(root, "batch", notes, max_batch_size=3, extra=delay)
-    policy = "max_queue_size: 2 default_timeout_microseconds: 100000 allow_timeout_override: true"
+    write_held(root, "full", notes, extra="dynamic_batching { default_queue_policy { max_queue_size: 2 } }")
+    policy = "default_timeout_microseconds: 300000 allow_timeout_override: true"
     write_held(root, "queued", notes, extra=f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}")
     policy = "default_timeout_microseconds: 600000000 allow_timeout_override: true"
     write_held(root, "patient", notes, extra=f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}")
@@ -352,16 +361,16 @@ def test_a_sequence_ends_when_a_request_that_waits_is_cancelled(place: Place, st
         place.wait_pending(strategy, 2)
         waiting.cancel()
         # What waits behind it could not go on without it.
-        assert done[names[2]].wait(30)
+        assert done[names[2]].wait(60)
         assert answers[names[2]].status() == "StatusCode.CANCELLED"
         place.wait_pending(strategy, 0)
         place.notes.let_go(names[0])
-        assert done[names[0]].wait(30)
+        assert done[names[0]].wait(60)
         assert answers[names[0]] == [[2.0]]
         # The slot is free although no END has come.
         place.notes.let_go(names[3])
         send(names[3], 8, start=True, end=True)
-        assert done[names[3]].wait(30)
+        assert done[names[3]].wait(60)
         assert answers[names[3]] == [[2.0]]
 
 
@@ -400,7 +409,7 @@ def grpc_infer(server: ServerProcess, model: str, request_id: str, *, timeout_us
     return answer.grpc_status, answer.grpc_message
 
 
-@pytest.mark.parametrize(("model", "timeout_us", "waits_s"), [("queued", 0, 0.1), ("patient", 50_000, 0.05)])
+@pytest.mark.parametrize(("model", "timeout_us", "waits_s"), [("queued", 0, 0.3), ("patient", 50_000, 0.05)])
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
 def test_a_timeout_in_the_queue_is_answered_on_time(
     place: Place, protocol: str, model: str, timeout_us: int, waits_s: float
@@ -432,29 +441,29 @@ def test_a_grpc_deadline_is_answered_on_time(place: Place, model: str) -> None:
     start = time.monotonic()
     # Asserts the status and the request's id.
     grpc_deadline(place.server, model, fresh("late"))()
-    assert 0.4 <= time.monotonic() - start < 0.4 + PROMPT_S
+    assert CLIENT_DEADLINE_S <= time.monotonic() - start < CLIENT_DEADLINE_S + PROMPT_S
     place.notes.let_go(blocking)
     assert answer().status == 200
 
 
 def test_a_full_queue_refuses_at_once_and_cancelling_makes_room(place: Place) -> None:
-    # The queue of two; its timeout is short, so nobody can be kept in it for long.
-    for _ in range(3):
-        blocking, answer = place.block("queued")
-        waiting = [place.ask("queued", fresh("waits")) for _ in range(2)]
-        time.sleep(0.02)
-        start = time.monotonic()
-        refused = place.ask("queued", fresh("refused"))()
-        waited_s = time.monotonic() - start
-        answers = [wait().status for wait in waiting]
-        place.notes.let_go(blocking)
-        assert answer().status == 200
-        assert answers == [503, 503]
-        assert refused.status == 503
-        if "Exceeds maximum queue size" in refused.json["error"]:
-            assert waited_s < PROMPT_S
-            return
-    pytest.fail("the queue was never full, however often it was filled")
+    blocking, answer = place.block("full")
+    waits = fresh("waits")
+    waiting = place.ask("full", waits)
+    leave = EVERY["http-close"](place.server, "full", fresh("leaves"))
+    place.wait_pending("full", 2)
+    # Nothing is let go before it is answered.
+    refused = place.ask("full", fresh("refused"))()
+    assert refused.status == 503
+    assert "Exceeds maximum queue size" in refused.json["error"]
+    leave()
+    place.wait_pending("full", 1)
+    comes = fresh("comes")
+    coming = place.ask("full", comes)
+    place.wait_pending("full", 2)
+    for request_id in (waits, comes, blocking):
+        place.notes.let_go(request_id)
+    assert [wait().status for wait in (answer, waiting, coming)] == [200, 200, 200]
 
 
 def test_a_timeout_of_a_step_is_the_ensembles(place: Place) -> None:

@@ -8,7 +8,7 @@ from tritonclient.utils import InferenceServerException
 
 from support import onnx_models
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -40,12 +40,8 @@ def class_server(tmp_path_factory):
     write_model(root, "negative", config("python", extra=LABELS), {"1/model.py": PYTHON, **labels})
     write_model(root, "integers", config("identity", "INT32", batching=False))
     write_model(root, "half", config("identity", "FP16"))
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(params=["http", "http-json", "grpc"])

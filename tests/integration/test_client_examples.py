@@ -22,7 +22,7 @@ from tritonclient.utils import (
 )
 
 from support.example_models import IMAGE_MODEL, write_examples, write_sequence_examples
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -41,12 +41,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
     write_examples(repository)
     write_sequence_examples(repository)
     log = tmp_path_factory.mktemp("server") / "log"
-    running = ServerProcess(log, f"--model-repository={repository}", "--allow-client-shm=true")
-    try:
-        running.wait_ready()
+    with serving(log, f"--model-repository={repository}", "--allow-client-shm=true") as running:
         yield running
-    finally:
-        running.stop()
 
 
 class Protocol:
@@ -172,7 +168,7 @@ def test_grpc_infer_with_a_callback(examples):
             callback=lambda result, error: answers.put((result, error)),
             client_timeout=30,
         )
-        result, error = answers.get(timeout=30)
+        result, error = answers.get(timeout=60)
     assert error is None
     assert_simple(result)
 
@@ -427,7 +423,7 @@ def test_images_are_classified_over_a_stream(examples):
         client.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(3):
             client.async_stream_infer(IMAGE_MODEL, request_id=str(number), **image_request(protocol))
-        found = [answers.get(timeout=30) for _ in range(3)]
+        found = [answers.get(timeout=60) for _ in range(3)]
     assert [error for _, error in found] == [None] * 3
     assert [classes(result.as_numpy("fc6_1")) for result, _ in found] == [BEST] * 3
 
@@ -526,7 +522,7 @@ def test_repeat(examples):
     with grpcclient.InferenceServerClient(examples.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         client.async_stream_infer("repeat_int32", inputs, outputs=[grpcclient.InferRequestedOutput("OUT")])
-        found = [answers.get(timeout=30) for _ in numbers]
+        found = [answers.get(timeout=60) for _ in numbers]
     assert [error for _, error in found] == [None] * 10
     assert [result.as_numpy("OUT").tolist() for result, _ in found] == [[number] for number in numbers]
 
@@ -582,7 +578,7 @@ def test_sequences_over_a_stream(examples, dyna):
         for model, sequence_id, values in asked:
             for step in steps(grpcclient, sequence_id, values):
                 client.async_stream_infer(model, **step)
-        found = [answers.get(timeout=30) for _ in range(3 * len(UP))]
+        found = [answers.get(timeout=60) for _ in range(3 * len(UP))]
     assert {error for _, error in found} == {None}
     by_id = {result.get_response().id: result.as_numpy("OUTPUT").item() for result, _ in found}
     for _, sequence_id, values in asked:

@@ -19,7 +19,7 @@ from naiad.repository.cloud.credentials import find_credential
 from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore
 from naiad.repository.cloud.url import parse_cloud_url
 from support import onnx_models
-from support.model_repository import add_sub_config, write_identity, write_model
+from support.model_repository import add_sub_config, scale_source, write_identity, write_model, write_scale
 from support.object_stores import ENVIRONMENT, S3Server, error_body
 from support.server_process import ServerProcess
 
@@ -67,34 +67,6 @@ def serve(s3: S3Server, start_server, tmp_path: Path) -> Callable[..., ServerPro
     return start
 
 
-_SCALE = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * FACTOR)]
-            )
-            for r in requests
-        ]
-"""
-
-
-def scale_source(factor: int) -> str:
-    return _SCALE.replace("FACTOR", str(factor))
-
-
-def write_scale(root: Path, factor: int, name: str = "scale") -> None:
-    config = """
-      backend: "python" max_batch_size: 0
-      input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-      output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
-    """
-    write_model(root, name, config, {"1/model.py": scale_source(factor)})
-
-
 def scale(server: ServerProcess, name: str = "scale") -> float:
     with httpclient.InferenceServerClient(server.http_url) as client:
         given = httpclient.InferInput("IN", [1], "FP32")
@@ -102,7 +74,7 @@ def scale(server: ServerProcess, name: str = "scale") -> float:
         return float(client.infer(name, [given]).as_numpy("OUT")[0])
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what

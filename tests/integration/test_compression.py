@@ -18,7 +18,7 @@ import tritonclient.http.aio as aioclient
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from support.server_process import ServerProcess
+from support.server_process import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -31,18 +31,14 @@ LIMIT = 4_000_000
 
 @pytest.fixture(scope="module")
 def compressing(repository, tmp_path_factory):
-    server = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("compressing") / "log",
         f"--model-repository={repository}",
         "--grpc-infer-response-compression-level=medium",
         f"--http-max-decompressed-size={LIMIT}",
         f"--grpc-max-decompressed-size={LIMIT}",
-    )
-    try:
-        server.wait_ready()
+    ) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def tensor(client, data, **more):
@@ -135,7 +131,7 @@ def test_grpc_stream(compressing, algorithm):
             data = LARGE + np.float32(number) if number % 2 else SMALL
             client.async_stream_infer("identity_fp32", [tensor(grpcclient, data)], request_id=str(number))
         for number in range(6):
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=60)
             assert error is None
             assert result.get_response().id == str(number)
             expected = LARGE + np.float32(number) if number % 2 else SMALL

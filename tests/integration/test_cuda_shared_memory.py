@@ -18,7 +18,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity, write_python_add_sub
-from support.server_process import ServerProcess
+from support.server_process import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -36,17 +36,13 @@ def gpu_server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     write_identity(root)
     write_python_add_sub(root)
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={root}",
         "--allow-client-shm=true",
         environment={"LD_LIBRARY_PATH": str(library.parent)},
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 class Device:

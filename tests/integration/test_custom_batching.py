@@ -11,7 +11,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -50,16 +50,12 @@ def model_batch_include_request(request, batch):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     write_model(tmp_path / "models", "lanes", CONFIG, {"1/model.py": MODEL, "batchstrategy.py": ONE_LANE})
-    running = ServerProcess(
+    with serving(
         tmp_path / "log",
         f"--model-repository={tmp_path / 'models'}",
         environment={"TRITONSERVER_DELAY_SCHEDULER": str(COUNT)},
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

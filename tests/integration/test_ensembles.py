@@ -1,8 +1,6 @@
 """Ensembles through a real server with stock clients."""
 
 import queue
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
+from support.held_models import Notes, write_held
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import ServerProcess
 
@@ -33,14 +32,14 @@ _REPEAT = """
 
 def write_members(root: Path) -> None:
     write_model(root, "add_sub", add_sub_config("onnxruntime"), {"1/model.onnx": onnx_models.add_sub()})
-    write_identity(root, "slow", parameters={"execute_delay_ms": "300"})
     write_identity(root, "int_identity", datatype="INT32", max_batch_size=0)
     write_model(root, "repeat", _REPEAT, {})
     (root / "repeat" / "1").mkdir(exist_ok=True)
     write_identity(root, "flag", datatype="BOOL", max_batch_size=8)
 
 
-def write_ensembles(root: Path) -> None:
+def write_ensembles(root: Path, notes: Path) -> None:
+    write_held(root, "slow", notes)
     write_ensemble(
         root,
         "chain",
@@ -64,9 +63,10 @@ def write_ensembles(root: Path) -> None:
     write_ensemble(
         root,
         "slow_chain",
-        [tensor("A", dims="4")],
-        [tensor("OUT", dims="4")],
-        [("slow", {"INPUT0": "A"}, {"OUTPUT0": "t"}), ("slow", {"INPUT0": "t"}, {"OUTPUT0": "OUT"})],
+        [tensor("A", dims="-1")],
+        [tensor("OUT", dims="-1")],
+        [("slow", {"IN": "A"}, {"OUT": "t"}), ("slow", {"IN": "t"}, {"OUT": "OUT"})],
+        max_batch_size=1,
     )
     write_ensemble(
         root,
@@ -96,10 +96,15 @@ def write_ensembles(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def ensemble_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    return Notes(tmp_path_factory.mktemp("notes"))
+
+
+@pytest.fixture(scope="module")
+def ensemble_server(tmp_path_factory: pytest.TempPathFactory, notes: Notes) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("ensembles")
     write_members(root)
-    write_ensembles(root)
+    write_ensembles(root, notes.where)
     running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
     try:
         running.wait_ready()
@@ -175,19 +180,24 @@ def test_an_error_names_the_ensemble_and_keeps_its_code(client) -> None:
         client.infer("chain", given(A=np.zeros((9, 16), np.float32), B=np.zeros((9, 16), np.float32)))
 
 
-def test_a_cancelled_request_starts_no_further_step(client) -> None:
-    def executions() -> int:
-        return client.get_inference_statistics("slow").model_stats[0].execution_count
+def test_a_cancelled_request_starts_no_further_step(client, ensemble_server, notes) -> None:
+    def statistics(model: str):
+        return client.get_inference_statistics(model).model_stats[0]
 
-    before = executions()
+    before = statistics("slow").execution_count
     call = client.async_infer(
-        "slow_chain", given(A=np.zeros((1, 4), np.float32)), callback=lambda result, error: None
+        "slow_chain",
+        given(A=np.zeros((1, 4), np.float32)),
+        request_id="cancelled",
+        callback=lambda result, error: None,
     )
-    time.sleep(0.1)
+    notes.wait("cancelled", "began")
     call.cancel()
-    time.sleep(0.9)
-    assert executions() - before <= 1
-    assert client.get_inference_statistics("slow_chain").model_stats[0].inference_stats.fail.count >= 1
+    notes.wait("cancelled", "cancelled")
+    for model in ("slow", "slow_chain"):
+        ensemble_server.wait_requests(model, waiting=0, executing=0)
+    assert statistics("slow").execution_count - before == 1
+    assert statistics("slow_chain").inference_stats.fail.count == 1
 
 
 def test_every_response_of_a_decoupled_member_goes_on(client) -> None:
@@ -198,7 +208,7 @@ def test_every_response_of_a_decoupled_member_goes_on(client) -> None:
     client.async_stream_infer("stream", inputs, request_id="s", enable_empty_final_response=True)
     found = {}
     while True:
-        result, error = answers.get(timeout=20)
+        result, error = answers.get(timeout=60)
         assert error is None
         response = result.get_response()
         if response.outputs:
@@ -249,16 +259,15 @@ def test_what_does_not_fit_together_is_told_at_load_time(tmp_path: Path, start_s
 def test_an_ensemble_finishes_while_the_server_drains(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     write_members(root)
-    write_ensembles(root)
+    notes = Notes(tmp_path / "notes")
+    write_ensembles(root, notes.where)
     server = start_server(root)
     server.wait_ready()
-    with grpcclient.InferenceServerClient(server.grpc_url) as client:
-        found = []
-        asker = threading.Thread(
-            target=lambda: found.append(client.infer("slow_chain", given(A=np.ones((1, 4), np.float32))))
-        )
-        asker.start()
-        time.sleep(0.1)
-        server.stop()
-        asker.join(10)
-    np.testing.assert_array_equal(found[0].as_numpy("OUT"), np.ones((1, 4)))
+    with grpcclient.InferenceServerClient(server.grpc_url) as client, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.infer, "slow_chain", given(A=np.ones((1, 4), np.float32)), request_id="first")
+        notes.wait("first", "began")
+        server.signal()
+        server.wait_log(r"Signal \(15\) received")
+        notes.let_go("first")
+        np.testing.assert_array_equal(asked.result(60).as_numpy("OUT"), np.full((1, 4), 4))
+    assert server.wait_exit() == 0

@@ -15,7 +15,7 @@ from naiad.telemetry.model_metrics import RELEASE_REASONS
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.onnx_models import add_sub
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 ADAPTIVE = 'dynamic_batching { }\nparameters { key: "adaptive_batching" value { string_value: "true" } }'
 DELAYED = "dynamic_batching { max_queue_delay_microseconds: 300 }\ninstance_group { count: 1 kind: KIND_CPU }"
@@ -41,12 +41,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def send(server: ServerProcess, model: str, count: int) -> None:

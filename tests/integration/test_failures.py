@@ -6,16 +6,20 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
 
 from naiad.protocol.service_pb2 import ModelInferRequest
+from support.departures import grpc_client_timeout, json_body
 from support.failing_models import UNLOADABLE, write_mischief, write_unloadable
+from support.held_models import Notes, write_held
 from support.model_repository import write_identity
 from support.process_resources import ProcessResources
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 StartServer = Callable[..., ServerProcess]
 
@@ -59,7 +63,7 @@ class Caller:
         request.inputs.add(name="KIND", datatype="BYTES", shape=[1]).contents.bytes_contents.append(kind.encode())
         with grpc.insecure_channel(self._server.grpc_url) as channel:
             try:
-                channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=20)
+                channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=60)
             except grpc.RpcError as error:
                 return GRPC_TO_HTTP[error.code().value[0]], error.details()
         return 200, "[1.5, 2.5]"
@@ -122,7 +126,12 @@ class TestLoad:
 
 
 @pytest.fixture(scope="module")
-def mischief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    return Notes(tmp_path_factory.mktemp("notes"))
+
+
+@pytest.fixture(scope="module")
+def mischief(tmp_path_factory: pytest.TempPathFactory, notes: Notes) -> Iterator[ServerProcess]:
     """A server with models that do what requests say; each model that dies does so for one test only."""
     root = tmp_path_factory.mktemp("mischief")
     write_mischief(root, "mischief")
@@ -130,8 +139,8 @@ def mischief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
         write_mischief(root, f"one_{kind}", **({"execute_timeout_s": "1"} if kind == "loops" else {}))
     write_mischief(root, "two", instances=2)
     write_identity(root, "bystander")
-    write_identity(root, "slow", parameters={"execute_delay_ms": "500"})
-    write_identity(root, "queued", parameters={"execute_delay_ms": "500"}, extra=QUEUE)
+    write_held(root, "slow", notes.where)
+    write_held(root, "queued", notes.where, extra=QUEUE)
     running = start_over(root, tmp_path_factory.mktemp("log") / "log")
     try:
         running.wait_ready()
@@ -143,7 +152,9 @@ def mischief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
 QUEUE = """
 dynamic_batching {
   preferred_batch_size: [ 1 ]
-  default_queue_policy { max_queue_size: 1 default_timeout_microseconds: 100000 }
+  default_queue_policy {
+    max_queue_size: 1 default_timeout_microseconds: 600000000 allow_timeout_override: true
+  }
 }
 """
 
@@ -165,7 +176,7 @@ def bystander_is_served(request: pytest.FixtureRequest) -> Iterator[None]:
     done = threading.Event()
     statuses = []
 
-    connection = http.client.HTTPConnection(server.http_url, timeout=10)
+    connection = http.client.HTTPConnection(server.http_url, timeout=60)
 
     def ask() -> None:
         connection.request("POST", "/v2/models/bystander/infer", body)
@@ -305,7 +316,7 @@ class TestDeath:
             assert status in (500, 503)
             assert f"{model}_0" in text
             assert DEADLY[kind] in text
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
             assert_logged_once(mischief, caller, request_id, model, DEADLY[kind])
             self.assert_back(mischief, model)
         assert mischief.get("/v2/health/ready").status == 200
@@ -314,7 +325,7 @@ class TestDeath:
     def assert_back(server: ServerProcess, model: str) -> None:
         """The model is not ready, and then it is and answers; never does it say so and not answer."""
         caller = Caller(server, "HTTP")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         unready = 0
         while server.get(f"/v2/models/{model}/ready").status != 200:
             unready += 1
@@ -349,7 +360,7 @@ class TestDeath:
         running = start_server(tmp_path / "models")
         running.wait_ready()
         caller = Caller(running, "HTTP")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while "2 deaths within 60 s, so it stays down until a reload" not in caller("hopeless", "exits")[1]:
             assert time.monotonic() < deadline, running.log_text()
             time.sleep(0.05)
@@ -366,7 +377,7 @@ class TestDeath:
         assert running.get("/v2/health/live").status == 200
         assert running.get("/v2/models/bystander/ready").status == 200
         running.signal()
-        assert running.wait_exit(20) == 0
+        assert running.wait_exit() == 0
 
 
 class TestLogOfRefusals:
@@ -386,43 +397,41 @@ class TestLogOfRefusals:
             line = assert_logged_once(mischief, caller, request_id, model, cause)
             assert line.startswith("W")
 
-    def test_full_queue_and_timeout_in_the_queue(self, mischief: ServerProcess) -> None:
-        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}
-        answers: dict[str, tuple[int, str]] = {}
+    def test_full_queue_and_timeout_in_the_queue(self, mischief: ServerProcess, notes: Notes) -> None:
+        def ask(request_id: str, **parameters: int) -> tuple[int, str]:
+            answer = mischief.request("POST", "/v2/models/queued/infer", json_body(request_id, **parameters))
+            return answer.status, answer.json.get("error", "")
 
-        def ask(request_id: str) -> None:
-            answer = mischief.post("/v2/models/queued/infer", {"id": request_id, "inputs": [tensor]})
-            answers[request_id] = (answer.status, answer.json.get("error", ""))
-
-        threads = []
-        for request_id in ("q-runs", "q-expires", "q-full"):
-            threads.append(threading.Thread(target=ask, args=(request_id,)))
-            threads[-1].start()
-            time.sleep(0.04)
-        for thread in threads:
-            thread.join()
-        assert answers["q-runs"] == (200, "")
-        assert answers["q-expires"] == (503, "Request timeout expired")
-        assert answers["q-full"][0] == 503
-        assert "Exceeds maximum queue size" in answers["q-full"][1]
+        with ThreadPoolExecutor(2) as pool:
+            runs = pool.submit(ask, "q-runs")
+            notes.wait("q-runs", "began")
+            assert ask("q-expires", timeout=1000) == (503, "Request timeout expired")
+            waits = pool.submit(ask, "q-waits")
+            mischief.wait_requests("queued", waiting=1)
+            status, refusal = ask("q-full")
+            for request_id in ("q-runs", "q-waits"):
+                notes.let_go(request_id)
+            assert [runs.result(60), waits.result(60)] == [(200, "")] * 2
+        assert status == 503
+        assert "Exceeds maximum queue size" in refusal
         caller = Caller(mischief, "HTTP")
         assert_logged_once(mischief, caller, "q-expires", "queued", "UNAVAILABLE: Request timeout expired")
         assert_logged_once(mischief, caller, "q-full", "queued", "UNAVAILABLE: .*Exceeds maximum queue size")
 
-    def test_client_that_goes_away_while_its_request_waits_or_executes(self, mischief: ServerProcess) -> None:
-        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    def test_client_that_goes_away_while_its_request_waits_or_executes(
+        self, mischief: ServerProcess, notes: Notes
+    ) -> None:
+        ids = ("gone-executes-http", "gone-waits-http", "gone-waits-grpc")
         connections = []
-        for request_id in ("gone-executes-http", "gone-waits-http"):
-            connections.append(http.client.HTTPConnection(mischief.http_url, timeout=10))
-            body = json.dumps({"id": request_id, "inputs": [tensor]}).encode()
-            connections[-1].request("POST", "/v2/models/slow/infer", body)
-        request = ModelInferRequest(model_name="slow", id="gone-waits-grpc")
-        request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
-        with grpc.insecure_channel(mischief.grpc_url) as channel, pytest.raises(grpc.RpcError):
-            channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=0.1)
+        for waiting, request_id in enumerate(ids[:2]):
+            connections.append(http.client.HTTPConnection(mischief.http_url, timeout=60))
+            connections[-1].request("POST", "/v2/models/slow/infer", json_body(request_id))
+            notes.wait(ids[0], "began")
+            mischief.wait_requests("slow", waiting=waiting, executing=1)
+        grpc_client_timeout(mischief, "slow", ids[2])()
         for connection in connections:
             connection.close()
-        for request_id in ("gone-executes-http", "gone-waits-http", "gone-waits-grpc"):
+        for request_id in ids:
             mischief.wait_log(re.escape(request_id))
             (line,) = lines_about(mischief, request_id)
             protocol = "gRPC" if request_id.endswith("grpc") else "HTTP"
@@ -431,10 +440,8 @@ class TestLogOfRefusals:
             codes = "CANCELLED|DEADLINE_EXCEEDED" if protocol == "gRPC" else "CANCELLED"
             assert re.search(f" {protocol} request for model 'slow' version 1 failed: ({codes}): ", line)
         # What executes is told of at once, and ends when its model returns.
-        deadline = time.monotonic() + 30
-        while executions(mischief, "slow") != 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: executions(mischief, "slow") == 1)
         # What waited would follow.
-        assert mischief.post("/v2/models/slow/infer", {"inputs": [tensor]}).status == 200
+        notes.let_go("last")
+        assert mischief.request("POST", "/v2/models/slow/infer", json_body("last")).status == 200
         assert executions(mischief, "slow") == 2

@@ -12,7 +12,7 @@ import pytest
 from support.language_models import write_whole
 from support.model_repository import write_model
 from support.process_resources import ProcessResources
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.slow_client import slow_post
 
 INFER = "/v2/models/repeat/infer"
@@ -25,19 +25,15 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("language")
     write_whole(repository)
     write_model(repository, "repeat", 'backend: "repeat"\n')
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}", "--exit-on-error=false"
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture
 def client(talker: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{talker.http_url}", timeout=30) as opened:
+    with httpx.Client(base_url=f"http://{talker.http_url}", timeout=60) as opened:
         yield opened
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.language_models import write_word_by_word
 from support.process_resources import ProcessResources
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.slow_client import slow_post
 
 GENERATE = "/v2/models/word_by_word/generate"
@@ -23,17 +23,13 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with `word_by_word`."""
     repository = tmp_path_factory.mktemp("language")
     write_word_by_word(repository)
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={repository}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture
 def client(talker: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{talker.http_url}", timeout=30) as opened:
+    with httpx.Client(base_url=f"http://{talker.http_url}", timeout=60) as opened:
         yield opened
 
 

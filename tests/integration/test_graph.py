@@ -10,7 +10,7 @@ from naiad.cli import graph
 from naiad.config.pipeline import lay_out
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_python_add_sub
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 STEPS = [
     ("python_add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "sum", "OUTPUT1": "difference"}),
@@ -28,12 +28,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def test_the_picture_of_a_repository_and_of_a_server_are_the_same(

@@ -98,7 +98,7 @@ class Tap:
 
     def close(self) -> None:
         """Wait until both sides have closed."""
-        self._thread.join(20)
+        self._thread.join(60)
         self._listener.close()
 
 
@@ -161,8 +161,8 @@ class TestGrpcioServer:
         tap = Tap(grpcio_port)
         messages = [b"a", b"", b"b" * 40_000]
         with grpc.insecure_channel(f"127.0.0.1:{tap.port}") as channel:
-            assert list(channel.stream_stream(STREAM)(iter(messages), timeout=30)) == messages
-            assert channel.unary_unary(ECHO)(b"again", timeout=30) == b"again"
+            assert list(channel.stream_stream(STREAM)(iter(messages), timeout=60)) == messages
+            assert channel.unary_unary(ECHO)(b"again", timeout=60) == b"again"
         tap.close()
         decoder, assembler = HeaderDecoder(65_536), MessageAssembler(2**20)
         fields, received = [], []
@@ -194,7 +194,7 @@ def recorded(grpcio_port):
             assert echo(message, timeout=30, metadata=(("x-name", "value"),)) == message
         compressed = b"c" * 2_000
         assert echo(compressed, timeout=30, compression=grpc.Compression.Gzip) == compressed
-        assert list(channel.stream_stream(STREAM)(iter([b"x", b"y"]), timeout=30)) == [b"x", b"y"]
+        assert list(channel.stream_stream(STREAM)(iter([b"x", b"y"]), timeout=60)) == [b"x", b"y"]
     tap.close()
     return bytes(tap.from_client)
 

@@ -106,7 +106,7 @@ def unary(channel, method):
 def test_grpc_unary(channel, method, size):
     message = bytes(range(256)) * (size // 256) + bytes(size % 256)
     for _ in range(3):
-        assert unary(channel, method)(message, timeout=30) == message
+        assert unary(channel, method)(message, timeout=60) == message
 
 
 def test_grpc_large_message_both_ways(channel):
@@ -116,19 +116,19 @@ def test_grpc_large_message_both_ways(channel):
 
 def test_grpc_many_calls_at_once(channel):
     echo = unary(channel, "Later")
-    futures = [echo.future(str(i).encode(), timeout=30) for i in range(500)]
+    futures = [echo.future(str(i).encode(), timeout=60) for i in range(500)]
     assert [future.result() for future in futures] == [str(i).encode() for i in range(500)]
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_grpc_compressed_request(channel, compression):
     message = b"tensor" * 100_000
-    assert unary(channel, "Echo")(message, compression=compression, timeout=30) == message
+    assert unary(channel, "Echo")(message, compression=compression, timeout=60) == message
 
 
 def test_grpc_status_text(channel):
     with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Nothing")(b"", timeout=30)
+        unary(channel, "Nothing")(b"", timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert caught.value.details() == "unknown méthod Nothing, 100 %"
 
@@ -136,15 +136,15 @@ def test_grpc_status_text(channel):
 def test_grpc_metadata(channel):
     call = unary(channel, "Metadata").with_call
     with pytest.raises(grpc.RpcError) as caught:
-        call(b"", metadata=(("x-one", "1"), ("x-two-bin", b"\0\xff")), timeout=30)
+        call(b"", metadata=(("x-one", "1"), ("x-two-bin", b"\0\xff")), timeout=60)
     assert dict(caught.value.trailing_metadata()) == {"x-one": "1", "x-two-bin": b"\0\xff"}
 
 
 def test_grpc_deadline_cancels_the_call(server, channel):
     with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Never")(b"", timeout=0.2)
+        unary(channel, "Never")(b"", timeout=1.5)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert server.service.cancelled.wait(10)
+    assert server.service.cancelled.wait(60)
 
 
 def test_grpc_cancel_reaches_the_service(server, channel):
@@ -152,7 +152,7 @@ def test_grpc_cancel_reaches_the_service(server, channel):
     while not server.service.held:
         time.sleep(0.01)
     future.cancel()
-    assert server.service.cancelled.wait(10)
+    assert server.service.cancelled.wait(60)
 
 
 def test_lost_connection_reaches_the_service(server):
@@ -161,7 +161,7 @@ def test_lost_connection_reaches_the_service(server):
     while not server.service.held:
         time.sleep(0.01)
     channel.close()
-    assert server.service.cancelled.wait(10)
+    assert server.service.cancelled.wait(60)
     assert future.code() is grpc.StatusCode.CANCELLED
 
 
@@ -171,8 +171,8 @@ def test_grpc_cancel_storm_leaves_nothing(server, channel):
         futures = [never.future(b"") for _ in range(100)]
         for future in futures:
             future.cancel()
-    assert unary(channel, "Echo")(b"still here", timeout=30) == b"still here"
-    deadline = time.monotonic() + 10
+    assert unary(channel, "Echo")(b"still here", timeout=60) == b"still here"
+    deadline = time.monotonic() + 60
     while any(connection._connection.streams for connection in server.http2._connections):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -188,14 +188,14 @@ def test_grpc_aio(server):
     async def talk():
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             echo = channel.unary_unary("/test.Echo/Echo")
-            return await asyncio.gather(*(echo(str(i).encode(), timeout=30) for i in range(100)))
+            return await asyncio.gather(*(echo(str(i).encode(), timeout=60) for i in range(100)))
 
     assert asyncio.run(talk()) == [str(i).encode() for i in range(100)]
 
 
 def test_drain_finishes_calls(server, channel):
-    future = unary(channel, "Later").future(b"last", timeout=30)
-    unary(channel, "Echo")(b"", timeout=30)
+    future = unary(channel, "Later").future(b"last", timeout=60)
+    unary(channel, "Echo")(b"", timeout=60)
     server.call(server.drain())
     assert future.result() == b"last"
     assert server.http2.connection_count == 0
@@ -216,7 +216,7 @@ def test_curl_is_told_what_the_port_speaks(server):
 def test_h2_package_gets_a_large_answer_through_small_windows(server):
     body = bytes(range(256)) * 4096
     head = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/test.Echo/Echo")]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connected:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connected:
         peer = h2.connection.H2Connection()
         peer.initiate_connection()
         peer.send_headers(1, [*head, ("content-type", "application/grpc"), ("te", "trailers")])
@@ -241,8 +241,8 @@ def test_h2_package_gets_a_large_answer_through_small_windows(server):
 
 
 def test_garbage_closes_the_connection(server, channel):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connected:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connected:
         connected.sendall(bytes(1000))
         while connected.recv(65_536):
             pass
-    assert unary(channel, "Echo")(b"others go on", timeout=30) == b"others go on"
+    assert unary(channel, "Echo")(b"others go on", timeout=60) == b"others go on"

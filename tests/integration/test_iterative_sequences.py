@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -138,18 +138,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     plain = _PLAIN.replace('key = value(request, "ID")', "key = 1").replace("request.correlation_id() == key", "True")
     plain = plain.replace('if value(request, "START"):', "if True:").replace("== 3, request", "== 1, request")
     write_model(root, "dynamic", _TENSORS + "dynamic_batching { }\n", {"1/model.py": plain})
-    running = ServerProcess(tmp_path_factory.mktemp("log") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    return module, server.http_url if request.param == "http" else server.grpc_url
 
 
 def count_input(module, count: int):
@@ -181,7 +171,7 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
                 model, [count_input(grpcclient, count)], request_id=str(number), enable_empty_final_response=True
             )
         while left:
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=60)
             assert error is None
             response = result.get_response()
             if response.outputs:
@@ -194,12 +184,12 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
 def test_requests_are_executed_until_they_are_done_and_share_batches(server, protocol, model):
     before = stats(server, model)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda count: ask(protocol, model, count), [12, 13, 14, 15]))
+        found = list(pool.map(lambda count: ask(protocol, model, count), [60, 61, 62, 63]))
     assert [left for left, _ in found] == [0, 0, 0, 0]
     assert max(company for _, company in found) >= 2
     after = stats(server, model)
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 4
-    assert 15 <= after["execution_count"] - before["execution_count"] < 12 + 13 + 14 + 15
+    assert 63 <= after["execution_count"] - before["execution_count"] < 60 + 61 + 62 + 63
 
 
 def test_backlog_gets_the_slot_when_a_request_is_done(server, protocol):
@@ -228,9 +218,9 @@ def test_cancelled_stream_frees_its_slots(server):
         first = threading.Event()
         client.start_stream(lambda result, error: first.set())
         client.async_stream_infer("stream", [count_input(grpcclient, 1_000_000)])
-        assert first.wait(30)
+        assert first.wait(60)
         client.stop_stream(cancel_requests=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     row = 'naiad_inference_executing_request_count{model="stream",version="1"} 0'
     while row not in server.get("/metrics", url=server.metrics_url).body.decode():
         assert time.monotonic() < deadline
@@ -251,7 +241,7 @@ def test_only_iterative_models_may_reschedule(server, protocol):
 def test_worker_that_dies_fails_the_requests_that_iterate(server, protocol):
     with pytest.raises(InferenceServerException, match="exited with code 3"):
         ask(protocol, "dying", 3)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while server.get("/v2/models/dying/ready").status != 200:
         assert time.monotonic() < deadline
 
@@ -259,17 +249,11 @@ def test_worker_that_dies_fails_the_requests_that_iterate(server, protocol):
 def test_server_that_stops_lets_requests_finish(tmp_path: Path):
     config = _TENSORS + _BATCHING % "oldest { }"
     write_model(tmp_path / "models", "oldest", config, {"1/model.py": _PLAIN})
-    server = ServerProcess(tmp_path / "log", f"--model-repository={tmp_path / 'models'}")
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", f"--model-repository={tmp_path / 'models'}") as server:
         where = (grpcclient, server.grpc_url)
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(ask, where, "oldest", 100)
-            row = 'naiad_inference_executing_request_count{model="oldest",version="1"} 1'
-            while row not in server.get("/metrics", url=server.metrics_url).body.decode():
-                pass
+            found = pool.submit(ask, where, "oldest", 300)
+            wait_until(lambda: stats(server, "oldest")["execution_count"])
             server.signal()
-            assert found.result(30)[0] == 0
-        assert server.wait_exit(30) == 0
-    finally:
-        server.stop()
+            assert found.result(60)[0] == 0
+        assert server.wait_exit() == 0

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from support.model_repository import write_identity
 from support.raw_http1 import HttpPeer
 from support.raw_http2 import ACK, PING, RST_STREAM, Http2Peer, frame
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 ENHANCE_YOUR_CALM, REFUSED_STREAM, CANCEL = 11, 7, 8
 FLAGS = (
@@ -17,9 +19,6 @@ FLAGS = (
     "--http-max-header-count=10",
     "--http-max-body-size=100000",
     "--http-max-pipelined-requests=2",
-    "--http-header-timeout-seconds=1",
-    "--http-body-timeout-seconds=1",
-    "--http-idle-timeout-seconds=2",
     "--grpc-max-connections=3",
     "--grpc-max-concurrent-streams=2",
     "--grpc-max-message-size=1000",
@@ -28,6 +27,7 @@ FLAGS = (
     "--grpc-max-control-frames-per-second=1",
     "--grpc-http2-max-ping-strikes=0",
 )
+SECONDS = {"header": 1, "body": 1, "idle": 2}
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +43,31 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         running.stop()
 
 
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server for slow clients alone, so that nobody else has to hurry."""
+    root = tmp_path_factory.mktemp("nothing")
+    flags = [f"--http-{name}-timeout-seconds={seconds}" for name, seconds in SECONDS.items()]
+    running = ServerProcess(tmp_path_factory.mktemp("impatient") / "log", f"--model-repository={root}", *flags)
+    try:
+        running.wait_started()
+        yield running
+    finally:
+        running.stop()
+
+
 @pytest.fixture(autouse=True)
-def _others_are_served(narrow: ServerProcess) -> Iterator[None]:
+def _others_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
+    server = request.getfixturevalue("impatient" if "impatient" in request.fixturenames else "narrow")
     yield
-    assert narrow.get("/v2/health/ready").status == 200
+    assert server.get("/v2/health/ready").status == 200
+
+
+def wait_alone(server: ServerProcess, url: str) -> None:
+    """Wait until the server has done with the connections of those who were there before."""
+    port = int(url.rpartition(":")[2])
+    process = psutil.Process(server.process.pid)
+    wait_until(lambda: all(each.laddr.port != port or not each.raddr for each in process.net_connections("tcp")))
 
 
 def get(*fields: str) -> bytes:
@@ -82,6 +103,7 @@ def test_body(narrow: ServerProcess) -> None:
 
 
 def test_connections(narrow: ServerProcess) -> None:
+    wait_alone(narrow, narrow.http_url)
     with ExitStack() as stack:
         peers = [stack.enter_context(HttpPeer(narrow.http_url)) for _ in range(20)]
         for peer in peers:
@@ -108,15 +130,15 @@ def test_pipelined_requests_are_all_answered(narrow: ServerProcess) -> None:
     ],
     ids=["head", "body"],
 )
-def test_slow_requests(narrow: ServerProcess, data: bytes, status: int) -> None:
-    with HttpPeer(narrow.http_url) as peer:
+def test_slow_requests(impatient: ServerProcess, data: bytes, status: int) -> None:
+    with HttpPeer(impatient.http_url) as peer:
         peer.send(data)
         assert peer.answer().status == status
 
 
 @pytest.mark.parametrize("begun", [b"", b"PRI * HTTP"], ids=["silent", "half a preface"])
-def test_connections_that_never_ask_anything_are_closed(narrow: ServerProcess, begun: bytes) -> None:
-    with HttpPeer(narrow.http_url) as peer:
+def test_connections_that_never_ask_anything_are_closed(impatient: ServerProcess, begun: bytes) -> None:
+    with HttpPeer(impatient.http_url) as peer:
         peer.send(begun)
         assert peer.is_closed_by_server()
 
@@ -147,6 +169,7 @@ def test_calls_of_a_connection(narrow: ServerProcess) -> None:
 
 @pytest.mark.parametrize("port", ["http_url", "grpc_url"])
 def test_http2_connections(narrow: ServerProcess, port: str) -> None:
+    wait_alone(narrow, getattr(narrow, port))
     with ExitStack() as stack:
         for _ in range(3):
             peer = stack.enter_context(Http2Peer(getattr(narrow, port)))

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -62,23 +61,19 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     write_identity(root, "started")
     write_identity(root, "slow", parameters={"execute_delay_ms": "700"})
     write_model(root, "broken", "nam: 1\n")
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("log") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=started",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    url = server.http_url if request.param == "http" else server.grpc_url
+@pytest.fixture
+def protocol(protocol):
+    """tritonclient's module and a client of it, for either protocol."""
+    module, url = protocol
     with module.InferenceServerClient(url) as client:
         yield module, client
 
@@ -218,7 +213,7 @@ def test_unload_lets_requests_finish(server, protocol):
         while b'model="slow"' not in server.get("/metrics", url=server.metrics_url).body or not busy(server):
             pass
         client.unload_model("slow")
-        asking.join(20)
+        asking.join(60)
     np.testing.assert_array_equal(answers[0], DATA)
 
 
@@ -252,7 +247,7 @@ def test_loop_goes_on_while_a_model_loads(server, root):
     assert server.get("/v2/models/started/ready").status == 200
     assert statuses == []
     (root / "lazy" / "go").touch()
-    loading.join(30)
+    loading.join(60)
     assert statuses == [200]
     assert server.post("/v2/repository/models/lazy/unload").status == 200
 
@@ -281,7 +276,7 @@ def test_reloads_under_load_lose_no_request(server, root):
         assert server.post("/v2/repository/models/busy/load").status == 200
     stop.set()
     for thread in asking:
-        thread.join(20)
+        thread.join(60)
     assert failures == []
     assert answered[0] > 0
     assert server.log_text().count("successfully loaded 'busy'") == 7
@@ -321,8 +316,8 @@ def test_server_ends_while_a_model_loads(start_server, tmp_path):
     while b"LOADING" not in server.post("/v2/repository/index").body:
         pass
     server.signal()
-    assert server.wait_exit(30) == 1
-    loading.join(20)
+    assert server.wait_exit() == 1
+    loading.join(60)
 
 
 def end_of_load(server: ServerProcess) -> None:

@@ -96,7 +96,7 @@ class Scene:
         return [(row["name"], row.get("state", "")) for row in self.http.get_model_repository_index()]
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
 from support.model_repository import write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 StartServer = Callable[..., ServerProcess]
 ROWS = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -48,12 +48,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def one_port(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     port = free_port()
     log = tmp_path_factory.mktemp("one_port") / "log"
-    running = ServerProcess(log, f"--model-repository={models}", f"--http-port={port}", f"--grpc-port={port}")
-    try:
-        running.wait_ready()
+    with serving(log, f"--model-repository={models}", f"--http-port={port}", f"--grpc-port={port}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +70,8 @@ def one_tls_port(
 
 @pytest.fixture(scope="module")
 def two_ports(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("two_ports") / "log", f"--model-repository={models}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("two_ports") / "log", f"--model-repository={models}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def curl(*arguments: str, exit_status: int = 0) -> str:
@@ -101,7 +93,7 @@ def infer_by_grpc(url: str, **options: object) -> np.ndarray:
     with triton_grpc.InferenceServerClient(url, **options) as client:
         tensor = triton_grpc.InferInput("INPUT0", ROWS.shape, "FP32")
         tensor.set_data_from_numpy(ROWS)
-        return client.infer("identity", [tensor], client_timeout=20).as_numpy("OUTPUT0")
+        return client.infer("identity", [tensor], client_timeout=60).as_numpy("OUTPUT0")
 
 
 def infer_by_http(url: str) -> np.ndarray:
@@ -223,10 +215,10 @@ def test_drain_ends_connections_of_both_versions(models: Path, start_server: Sta
         grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         partial.sendall(b"PRI * HT")
-        grpc.channel_ready_future(channel).result(20)
+        grpc.channel_ready_future(channel).result(60)
         server.signal()
-        assert server.wait_exit(20) == 0
-        undecided.settimeout(10)
+        assert server.wait_exit() == 0
+        undecided.settimeout(60)
         assert undecided.recv(100) == b""
 
 

@@ -99,7 +99,7 @@ SENTENCES = (
 )
 
 
-def masked_sum(length: str | int = "L") -> bytes:
+def masked_sum(length: str | int = "L", rows: str | int = "N") -> bytes:
     """SUM of what MASK says is there, FP32 of [N, 1]; DOUBLED is twice DATA."""
     return onnx_models.model(
         [
@@ -107,8 +107,8 @@ def masked_sum(length: str | int = "L") -> bytes:
             helper.make_node("ReduceSum", ["own", "axes"], ["SUM"], keepdims=1),
             helper.make_node("Add", ["DATA", "DATA"], ["DOUBLED"]),
         ],
-        [onnx_models.value("DATA", ["N", length]), onnx_models.value("MASK", ["N", length])],
-        [onnx_models.value("SUM", ["N", 1]), onnx_models.value("DOUBLED", ["N", length])],
+        [onnx_models.value("DATA", [rows, length]), onnx_models.value("MASK", [rows, length])],
+        [onnx_models.value("SUM", [rows, 1]), onnx_models.value("DOUBLED", [rows, length])],
         [helper.make_tensor("axes", onnx_models.ELEMENT_TYPES[DataType.INT64], [1], [1])],
     )
 
@@ -131,6 +131,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, minilm: tuple[Path, Path]) 
     # The only length that this one takes is 8.
     fixed = parameters.replace("4,8", "8")
     write_model(root, "fixed", onnx + fixed, {"1/model.onnx": masked_sum(8)})
+    # This one has the batch built in, too.
+    built_in = fixed + 'parameters { key: "pad_batch" value { string_value: "8" } }\n'
+    write_model(root, "built_in", onnx + built_in, {"1/model.onnx": masked_sum(8, rows=8)})
     python = 'backend: "python"\n' + TENSORS + PARAMETERS % "value=9 lengths=COUNTS"
     write_model(root, "python", python, {"1/model.py": PYTHON})
     write_model(root, "echo", ECHO + PARAMETERS % "value=filler")
@@ -141,7 +144,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, minilm: tuple[Path, Path]) 
         environment={"TRITONSERVER_DELAY_SCHEDULER": str(COUNT)},
     )
     try:
-        running.wait_ready()
+        running.wait_ready(240)
         yield running
     finally:
         running.stop()
@@ -171,7 +174,7 @@ def executions(server: ServerProcess, model: str) -> tuple[int, int]:
     return statistics["inference_count"], statistics["execution_count"]
 
 
-@pytest.mark.parametrize(("model", "batches"), [("masked", 2), ("fixed", 1), ("python", 2)])
+@pytest.mark.parametrize(("model", "batches"), [("masked", 2), ("fixed", 1), ("built_in", 1), ("python", 2)])
 def test_each_request_gets_its_own_sum_and_length(server: ServerProcess, model: str, batches: int) -> None:
     arrays = [
         np.arange(1, length + 1, dtype=np.float32).reshape(1, length) * 10**n for n, length in enumerate(LENGTHS)

@@ -14,36 +14,14 @@ from tritonclient.utils import InferenceServerException
 
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
-from support.model_repository import add_sub_config, write_identity, write_model
+from support.model_repository import add_sub_config, write_identity, write_scale
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 FLAGS = ("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-settle-secs=0.6")
-_SCALE = """
-import triton_python_backend_utils as pb_utils
 
 
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * FACTOR)]
-            )
-            for r in requests
-        ]
-"""
-
-
-def write_scale(root: Path, factor: object, version: int = 1, name: str = "scale") -> None:
-    config = """
-      backend: "python" max_batch_size: 0
-      input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-      output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
-    """
-    write_model(root, name, config, {f"{version}/model.py": _SCALE.replace("FACTOR", str(factor))})
-
-
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what
@@ -122,20 +100,26 @@ def test_a_failed_update_leaves_the_old_one_serving_and_tells_why(polled) -> Non
     assert client.reason("scale") == ""
 
 
-def test_nothing_half_written_is_loaded(polled) -> None:
-    root, client, server = polled
+def test_nothing_half_written_is_loaded(tmp_path: Path, start_server) -> None:
+    root = tmp_path / "models"
+    root.mkdir()
+    # Who writes may be kept from it for a while without having finished.
+    server = start_server(root, *FLAGS, "--repository-settle-secs=4")
+    server.wait_ready()
+    client = Client(server.grpc_url)
     model = onnx_models.add_sub()
     directory = root / "slow_copy" / "1"
     directory.mkdir(parents=True)
     (root / "slow_copy" / "config.pbtxt").write_text(add_sub_config("onnxruntime"))
     with (directory / "model.onnx").open("wb") as file:
-        for at in range(0, len(model), len(model) // 12):
-            file.write(model[at : at + len(model) // 12])
+        for at in range(0, len(model), len(model) // 6):
+            file.write(model[at : at + len(model) // 6])
             file.flush()
             assert not client.is_ready("slow_copy")
             time.sleep(0.3)
     until(lambda: client.is_ready("slow_copy"), "the complete model is loaded")
     assert "failed to load" not in server.log_text()
+    client.stub.close()
 
 
 def test_a_mark_keeps_a_model_from_being_loaded(polled) -> None:
@@ -164,12 +148,12 @@ def test_a_touched_model_is_not_loaded_anew(polled) -> None:
 
 def test_one_bad_model_does_not_keep_others_waiting(polled) -> None:
     root, client, _ = polled
-    slow = "import time\ntime.sleep(8)\n"
+    slow = "import time\ntime.sleep(600)\n"
     write_scale(root, 1, name="slow")
     path = root / "slow" / "1" / "model.py"
     path.write_text(slow + path.read_text())
     write_scale(root, 6, name="quick")
-    until(lambda: client.is_ready("quick"), "the quick one is loaded first", timeout_s=6)
+    until(lambda: client.is_ready("quick"), "the quick one is loaded first")
     assert not client.is_ready("slow")
 
 
@@ -251,5 +235,5 @@ def test_who_writes_a_model_sees_changes_at_once(tmp_path: Path, start_server) -
     assert client.scale() == 2
     path = root / "scale" / "1" / "model.py"
     path.write_text(path.read_text().replace("* 2", "* 3"))
-    until(lambda: client.scale() == 3, "the change is served", timeout_s=5)
+    until(lambda: client.scale() == 3, "the change is served")
     client.stub.close()

@@ -1,9 +1,9 @@
 """Sequences with several server processes: a request reaches any of them, the one with its sequence executes it."""
 
+import contextlib
 import os
 import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +17,10 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from naiad.server.processes.sequence_model import owner_of
-from support.model_repository import write_identity
+from support.held_models import Notes, write_held
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -33,20 +34,25 @@ def write_repository(root: Path) -> Path:
     write_running_sum(root, "direct_sum", "direct { }", max_batch_size=64, idle_us=60_000_000)
     write_running_sum(root, "oldest_sum", "oldest { max_candidate_sequences: 64 }", max_batch_size=16)
     write_running_sum(root, "short_sum", "direct { }", idle_us=300_000)
-    write_identity(
-        root,
-        "slow",
-        parameters={"execute_delay_ms": "3000"},
-        extra="sequence_batching { max_sequence_idle_microseconds: 60000000 }",
-    )
+    extra = "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+    write_held(root, "held", root.parent / "notes", extra=extra)
     return root
 
 
 @pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    root = write_repository(tmp_path_factory.mktemp("sequences"))
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_repository(tmp_path_factory.mktemp("sequences") / "models")
+
+
+@pytest.fixture(scope="module")
+def notes(models: Path) -> Notes:
+    return Notes(models.parent / "notes")
+
+
+@pytest.fixture(scope="module")
+def trio(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     log = tmp_path_factory.mktemp("server") / "log"
-    running = ServerProcess(log, f"--model-repository={root}", f"--processes={PROCESSES}")
+    running = ServerProcess(log, f"--model-repository={models}", f"--processes={PROCESSES}")
     try:
         running.wait_ready()
         yield running
@@ -65,6 +71,12 @@ def clients(trio: ServerProcess) -> Iterator[list[grpcclient.InferenceServerClie
     yield opened
     for client in opened:
         client.close()
+
+
+def held_input() -> grpcclient.InferInput:
+    made = grpcclient.InferInput("IN", [1, 1], "FP32")
+    made.set_data_from_numpy(np.ones((1, 1), np.float32))
+    return made
 
 
 def tensor(number, library=grpcclient):
@@ -92,9 +104,10 @@ def members(running: ServerProcess) -> dict[int, int]:
     """Return the pid of each slot."""
     found = {}
     for child in psutil.Process(running.process.pid).children():
-        slot = next((word for word in child.cmdline() if word.startswith("process=")), "")
-        if slot:
-            found[int(slot.partition("=")[2]) - 1] = child.pid
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none, too
+            slot = next((word for word in child.cmdline() if word.startswith("process=")), "")
+            if slot:
+                found[int(slot.partition("=")[2]) - 1] = child.pid
     return found
 
 
@@ -151,7 +164,7 @@ def test_over_streams(trio: ServerProcess) -> None:
                 sequence_end=step == 3,
             )
         for sequence in sequences:
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=60)
             assert error is None
             assert result.get_response().id == str(sequence)
             assert result.as_numpy("OUTPUT").item() == (step + 1) * sequence + sum(range(step + 1))
@@ -201,7 +214,13 @@ def test_errors_of_the_owner_reach_the_client(clients) -> None:
 
 def test_sequences_become_idle_at_their_owner(clients) -> None:
     assert add(clients[0], "short_sum", 1, 5, start=True) == 1
-    time.sleep(1)
+    # Whatever comes before its end keeps it alive, so that it is asked less and less often.
+    for pause_s in (1, 2, 4, 8, 16):
+        time.sleep(pause_s)
+        try:
+            add(clients[0], "short_sum", 1, 5)
+        except InferenceServerException:
+            break
     for client in clients:
         with pytest.raises(InferenceServerException, match="START"):
             add(client, "short_sum", 1, 5)
@@ -216,34 +235,37 @@ def test_classes_and_shared_memory_are_the_business_of_whoever_was_asked(clients
         assert result.as_numpy("OUTPUT").ravel().tolist() == [b"3.000000:0"]
 
 
-def test_cancelled_requests_are_cancelled_at_their_owner(trio: ServerProcess, clients) -> None:
-    sequence = next(n for n in range(1, 100) if owner_of("slow", n, PROCESSES) == 0)
-    value = grpcclient.InferInput("INPUT0", [1, 4], "FP32")
-    value.set_data_from_numpy(np.ones((1, 4), np.float32))
-    done: queue.Queue = queue.Queue()
-    calls = []
-    # The first executes for seconds; those behind it wait, one on each connection, and are dropped.
-    for number, client in enumerate((clients[0], *clients)):
-        calls.append(
-            client.async_infer(
-                "slow",
-                [value],
-                lambda result, error: done.put(error),
-                sequence_id=sequence,
-                sequence_start=number == 0,
-            )
+def test_cancelled_requests_are_cancelled_at_their_owner(trio: ServerProcess, clients, notes: Notes) -> None:
+    sequence = next(n for n in range(1, 100) if owner_of("held", n, PROCESSES) == 0)
+    done: dict[str, queue.Queue] = {}
+
+    def ask(client: grpcclient.InferenceServerClient, request_id: str, *, start: bool = False):
+        answered = done[request_id] = queue.Queue()
+        return client.async_infer(
+            "held",
+            [held_input()],
+            lambda result, error: answered.put(error),
+            request_id=request_id,
+            sequence_id=sequence,
+            sequence_start=start,
         )
-        time.sleep(0.3)
-    for call in calls[1:]:
+
+    ask(clients[0], "first", start=True)
+    notes.wait("first", "began")
+    # Those behind it wait, one on each connection, and are dropped while it executes.
+    calls = []
+    for number, client in enumerate(clients):
+        calls.append(ask(client, f"waits-{number}"))
+        trio.wait_requests("held", waiting=number + 1)
+    for call in calls:
         call.cancel()
-    for _ in calls[1:]:
-        assert "cancel" in str(done.get(timeout=2)).lower()
-    assert done.get(timeout=20) is None
-    deadline = time.monotonic() + 20
-    while statistics_of(trio, "slow")["inference_stats"]["fail"]["count"] < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert statistics_of(trio, "slow")["inference_count"] == 1
+    for number in range(len(calls)):
+        assert "cancel" in str(done[f"waits-{number}"].get(timeout=60)).lower()
+    wait_until(lambda: statistics_of(trio, "held")["inference_stats"]["fail"]["count"] == 3)
+    notes.let_go("first")
+    assert done["first"].get(timeout=60) is None
+    wait_until(lambda: statistics_of(trio, "held")["inference_count"] == 1)
+    assert not any(notes.has(f"waits-{number}", "began") for number in range(len(calls)))
 
 
 # --- deaths and ends ------------------------------------------------------------------------------------------------
@@ -256,25 +278,26 @@ def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: 
     owner = 1
     sequence = next(n for n in range(1, 100) if owner_of("direct_sum", n, PROCESSES) == owner)
     other = next(n for n in range(1, 100) if owner_of("direct_sum", n, PROCESSES) == 0)
-    waiting = next(n for n in range(1, 100) if owner_of("slow", n, PROCESSES) == owner)
-    value = grpcclient.InferInput("INPUT0", [1, 4], "FP32")
-    value.set_data_from_numpy(np.ones((1, 4), np.float32))
+    waiting = next(n for n in range(1, 100) if owner_of("held", n, PROCESSES) == owner)
     failures: queue.Queue = queue.Queue()
-    for client in opened:
+    for number, client in enumerate(opened):
         add(client, "direct_sum", 1, sequence, start=True)
         add(client, "direct_sum", 1, other, start=True)
         client.async_infer(
-            "slow", [value], lambda result, error: failures.put(error), sequence_id=waiting, sequence_start=True
+            "held",
+            [held_input()],
+            lambda result, error: failures.put(error),
+            sequence_id=waiting,
+            sequence_start=True,
         )
-    time.sleep(0.5)
+        running.wait_requests("held", waiting=number, executing=1)
     os.kill(members(running)[owner], signal.SIGKILL)
-    told = [str(failures.get(timeout=20)) for _ in opened]
+    told = [str(failures.get(timeout=60)) for _ in opened]
     # One came over the connection that died with the process.
     assert sum("has ended while it had sequence" in text and "begin the sequence again" in text for text in told) == 2
-    deadline = time.monotonic() + 30
-    while running.get("/v2/health/ready").status != 200 or len(members(running)) < PROCESSES:
-        assert time.monotonic() < deadline, running.log_text()
-        time.sleep(0.05)
+    wait_until(
+        lambda: running.get("/v2/health/ready").status == 200 and len(members(running)) == PROCESSES, running.log_text
+    )
     for client in opened:
         with pytest.raises(InferenceServerException, match="another has taken its place: begin the sequence again"):
             add(client, "direct_sum", 1, sequence)
@@ -286,7 +309,7 @@ def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: 
     for client in opened:
         client.close()
     running.signal()
-    assert running.wait_exit(30) == 0
+    assert running.wait_exit() == 0
 
 
 def test_sequences_finish_while_the_server_drains(start_server: StartServer, tmp_path: Path) -> None:
@@ -296,16 +319,14 @@ def test_sequences_finish_while_the_server_drains(start_server: StartServer, tmp
     for client in opened:
         for sequence in range(1, 9):
             add(client, "direct_sum", 1, sequence, start=client is opened[0])
-    stopper = threading.Thread(target=running.stop)
-    stopper.start()
-    time.sleep(0.5)
+    running.signal()
+    wait_until(lambda: not running.is_ready())
     for step, client in enumerate((*opened, *opened)):
         for sequence in range(1, 9):
             assert add(client, "direct_sum", 1, sequence, end=step == 3) == step + 3
     with pytest.raises(InferenceServerException):
         add(opened[0], "direct_sum", 1, 9, start=True)
-    stopper.join(20)
-    assert running.wait_exit(1) == 0
+    assert running.wait_exit() == 0
     for client in opened:
         client.close()
 
@@ -319,5 +340,5 @@ def test_nothing_is_left_in_the_temporary_directory(start_server: StartServer, t
     assert directory.stat().st_mode & 0o777 == 0o700
     assert sorted(path.name for path in directory.iterdir()) == ["process1", "process2"]
     running.signal()
-    assert running.wait_exit(30) == 0
+    assert running.wait_exit() == 0
     assert list(root.glob("naiad-*")) == []

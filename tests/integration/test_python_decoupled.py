@@ -528,7 +528,7 @@ def test_unloading_waits_for_open_senders_and_then_finalizes(start, tmp_path):
     )
     request = streams.submit({"IN": FLOATS})
     streams.wait(request, 1)
-    assert streams.model.stop(10.0)
+    assert streams.model.stop(60.0)
     assert streams.numbers(request) == [1.0, 2.0]
     assert mark.exists()
 

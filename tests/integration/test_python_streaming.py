@@ -82,7 +82,7 @@ def ask_tokens(client, text: str, **parameters) -> None:
 def take_tokens(answers) -> str:
     text = ""
     while True:
-        result, error = answers.get(timeout=30)
+        result, error = answers.get(timeout=60)
         if error is not None:
             raise error
         if result.get_response().parameters["triton_final_response"].bool_param:
@@ -170,7 +170,7 @@ def test_a_client_that_leaves_while_the_model_waits_for_it_ends_the_request(serv
     next(reader.call)
     assert reader.steady_count() < 400
     reader.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not reader.noted.endswith(b"left"):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -11,7 +11,7 @@ import tritonclient.http as httpclient
 
 from support.model_repository import write_model
 from support.onnx_models import RAGGED_CONFIG, ragged
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -48,16 +48,12 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     write_model(tmp_path / "models", "ragged", config, {"1/model.onnx": ragged()})
     config = PYTHON_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "lengths", config, {"1/model.py": PYTHON})
-    running = ServerProcess(
+    with serving(
         tmp_path / "log",
         f"--model-repository={tmp_path / 'models'}",
         environment={"TRITONSERVER_DELAY_SCHEDULER": str(COUNT)},
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def ask_together(server: ServerProcess, protocol: str, model: str, outputs: tuple[str, str]) -> list[tuple]:

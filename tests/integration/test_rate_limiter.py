@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from support.bls_models import run_code, write_script
 from support.model_repository import add_sub_config, write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -60,27 +60,17 @@ def server(tmp_path_factory: pytest.TempPathFactory, executions: Path) -> Iterat
         model = WORKER.format(path=str(executions), name=name)
         config = add_sub_config("python", extra=limited(2, instances=2))
         write_model(root, name, config, {"1/model.py": model})
-    slow = {"execute_delay_ms": "4"}
+    slow = {"execute_delay_ms": "20"}
     write_identity(root, "often", parameters=slow, extra=limited(3, 1))
     write_identity(root, "seldom", parameters=slow, extra=limited(3, 3))
     write_identity(root, "free")
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("log") / "log",
         f"--model-repository={root}",
         "--rate-limit=execution_count",
         "--rate-limit-resource=R:3",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    return module, server.http_url if request.param == "http" else server.grpc_url
 
 
 def ask(protocol, model: str, names: tuple[str, ...] = ("INPUT0",)):
@@ -137,9 +127,7 @@ def test_model_without_needs_does_not_wait(server: ServerProcess, protocol):
 def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
     ask(protocol, "often")
     assert 'naiad_rate_limiter_limit{resource="R",device=""} 3' in rows(server)
-    deadline = time.monotonic() + 10
-    while 'naiad_rate_limiter_held{resource="R",device=""} 0' not in rows(server):
-        assert time.monotonic() < deadline
+    wait_until(lambda: 'naiad_rate_limiter_held{resource="R",device=""} 0' in rows(server))
     assert 'naiad_rate_limiter_waiting{resource="R",device=""} 0' in rows(server)
 
 
@@ -155,15 +143,11 @@ class TritonPythonModel:
     root = tmp_path / "models"
     write_model(root, "dying", add_sub_config("python", extra=limited(1)), {"1/model.py": dying})
     write_identity(root, "living", extra=limited(1))
-    server = ServerProcess(tmp_path / "log", f"--model-repository={root}", "--rate-limit=execution_count")
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", f"--model-repository={root}", "--rate-limit=execution_count") as server:
         where = (httpclient, server.http_url)
         with pytest.raises(httpclient.InferenceServerException):
             ask(where, "dying", ("INPUT0", "INPUT1"))
         assert ask(where, "living").as_numpy("OUTPUT0").tolist() == DATA.tolist()
-    finally:
-        server.stop()
 
 
 def test_call_of_a_model_that_needs_what_its_caller_holds_is_refused(tmp_path: Path):
@@ -171,19 +155,15 @@ def test_call_of_a_model_that_needs_what_its_caller_holds_is_refused(tmp_path: P
     for name in ("caller", "called"):
         write_script(root, name, group=limiter(2))
     write_script(root, "modest", group=limiter(1))
-    server = ServerProcess(
+    with serving(
         tmp_path / "log", f"--model-repository={root}", "--rate-limit=execution_count", "--rate-limit-resource=R:3"
-    )
-    try:
-        server.wait_ready()
+    ) as server:
         error = run_code(server, "result = run('called', 'result = 1')", "caller")
         assert error["code"] == "UNAVAILABLE"
         assert "would wait for itself for ever (caller -> called -> caller)" in error["message"]
         assert "rate_limiter" in error["message"]
         assert run_code(server, "result = run('modest', 'result = 1')", "caller") == 1
         assert run_code(server, "result = 2", "called") == 2
-    finally:
-        server.stop()
 
 
 def test_need_that_can_never_be_met_fails_the_load(tmp_path: Path):

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -12,9 +12,11 @@ import tritonclient.grpc.aio as grpcclient_aio
 from tritonclient.utils import InferenceServerException
 
 from support.ensemble_models import tensor, write_ensemble
+from support.held_models import Notes, write_held
 from support.model_repository import write_identity, write_model
 from support.process_resources import ProcessResources
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -86,17 +88,21 @@ CODES = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    return Notes(tmp_path_factory.mktemp("notes"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, notes: Notes) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("models")
     code, out = tensor("CODE", "STRING", "1"), tensor("OUT", dims="1")
     for name, model in (("faulty", _FAULTY), ("caller", _CALLER)):
         config = f'backend: "python" max_batch_size: 0 input [ {code} ] output [ {out} ]'
         write_model(root, name, config, {"1/model.py": model})
     write_ensemble(root, "chained", [code], [out], [("faulty", {"CODE": "CODE"}, {"OUT": "OUT"})], max_batch_size=0)
-    pause = {"execute_delay_ms": "1000"}
-    for name, policy in (("full", "max_queue_size: 50"), ("late", "default_timeout_microseconds: 100000")):
-        write_identity(root, name, max_batch_size=1, parameters=pause, extra=STRICT % policy)
-        steps = [("quick", {"INPUT0": "A"}, {"OUTPUT0": "x"}), (name, {"INPUT0": "x"}, {"OUTPUT0": "B"})]
+    for name, policy in (("full", "max_queue_size: 50"), ("late", "default_timeout_microseconds: 300000")):
+        write_held(root, name, notes.where, extra=STRICT % policy)
+        steps = [("quick", {"INPUT0": "A"}, {"OUTPUT0": "x"}), (name, {"IN": "x"}, {"OUT": "B"})]
         inside = [tensor("A", dims="-1")], [tensor("B", dims="-1")]
         write_ensemble(root, f"{name}_chain", *inside, steps, max_batch_size=1)
     write_identity(root, "quick", extra="dynamic_batching { }")
@@ -132,27 +138,46 @@ def vector(name: str, data: np.ndarray) -> grpcclient.InferInput:
     return made
 
 
-async def ask_many(server: ServerProcess, model: str, count: int, name: str) -> tuple[Counter[str], float]:
-    """Ask all at once; return how often each answer came, and how long the slowest refusal took."""
-    said: Counter[str] = Counter()
-    slowest_s = 0.0
+class Crowd:
+    """Requests that are sent all at once, and what their callers were told."""
 
-    async def ask(client: grpcclient_aio.InferenceServerClient, number: int) -> None:
-        nonlocal slowest_s
-        began = time.monotonic()
-        try:
-            result = await client.infer(model, [vector(name, np.full((1, 2), number))])
-        except InferenceServerException as error:
-            said[error.message()] += 1
-            slowest_s = max(slowest_s, time.monotonic() - began)
-        else:
-            output = result.get_response().outputs[0].name
-            assert (result.as_numpy(output) == number).all(), "somebody else's answer"
-            said["right"] += 1
+    def __init__(self, server: ServerProcess, model: str, name: str, count: int) -> None:
+        self._server, self._model, self._name, self._count = server, model, name, count
+        self.said: Counter[str] = Counter()
+        """How often each refusal came, and "right" for the answers."""
 
-    async with grpcclient_aio.InferenceServerClient(server.grpc_url) as client:
-        await asyncio.gather(*[ask(client, number) for number in range(count)])
-    return said, slowest_s
+    def refused(self, words: str) -> int:
+        return sum(count for message, count in self.said.items() if words in message)
+
+    async def ask(self, request_id: str, meanwhile: Callable[[], object] | None = None, factor: int = 1) -> None:
+        """Ask, have a thread do something meanwhile, and return when everybody was answered."""
+
+        async def one(client: grpcclient_aio.InferenceServerClient, number: int) -> None:
+            given = vector(self._name, np.full((1, 2), number))
+            try:
+                result = await client.infer(self._model, [given], request_id=request_id)
+            except InferenceServerException as error:
+                self.said[error.message()] += 1
+            else:
+                output = result.get_response().outputs[0].name
+                assert (result.as_numpy(output) == factor * number).all(), "somebody else's answer"
+                self.said["right"] += 1
+
+        async with grpcclient_aio.InferenceServerClient(self._server.grpc_url) as client:
+            asked = [asyncio.create_task(one(client, number)) for number in range(self._count)]
+            if meanwhile is not None:
+                await asyncio.to_thread(meanwhile)
+            await asyncio.wait_for(asyncio.gather(*asked), 60)
+
+
+def ask_held(crowd: Crowd, notes: Notes, request_id: str, words: str, refusals: int) -> None:
+    """Ask a held model, and let it go as soon as so many were refused: they are while its instance is busy."""
+
+    def let_go() -> None:
+        wait_until(lambda: crowd.refused(words) >= refusals, lambda: str(crowd.said))
+        notes.let_go(request_id)
+
+    asyncio.run(crowd.ask(request_id, let_go, factor=2))
 
 
 class TestCodes:
@@ -170,68 +195,45 @@ class TestCodes:
 
 
 class TestQueues:
-    def test_a_burst_waits_as_far_as_there_is_room(self, server: ServerProcess) -> None:
+    def test_a_burst_waits_as_far_as_there_is_room(self, server: ServerProcess, notes: Notes) -> None:
         """One executes and 50 wait, whatever the burst."""
-        said = asyncio.run(self.burst(server, 1000))
-        assert said["right"] + said["timeout"] <= 52, "at most one more had begun in between"
-        assert said["refused"] >= 1000 - 52
-        assert sum(said.values()) == 1000
-
-    async def burst(self, server: ServerProcess, count: int) -> Counter[str]:
-        said: Counter[str] = Counter()
-
-        async def ask(client: grpcclient_aio.InferenceServerClient) -> None:
-            try:
-                await client.infer("full", [vector("INPUT0", np.zeros((1, 2)))], client_timeout=2.0)
-            except InferenceServerException as error:
-                said["refused" if "Exceeds maximum queue size" in error.message() else "timeout"] += 1
-            else:
-                said["right"] += 1
-
-        async with grpcclient_aio.InferenceServerClient(server.grpc_url) as client:
-            await asyncio.gather(*[ask(client) for _ in range(count)])
-        return said
+        crowd = Crowd(server, "full", "IN", 1000)
+        ask_held(crowd, notes, "burst", "Exceeds maximum queue size", 1000 - 52)
+        assert crowd.said["right"] <= 52, "at most one more had begun in between"
+        assert crowd.said["right"] + crowd.refused("Exceeds maximum queue size") == 1000
 
 
 class TestEnsembles:
     """Every caller is answered, and told which step it was."""
 
-    def test_a_queue_that_is_full(self, server: ServerProcess) -> None:
-        async def fill() -> list[str]:
-            async with grpcclient_aio.InferenceServerClient(server.grpc_url) as client:
-                asked = [
-                    client.infer("full_chain", [vector("A", np.zeros((1, 2)))], client_timeout=3.0) for _ in range(80)
-                ]
-                found = await asyncio.gather(*asked, return_exceptions=True)
-            return [error.message() for error in found if isinstance(error, InferenceServerException)]
+    def test_a_queue_that_is_full(self, server: ServerProcess, notes: Notes) -> None:
+        crowd = Crowd(server, "full_chain", "A", 80)
+        ask_held(crowd, notes, "full", "Exceeds maximum queue size", 80 - 52)
+        assert sum(crowd.said.values()) == 80
+        (message,) = [message for message in crowd.said if message != "right"]
+        assert message.startswith("in ensemble 'full_chain', ")
+        assert message.endswith("(step of model 'full')")
 
-        messages = asyncio.run(fill())
-        refused = [message for message in messages if "Exceeds maximum queue size" in message]
-        assert len(refused) >= 80 - 55
-        for message in refused:
-            assert message.startswith("in ensemble 'full_chain', ")
-            assert message.endswith("(step of model 'full')")
-
-    def test_a_timeout_in_a_queue(self, server: ServerProcess) -> None:
-        said, slowest_s = asyncio.run(ask_many(server, "late_chain", 4, "A"))
+    def test_a_timeout_in_a_queue(self, server: ServerProcess, notes: Notes) -> None:
+        crowd = Crowd(server, "late_chain", "A", 4)
+        ask_held(crowd, notes, "late", "Request timeout expired", 3)
         late = "in ensemble 'late_chain', Request timeout expired (step of model 'late')"
-        assert said == {"right": 1, late: 3}
-        assert slowest_s < 0.8, "it is answered while the instance is busy"
+        assert crowd.said == {"right": 1, late: 3}
 
     def test_a_member_that_is_unloaded(self, server: ServerProcess) -> None:
-        async def unload() -> tuple[Counter[str], float]:
-            asked = asyncio.create_task(ask_many(server, "leaving_chain", 12, "A"))
-            await asyncio.sleep(0.3)
-            async with grpcclient_aio.InferenceServerClient(server.grpc_url) as client:
-                await client.unload_model("leaving")
-            return await asyncio.wait_for(asked, 20)
+        def unload() -> None:
+            server.wait_requests("leaving", executing=1)
+            with grpcclient.InferenceServerClient(server.grpc_url) as client:
+                client.unload_model("leaving")
 
-        said, _ = asyncio.run(unload())
-        assert said["right"] >= 1
-        assert sum(said.values()) == 12, "a caller was never answered"
-        assert all("leaving" in message for message in said if message != "right")
-        late, _ = asyncio.run(ask_many(server, "leaving_chain", 1, "A"))
-        (message,) = late
+        crowd = Crowd(server, "leaving_chain", "A", 12)
+        asyncio.run(crowd.ask("leaving", unload))
+        assert crowd.said["right"] >= 1
+        assert sum(crowd.said.values()) == 12, "a caller was never answered"
+        assert all("leaving" in message for message in crowd.said if message != "right")
+        late = Crowd(server, "leaving_chain", "A", 1)
+        asyncio.run(late.ask("late"))
+        (message,) = late.said
         assert "'leaving'" in message
 
     def test_a_fast_step_before_a_slow_one_does_not_fill_the_memory(self, server: ServerProcess) -> None:

@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -68,12 +68,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     write_model(root, "oldest", _CONFIG % ("oldest { max_candidate_sequences: 4 }", ""), {"1/model.py": _PLAIN})
     decoupled = _CONFIG % ("direct { }", "model_transaction_policy { decoupled: true }")
     write_model(root, "decoupled", decoupled, {"1/model.py": _DECOUPLED})
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def given(seconds: float = 0.0) -> list[grpcclient.InferInput]:
@@ -86,7 +82,7 @@ def wait_for(server: ServerProcess, count: str, value: int) -> None:
     """Wait until so many requests of the model are `waiting` or `executing`."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/direct/explain", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/direct/explain", timeout=60) as answer:
             if json.load(answer)[count] == value:
                 return
         time.sleep(0.01)
@@ -105,7 +101,7 @@ def test_a_decoupled_model_is_told_too(server) -> None:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answered.set())
         client.async_stream_infer("decoupled", given(), sequence_id=23, sequence_start=True)
-        assert answered.wait(30)
+        assert answered.wait(60)
         server.wait_log("ended 23 expired 0 left")
 
 
@@ -118,7 +114,7 @@ def test_a_model_is_told_of_a_sequence_that_is_cancelled(server) -> None:
         waiting = client.async_infer("direct", given(), lambda result, error: done.set(), sequence_id=24)
         wait_for(server, "waiting", 1)
         waiting.cancel()
-        assert done.wait(30)
+        assert done.wait(60)
         server.wait_log("ended 24 cancelled 0 left")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bench import sequences
 
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 SEQUENCES, CHUNKS = 50, 40
 pytestmark = pytest.mark.timeout(300)  # the model may have to be downloaded first
@@ -20,12 +20,8 @@ def spoken() -> sequences.Speech:
 @pytest.fixture(scope="module")
 def voice_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = sequences.write_repository(tmp_path_factory.mktemp("voices") / "models", SEQUENCES)
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def port_of(server: ServerProcess) -> int:

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 
+from support.departures import json_body
+from support.held_models import Notes, write_held
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 StartServer = Callable[..., ServerProcess]
 
@@ -21,11 +24,12 @@ INPUT = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3
 BODY = json.dumps({"inputs": [INPUT]}).encode()
 
 
-def wait_executing(running: ServerProcess) -> None:
-    """Wait until the model `slow` executes a request."""
-    line = b'naiad_inference_executing_request_count{model="slow",version="1"} 1'
-    while line not in running.get("/metrics", url=running.metrics_url).body:
-        time.sleep(0.01)
+def signal_while_executing(running: ServerProcess, notes: Notes) -> None:
+    """Have the server end while a held model executes the request "last", and let that go."""
+    notes.wait("last", "began")
+    running.signal()
+    running.wait_log(r"Signal \(15\) received")
+    notes.let_go("last")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -35,35 +39,35 @@ def test_idle_server_exits_with_status_0(start_server: StartServer, tmp_path: Pa
     running = start_server(tmp_path / "models")
     running.wait_ready()
     running.signal(number)
-    assert running.wait_exit(20) == 0
+    assert running.wait_exit() == 0
     assert f"Signal ({int(number)}) received." in running.log_text()
     assert "Traceback" not in running.log_text()
 
 
 def test_request_in_flight_is_answered_before_the_exit(start_server: StartServer, tmp_path: Path) -> None:
-    write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "1000"})
+    notes = Notes(tmp_path / "notes")
+    write_held(tmp_path / "models", "slow", notes.where)
     running = start_server(tmp_path / "models")
     running.wait_ready()
-    connection = http.client.HTTPConnection(running.http_url, timeout=30)
-    connection.request("POST", "/v2/models/slow/infer", BODY)
-    wait_executing(running)
-    running.signal()
+    connection = http.client.HTTPConnection(running.http_url, timeout=60)
+    connection.request("POST", "/v2/models/slow/infer", json_body("last", (1, 2, 3, 4)))
+    signal_while_executing(running, notes)
     response = connection.getresponse()
     assert response.status == 200
     assert response.getheader("Connection", "").lower() == "close"
-    assert json.loads(response.read())["outputs"][0]["data"] == [1, 2, 3, 4]
-    assert running.wait_exit(20) == 0
+    assert json.loads(response.read())["outputs"][0]["data"] == [2, 4, 6, 8]
+    assert running.wait_exit() == 0
 
 
 def test_expired_exit_timeout_ends_with_status_1(start_server: StartServer, tmp_path: Path) -> None:
-    write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "20000"})
+    write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "100000"})
     running = start_server(tmp_path / "models", "--exit-timeout-secs=1")
     running.wait_ready()
-    connection = http.client.HTTPConnection(running.http_url, timeout=30)
+    connection = http.client.HTTPConnection(running.http_url, timeout=60)
     connection.request("POST", "/v2/models/slow/infer", BODY)
-    wait_executing(running)
+    running.wait_requests("slow", executing=1)
     running.signal()
-    assert running.wait_exit(10) == 1
+    assert running.wait_exit() == 1
     assert "Exit timeout expired. Exiting immediately." in running.log_text()
     connection.close()
 
@@ -74,14 +78,13 @@ def test_draining_server_is_not_ready_but_serves(start_server: StartServer, tmp_
     running.wait_ready()
     running.signal()
     running.wait_log("Signal \\(15\\) received")
-    while running.get("/v2/health/ready").status == 200:
-        time.sleep(0.01)
+    wait_until(lambda: running.get("/v2/health/ready").status != 200)
     assert running.get("/v2/health/ready").status == 503
     assert running.get("/v2/health/live").status == 200
     answer = running.request("POST", "/v2/models/identity/infer", BODY)
     assert answer.status == 200
     running.signal()
-    assert running.wait_exit(5) == 1
+    assert running.wait_exit() == 1
 
 
 def test_second_signal_ends_the_server_at_once(start_server: StartServer, tmp_path: Path) -> None:
@@ -91,21 +94,21 @@ def test_second_signal_ends_the_server_at_once(start_server: StartServer, tmp_pa
     running.signal()
     running.wait_log("Signal \\(15\\) received")
     running.signal()
-    assert running.wait_exit(5) == 1
+    assert running.wait_exit() == 1
 
 
 def test_signal_during_start_up_ends_the_server_with_status_0(start_server: StartServer, tmp_path: Path) -> None:
-    write_identity(tmp_path / "models", parameters={"creation_delay_sec": "30"})
+    write_identity(tmp_path / "models", parameters={"creation_delay_sec": "300"})
     running = start_server(tmp_path / "models")
     running.wait_log("loading: identity:1")
     running.signal()
-    assert running.wait_exit(10) == 0
+    assert running.wait_exit() == 0
     assert "Started HTTPService" not in running.log_text()
 
 
 def send_over_http(url: str) -> None:
     """Infer once with a connection that stays open, and once with one of its own."""
-    connection = http.client.HTTPConnection(url, timeout=30)
+    connection = http.client.HTTPConnection(url, timeout=60)
     for _ in range(2):
         connection.request("POST", "/v2/models/identity/infer", BODY)
         response = connection.getresponse()
@@ -120,7 +123,7 @@ def send_over_grpc(url: str) -> None:
         tensor = grpc_client.InferInput("INPUT0", [1, 4], "FP32")
         tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
         for _ in range(2):
-            result = client.infer("identity", [tensor], client_timeout=30)
+            result = client.infer("identity", [tensor], client_timeout=60)
             assert result.as_numpy("OUTPUT0").tolist() == [[1, 1, 1, 1]]
 
 
@@ -157,35 +160,33 @@ def test_no_request_fails_when_clients_leave_during_the_drain(
     start_server: StartServer, tmp_path: Path, protocol: str
 ) -> None:
     write_identity(tmp_path / "models")
-    running = start_server(tmp_path / "models", "--drain-seconds=3")
+    running = start_server(tmp_path / "models", "--drain-seconds=6")
     running.wait_ready()
     send, url = (send_over_http, running.http_url) if protocol == "http" else (send_over_grpc, running.grpc_url)
     load = Load(send, url, clients=4)
     running.signal()
-    while running.get("/v2/health/ready").status == 200:
-        time.sleep(0.01)
+    wait_until(lambda: running.get("/v2/health/ready").status != 200)
     before = load.answered
-    time.sleep(1.0)
-    assert load.answered > before
+    wait_until(lambda: load.answered > before + 40)
     load.stop.set()
     load.join()
     assert load.failures == []
-    assert running.wait_exit(20) == 0
+    assert running.wait_exit() == 0
 
 
 def test_grpc_call_in_flight_is_answered_before_the_exit(start_server: StartServer, tmp_path: Path) -> None:
-    write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "1000"})
+    notes = Notes(tmp_path / "notes")
+    write_held(tmp_path / "models", "slow", notes.where)
     running = start_server(tmp_path / "models")
     running.wait_ready()
     answers: list[object] = []
     with grpc_client.InferenceServerClient(running.grpc_url) as client:
-        tensor = grpc_client.InferInput("INPUT0", [1, 4], "FP32")
+        tensor = grpc_client.InferInput("IN", [1, 4], "FP32")
         tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
-        client.async_infer("slow", [tensor], callback=lambda result, error: answers.append(error or result))
-        wait_executing(running)
-        running.signal()
-        assert running.wait_exit(20) == 0
-        deadline = time.monotonic() + 10
-        while not answers and time.monotonic() < deadline:
-            time.sleep(0.01)
+        client.async_infer(
+            "slow", [tensor], callback=lambda result, error: answers.append(error or result), request_id="last"
+        )
+        signal_while_executing(running, notes)
+        assert running.wait_exit() == 0
+        wait_until(lambda: answers)
     assert [type(answer).__name__ for answer in answers] == ["InferResult"]

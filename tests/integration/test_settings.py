@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -28,23 +27,19 @@ def server(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterat
     root = tmp_path_factory.mktemp("models")
     write_identity(root)
     write_identity(root, "other")
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("log") / "log",
         f"--model-repository={root}",
         f"--trace-config=triton,file={trace_file}",
         "--trace-config=rate=1",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess):
-    module = httpclient if request.param == "http" else grpcclient
-    url = server.http_url if request.param == "http" else server.grpc_url
+@pytest.fixture
+def protocol(protocol):
+    """tritonclient's module and a client of it, for either protocol."""
+    module, url = protocol
     with module.InferenceServerClient(url) as client:
         yield module, client
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor, 
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.process_resources import ProcessResources
-from support.server_process import SOURCE, ServerProcess
+from support.server_process import SOURCE, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -39,19 +38,15 @@ def models(tmp_path_factory):
     write_python_add_sub(root)
     write_identity(root)
     write_identity(root, "strings", datatype="STRING")
-    write_identity(root, "slow", parameters={"execute_delay_ms": "300"})
+    write_identity(root, "slow", parameters={"execute_delay_ms": "1000"})
     return root
 
 
 @pytest.fixture(scope="module")
 def shm_server(models, tmp_path_factory):
     flags = [f"--model-repository={models}", "--allow-client-shm=true", "--max-shared-memory-regions=16"]
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", *flags)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *flags) as running:
         yield running
-    finally:
-        running.stop()
 
 
 class Peer:
@@ -225,7 +220,7 @@ class TestTensors:
         inputs = [peer.input("INPUT0", (1, 16), "r", 64)]
         peer.client.async_stream_infer("identity", inputs, outputs=[peer.output("OUTPUT0", "r", 64, 256)])
         peer.client.async_stream_infer("identity", inputs, outputs=[peer.output("OUTPUT0", "r", 63, 256)])
-        (first, first_error), (_, second_error) = answers.get(timeout=30), answers.get(timeout=30)
+        (first, first_error), (_, second_error) = answers.get(timeout=60), answers.get(timeout=60)
         peer.client.stop_stream()
         assert first_error is None
         assert peer.spec(first, "OUTPUT0") == ("FP32", [1, 16])
@@ -294,15 +289,12 @@ class TestRegions:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        executing = 'naiad_inference_executing_request_count{model="slow",version="1"} 1'
-        deadline = time.monotonic() + 20
-        while executing not in shm_server.get("/metrics", url=shm_server.metrics_url).body.decode():
-            assert time.monotonic() < deadline
+        shm_server.wait_requests("slow", executing=1)
         peer.client.unregister_system_shared_memory("r")
         assert peer.names() == ["r"]
         assert peer.fails("identity", [peer.input("INPUT0", (1, 16), "r", 64)])[1].startswith("Unable to find shared")
         thread.join()
-        assert answers.get(timeout=10).get_response() is not None
+        assert answers.get(timeout=60).get_response() is not None
         np.testing.assert_array_equal(contents(handle, (1, 16), 64), ROW)
         assert peer.names() == []
 
@@ -391,10 +383,15 @@ class TestTruncation:
         inputs = [peer.sent("INPUT0", ROW) if is_output else peer.input("INPUT0", (1, 16), "r", size)]
         outputs = [peer.output("OUTPUT0", "r", size) if is_output else peer.output("OUTPUT0")]
         path = peer.path("r")
-        timer = threading.Timer(0.15, os.truncate, (path, 0))
-        timer.start()
+
+        def truncate() -> None:
+            shm_server.wait_requests("slow", executing=1)
+            os.truncate(path, 0)
+
+        truncating = threading.Thread(target=truncate)
+        truncating.start()
         status, message = peer.fails("slow", inputs, outputs=outputs)
-        timer.join()
+        truncating.join()
         assert status in ("500", "StatusCode.INTERNAL")
         assert "was truncated while a request used it" in message
         assert shm_server.get("/v2/health/ready").status == 200
@@ -460,9 +457,7 @@ class TestDisabled:
 def test_nothing_stays_behind(models, tmp_path):
     """Regions come and go, requests use them well and badly; descriptors, mappings and memory stay level."""
     flags = [f"--model-repository={models}", "--allow-client-shm=true"]
-    server = ServerProcess(tmp_path / "log", *flags)
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", *flags) as server:
         peers = [Peer(server, "http"), Peer(server, "grpc")]
         values = np.arange(ELEMENTS // 4, dtype=np.float32)
         size = values.nbytes
@@ -493,8 +488,6 @@ def test_nothing_stays_behind(models, tmp_path):
         assert resources.resident_bytes() < resident + 20 * 1024 * 1024
         for peer in peers:
             peer.close()
-    finally:
-        server.stop()
 
 
 def _shared_mappings(server):

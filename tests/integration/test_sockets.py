@@ -45,7 +45,7 @@ def grpc_answer(url: str) -> np.ndarray:
     with triton_grpc.InferenceServerClient(url) as client:
         tensor = triton_grpc.InferInput("INPUT0", ROWS.shape, "FP32")
         tensor.set_data_from_numpy(ROWS)
-        return client.infer("identity", [tensor], client_timeout=20).as_numpy("OUTPUT0")
+        return client.infer("identity", [tensor], client_timeout=60).as_numpy("OUTPUT0")
 
 
 def curl_status(*arguments: str) -> str:
@@ -180,7 +180,7 @@ def test_stock_clients_over_ipv6(models: Path, start_server: StartServer, host: 
     with triton_http.InferenceServerClient(f"[::1]:{port}") as client:
         assert client.is_server_live()
     with grpc.insecure_channel(f"ipv6:{server.grpc_url}") as channel:
-        grpc.channel_ready_future(channel).result(20)
+        grpc.channel_ready_future(channel).result(60)
 
 
 @needs_ipv6

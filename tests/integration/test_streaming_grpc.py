@@ -67,12 +67,12 @@ class Stream:
 
     def next(self):
         """Return the next response; fails when it is an error."""
-        result, error = self.answers.get(timeout=30)
+        result, error = self.answers.get(timeout=60)
         assert error is None
         return result
 
     def next_error(self):
-        _, error = self.answers.get(timeout=30)
+        _, error = self.answers.get(timeout=60)
         assert error is not None
         return error
 
@@ -300,7 +300,7 @@ class TestPeers:
             opened.cancel()
             # The model can only be unloaded in time when nothing of it is open.
             own_server.process.terminate()
-            assert own_server.wait_exit(20) == 0
+            assert own_server.wait_exit() == 0
 
     def test_a_reader_that_stops_costs_bounded_memory_and_loses_nothing(self, own_server):
         resources = ProcessResources(own_server.process.pid)
@@ -331,7 +331,7 @@ class TestPeers:
 
             def requests(*messages):
                 yield from messages
-                hold.wait(30)
+                hold.wait(60)
 
             busy = repeat_calls(channel)(requests(repeat_message(range(50), "x", 10)))
             idle = repeat_calls(channel)(requests(repeat_message([1])))
@@ -346,5 +346,5 @@ class TestPeers:
             with pytest.raises(grpc.RpcError):
                 next(idle)
             assert idle.code() is grpc.StatusCode.UNAVAILABLE
-            assert own_server.wait_exit(20) == 0
+            assert own_server.wait_exit() == 0
             hold.set()

@@ -70,7 +70,7 @@ def _localhost(url: str) -> str:
 
 
 def _connect(host: str, port: str, context: ssl.SSLContext) -> ssl.SSLSocket:
-    raw = socket.create_connection((host, int(port)), timeout=20)
+    raw = socket.create_connection((host, int(port)), timeout=60)
     return context.wrap_socket(raw, server_hostname="localhost")
 
 
@@ -93,7 +93,7 @@ def _grpc_answer(
     ) as client:
         tensor = triton_grpc.InferInput("INPUT0", ROWS.shape, "FP32")
         tensor.set_data_from_numpy(ROWS)
-        return client.infer("identity", [tensor], client_timeout=20).as_numpy("OUTPUT0")
+        return client.infer("identity", [tensor], client_timeout=60).as_numpy("OUTPUT0")
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -164,7 +164,7 @@ def test_old_tls_is_refused(tls_server: ServerProcess, certificates: Certificate
 
 def test_plain_text_gets_no_answer(tls_server: ServerProcess) -> None:
     host, port = tls_server.http_url.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as raw:
+    with socket.create_connection((host, int(port)), timeout=60) as raw:
         raw.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200" not in raw.recv(4096)
 

@@ -87,7 +87,7 @@ class TestInfer:
             )
         seen = set()
         for _ in range(200):
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=60)
             assert error is None
             number = int(result.get_response().id)
             np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), np.full((1, 16), number + 3, np.float32))
@@ -121,7 +121,7 @@ class TestTypedContents:
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelInferResponse.FromString,
         )
-        return call(request, timeout=30).raw_output_contents[0]
+        return call(request, timeout=60).raw_output_contents[0]
 
     @pytest.mark.parametrize(
         ("datatype", "field", "values"),
@@ -182,7 +182,7 @@ class TestErrors:
         for request_id in ("client-id-17", ""):
             message = service_pb2.ModelInferRequest(model_name="nothing", id=request_id).SerializeToString()
             with pytest.raises(grpc.RpcError) as caught:
-                call(message, timeout=30)
+                call(message, timeout=60)
             trailers = dict(caught.value.trailing_metadata())
             answered_id = trailers["triton-request-id"]
             assert answered_id == request_id or not request_id
@@ -190,19 +190,19 @@ class TestErrors:
 
     def test_unparsable_message(self, channel, client):
         with pytest.raises(grpc.RpcError, match="Unable to parse request"):
-            channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"\xff\xff", timeout=30)
+            channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"\xff\xff", timeout=60)
         assert client.is_server_live()
 
     def test_unknown_method(self, channel):
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary("/inference.GRPCInferenceService/Nonsense")(b"", timeout=30)
+            channel.unary_unary("/inference.GRPCInferenceService/Nonsense")(b"", timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     def test_deadline(self, client):
         inputs = [tensor("INPUT0", A[:1])]
         status, _ = failure(client.infer, "slow_identity", inputs, client_timeout=0.05)
         assert status == "StatusCode.DEADLINE_EXCEEDED"
-        result = client.infer("slow_identity", inputs, client_timeout=30)
+        result = client.infer("slow_identity", inputs, client_timeout=60)
         np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), A[:1])
 
 
@@ -215,7 +215,7 @@ class TestControl:
         assert failure(client.is_model_ready, "nothing")[0] == "StatusCode.NOT_FOUND"
 
     def test_standard_health_check(self, channel):
-        assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=30) == b"\x08\x01"
+        assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60) == b"\x08\x01"
 
     def test_metadata(self, client):
         server_metadata = client.get_server_metadata()

@@ -135,7 +135,7 @@ class TestInfer:
             for number in range(100)
         ]
         for number, request in enumerate(pending):
-            result = request.get_result(timeout=30)
+            result = request.get_result(timeout=60)
             assert result.get_response()["id"] == str(number)
             np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), np.full((1, 16), number + 3, np.float32))
 
@@ -324,9 +324,9 @@ class TestErrors:
         ]
         for number, request in enumerate(pending):
             if number % 2:
-                assert request.get_result(timeout=30).get_response()["id"] == str(number)
+                assert request.get_result(timeout=60).get_response()["id"] == str(number)
             else:
-                status, text = failure(request.get_result, timeout=30)
+                status, text = failure(request.get_result, timeout=60)
                 assert status == "400"
                 assert text.startswith(f"[request id: {number}] expected 2 inputs")
 

@@ -12,7 +12,7 @@ backend: "python"
 max_batch_size: 0
 input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
-parameters { key: "stacks_after_s" value { string_value: "0.3" } }
+parameters { key: "stacks_after_s" value { string_value: "1.5" } }
 """
 _MODEL = """
 import threading
@@ -50,7 +50,7 @@ def test_a_batch_that_takes_too_long_has_its_stacks_logged_once_and_goes_on(tmp_
     server.wait_ready()
     with httpclient.InferenceServerClient(server.http_url, network_timeout=60, connection_timeout=60) as client:
         assert infer(client, 0) == 0
-        assert infer(client, 2) == 2
+        assert infer(client, 3) == 3
         server.wait_log("in waits_for_what_does_not_come")
         server.wait_log("in sleeps_in_a_thread")
         assert infer(client, 0) == 0

@@ -39,6 +39,7 @@ class Served:
     def __init__(self) -> None:
         self.name, self.version = "m", "1"
         self.config = self.labels = None
+        self.is_decoupled = False
         self.statistics = ModelStatistics("m", "1")
         self.open: list[InferRequest] = []
         self.refusals = 0

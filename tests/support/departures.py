@@ -24,6 +24,8 @@ Departure = Callable[[ServerProcess, str, str], Leave]
 """(server, model, request id) to what makes the client leave."""
 
 CANCEL = (8).to_bytes(4, "big")
+CLIENT_DEADLINE_S = 1.5
+"""Long enough for a busy machine to begin with a request before its client has given it up."""
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -136,7 +138,7 @@ def grpc_lost(server: ServerProcess, model: str, request_id: str) -> Leave:
 
 def grpc_deadline(server: ServerProcess, model: str, request_id: str) -> Leave:
     """A deadline that the server alone enforces."""
-    peer = _grpc_peer(server, model, request_id, grpc_timeout="400m")
+    peer = _grpc_peer(server, model, request_id, grpc_timeout=f"{CLIENT_DEADLINE_S * 1000:.0f}m")
 
     def leave() -> None:
         answer = peer.answer(1)
@@ -155,7 +157,7 @@ def grpc_client_cancel(server: ServerProcess, model: str, request_id: str) -> Le
 
     def leave() -> None:
         call.cancel()
-        assert answered.wait(30)
+        assert answered.wait(60)
 
     return leave
 
@@ -170,10 +172,12 @@ def grpc_client_timeout(server: ServerProcess, model: str, request_id: str) -> L
         errors.append(error)
         answered.set()
 
-    client.async_infer(model, [_tensor(triton_grpc)], callback, request_id=request_id, client_timeout=0.4)
+    client.async_infer(
+        model, [_tensor(triton_grpc)], callback, request_id=request_id, client_timeout=CLIENT_DEADLINE_S
+    )
 
     def leave() -> None:
-        assert answered.wait(30)
+        assert answered.wait(60)
         assert errors[0].status() == "StatusCode.DEADLINE_EXCEEDED"
 
     return leave
@@ -232,7 +236,7 @@ def _task(infer: Callable[[], Any]) -> Leave:
 
     def leave() -> None:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(30)
+        thread.join(60)
         assert task.cancelled()
 
     return leave

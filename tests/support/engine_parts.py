@@ -9,10 +9,14 @@ from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
+from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine.resources import ModelResources
 from naiad.engine.served_model import ServedModel
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
 
 Serve = Callable[..., ServedModel]
 
@@ -91,7 +95,7 @@ class Gate:
 
     def __call__(self, batch: Batch) -> Sequence[InferResponse]:
         self.reached.release()
-        assert self.opened.acquire(timeout=30)
+        assert self.opened.acquire(timeout=60)
         return answers_of(batch)
 
 
@@ -141,3 +145,26 @@ def request(
     made = made or header()
     data = [bytes(max(0, spec.byte_size)) for spec in made.inputs]
     return InferRequest(made, data, answers, id=request_id, arrival_ns=arrival_ns)
+
+
+def served_model(
+    instances: Sequence[Instance],
+    loop: Loop,
+    made: ModelConfig | None = None,
+    *,
+    backend_model: Model | None = None,
+    resources: ModelResources | None = None,
+) -> ServedModel:
+    """Return version 1 of model m, which serves with these instances; to be stopped by the caller."""
+    made = made or config()
+    return ServedModel(
+        name="m",
+        version=1,
+        config=made,
+        backend_model=backend_model or ScriptedModel(),
+        instances=instances,
+        scheduler=create_scheduler(made),
+        statistics=ModelStatistics("m", "1"),
+        loop=loop,
+        resources=resources,
+    )

@@ -1,9 +1,9 @@
 """A Python model that holds its requests until the test lets them go, and notes what it sees of each."""
 
-import time
 from pathlib import Path
 
 from support.model_repository import write_model
+from support.waiting import wait_until
 
 _SOURCE = """
 import os, time
@@ -61,24 +61,21 @@ class Notes:
     """What the model has noted, and what lets its requests go."""
 
     def __init__(self, where: Path) -> None:
-        self._where = where
+        self.where = where
         where.mkdir(exist_ok=True)
 
     def has(self, request_id: str, what: str) -> bool:
         """Whether a request "began" to execute or was seen to be "cancelled"."""
-        return (self._where / f"{request_id}.{what}").exists()
+        return (self.where / f"{request_id}.{what}").exists()
 
     def wait(self, request_id: str, what: str) -> float:
         """Wait for it, and return when that was, on the monotonic clock."""
-        deadline = time.monotonic() + 30
-        while not self.has(request_id, what):
-            assert time.monotonic() < deadline, f"request '{request_id}' never {what}"
-            time.sleep(0.001)
-        return float((self._where / f"{request_id}.{what}").read_text())
+        wait_until(lambda: self.has(request_id, what), f"request '{request_id}' never {what}")
+        return float((self.where / f"{request_id}.{what}").read_text())
 
     def let_go(self, request_id: str) -> None:
         """Let a request be answered."""
-        (self._where / f"{request_id}.go").touch()
+        (self.where / f"{request_id}.go").touch()
 
 
 def write_held(
@@ -88,6 +85,7 @@ def write_held(
 
     A decoupled one sends its answer at once, and again when the request may go.
     """
+    notes.mkdir(exist_ok=True)
     config = f"""
       backend: "python" max_batch_size: {max_batch_size}
       input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }} ]

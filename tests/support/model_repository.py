@@ -22,6 +22,20 @@ class TritonPythonModel:
         return responses
 """
 
+_SCALE = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * FACTOR)]
+            )
+            for r in requests
+        ]
+"""
+
 _TENSOR = 'name: "%s" data_type: TYPE_%s dims: [ %s ]'
 
 
@@ -72,3 +86,18 @@ def write_identity(
     for key, value in (parameters or {}).items():
         config += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
     return write_model(repository, name, config + extra)
+
+
+def scale_source(factor: object) -> str:
+    """Return a `model.py` that multiplies its input by a number."""
+    return _SCALE.replace("FACTOR", str(factor))
+
+
+def write_scale(repository: Path, factor: object, version: int = 1, name: str = "scale") -> None:
+    """Write a Python model that multiplies FP32[1] IN by a number and returns it as OUT."""
+    config = """
+      backend: "python" max_batch_size: 0
+      input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
+      output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+    """
+    write_model(repository, name, config, {f"{version}/model.py": scale_source(factor)})

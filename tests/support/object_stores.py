@@ -83,7 +83,7 @@ class S3Server:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 def error_body(code: str, message: str) -> str:

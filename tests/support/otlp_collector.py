@@ -75,7 +75,7 @@ class Collector:
             self.batch_sizes.append(len(found))
             self.spans += found
 
-    def wait(self, condition: Callable[[Sequence[Span]], bool], timeout_s: float = 30.0) -> Sequence[Span]:
+    def wait(self, condition: Callable[[Sequence[Span]], bool], timeout_s: float = 60.0) -> Sequence[Span]:
         """Return the spans as soon as they meet a condition."""
         deadline = time.monotonic() + timeout_s
         while not condition(list(self.spans)):
@@ -92,7 +92,7 @@ class Collector:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 def values(attributes: Any) -> dict[str, object]:

@@ -18,7 +18,7 @@ class ProcessResources:
         """Return the numbers of descriptors and of threads."""
         return self._process.num_fds(), self._process.num_threads()
 
-    def assert_back(self, timeout_s: float = 15.0) -> None:
+    def assert_back(self, timeout_s: float = 60.0) -> None:
         """Fail unless both numbers return to, or below, what they were; closing takes the server a moment.
 
         Threads that a server starts when there is first something to do beside its loop stay, and are few.

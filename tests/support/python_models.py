@@ -17,9 +17,8 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array
 from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
 from support.backend_parts import make_context, make_request, output_arrays
+from support.engine_parts import served_model
 
 PRELUDE = """
 import asyncio, ctypes, gc, json, logging, os, signal, sys, threading, time
@@ -86,7 +85,7 @@ class Streams:
             done.set()
 
         self._loop.call_soon_threadsafe(act)
-        assert done.wait(30)
+        assert done.wait(60)
 
     def responses(self, request: InferRequest) -> list[InferResponse]:
         """Return what has come so far."""
@@ -137,16 +136,7 @@ def serve_decoupled(
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    model = ServedModel(
-        name="m",
-        version=1,
-        config=config,
-        backend_model=backend_model,
-        instances=[instance],
-        scheduler=create_scheduler(config),
-        statistics=ModelStatistics("m", "1"),
-        loop=loop,
-    )
+    model = served_model([instance], loop, config, backend_model=backend_model)
     try:
         yield Streams(model, instance, loop)
     finally:

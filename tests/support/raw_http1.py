@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import Mapping
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def connect(url: str) -> socket.socket:

@@ -10,12 +10,17 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from support.waiting import wait_until
+
+START_S = 150.0
+"""A server that loads libraries and models has started after this, however busy the machine is."""
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 _STARTED = {
     "http": re.compile(r"Started HTTPService at ([^\s\"]+)"),
@@ -73,11 +78,18 @@ class ServerProcess:
             time.sleep(0.01)
         raise AssertionError(f"no {pattern!r} within {timeout_s} s:\n{self.log_text()}")
 
-    def wait_started(self, timeout_s: float = 60.0) -> None:
+    def wait_started(self, timeout_s: float = START_S) -> None:
         """Wait until the last port is open."""
         self.wait_log("Started Metrics Service at", timeout_s)
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
+    def is_ready(self) -> bool:
+        """Tell whether the server says that it is ready; one that ends may not answer at all."""
+        try:
+            return self.get("/v2/health/ready").status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def wait_ready(self, timeout_s: float = START_S) -> None:
         """Wait until the server says it is ready."""
         self.wait_started(timeout_s)
         deadline = time.monotonic() + timeout_s
@@ -85,6 +97,24 @@ class ServerProcess:
             if time.monotonic() > deadline:
                 raise AssertionError(f"not ready within {timeout_s} s:\n{self.log_text()}")
             time.sleep(0.01)
+
+    def wait_requests(self, model: str, *, waiting: int | None = None, executing: int | None = None) -> None:
+        """Wait until so many requests of a model wait in its queue and so many execute; None: any number."""
+        wanted = [
+            (name, count)
+            for name, count in (
+                ("nv_inference_pending_request_count", waiting),
+                ("naiad_inference_executing_request_count", executing),
+            )
+            if count is not None
+        ]
+
+        def are_met() -> bool:
+            text = self.get("/metrics", url=self.metrics_url).body.decode()
+            rows = [re.findall(rf'^{name}{{model="{model}",.*}} (\S+)$', text, re.MULTILINE) for name, _ in wanted]
+            return [[float(number) for number in found] for found in rows] == [[count] for _, count in wanted]
+
+        wait_until(are_met, f"never did {waiting} requests of '{model}' wait and {executing} execute")
 
     def wait_exit(self, timeout_s: float = 60.0) -> int:
         """Wait for the process to end and return its status."""
@@ -129,9 +159,9 @@ class ServerProcess:
         """Send one HTTP request over a connection of its own."""
         where = url or self.http_url
         if self.tls is not None and where == self.http_url:
-            connection = http.client.HTTPSConnection(where, timeout=30, context=self.tls)
+            connection = http.client.HTTPSConnection(where, timeout=60, context=self.tls)
         else:
-            connection = http.client.HTTPConnection(where, timeout=30)
+            connection = http.client.HTTPConnection(where, timeout=60)
         try:
             connection.request(method, path, body=body, headers=dict(headers or {}))
             response = connection.getresponse()
@@ -156,7 +186,18 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+@contextmanager
+def serving(log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """A server that is ready, and is stopped in the end."""
+    running = ServerProcess(log, *flags, environment=environment)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()

@@ -44,7 +44,7 @@ class Emulator:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 def start_google(log: Path) -> Emulator:
@@ -65,7 +65,7 @@ def google_put(google: Emulator, bucket: str, key: str, content: bytes) -> None:
 
 
 def _post(url: str, body: bytes, kind: str) -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": kind}), timeout=30) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": kind}), timeout=60) as answer:
         answer.read()
 
 
@@ -99,5 +99,5 @@ def azure_container(azure: Emulator, name: str) -> None:
             "Authorization": f"SharedKey {AZURE_ACCOUNT}:{signature}",
         },
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         answer.read()

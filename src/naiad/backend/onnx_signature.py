@@ -6,6 +6,7 @@ from typing import Any
 
 from naiad.config.execution import batch_inputs
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
+from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument, unsupported
 from naiad.core.tensor import Shape
@@ -205,6 +206,10 @@ class SignatureCheck:
     def _check_batch_dim(self, opening: str, onnx: OnnxTensor) -> None:
         first = onnx.shape[:1]
         if first == (-1,) or (first == (1,) and self._config.max_batch_size == 1 and not self._strict):
+            return
+        padding = read_padding(self._config)
+        if padding is not None and first == padding.rows:
+            # Every batch is filled up to the size that the model has built in.
             return
         raise invalid_argument(
             f"{opening} for the model to support batching the shape should have at least 1 dimension and the first "

@@ -26,17 +26,13 @@ from naiad.config.suggestion import nearest
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def config_to_dict(config: ModelConfig) -> dict[str, Any]:
-    """Return `config` as JSON values, as Triton's config endpoint has it.
+def config_to_json(config: ModelConfig) -> bytes:
+    """Return `config` as a JSON object, as Triton's config endpoint has it.
 
     Field names of the schema, every scalar with its default, enums by name, 64-bit integers as numbers, map keys as
-    strings, lists even when empty; messages and members of a oneof only when they are set.
+    strings, lists even when empty; messages and members of a oneof only when they are set. Numbers that JSON lacks
+    (infinities, NaN) become null.
     """
-    return _message_to_dict(config)
-
-
-def config_to_json(config: ModelConfig) -> bytes:
-    """Return `config` as a JSON object. Numbers that JSON lacks (infinities, NaN) become null."""
     return orjson.dumps(_message_to_dict(config))
 
 

@@ -19,6 +19,8 @@ PAD_PREFIX = "pad_input."
 """`pad_input.INPUT`: to which lengths the variable dimensions of an input are padded, and with what."""
 CUT_PREFIX = "cut_output."
 """`cut_output.OUTPUT`: the input whose lengths an output has; empty for an output with lengths of its own."""
+PAD_BATCH = "pad_batch"
+"""The numbers of rows that a batch is filled up to, ascending; the last is max_batch_size."""
 MAX_LENGTH = (1 << 31) - 1
 """No tensor is longer."""
 _COUNTS = (DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64, DataType.FP32, DataType.FP64)
@@ -93,6 +95,8 @@ class Padding:
     inputs: Mapping[str, InputPadding]
     outputs: Mapping[str, str]
     """Output to the input whose lengths it has; outputs that are left alone are missing."""
+    rows: tuple[int, ...] = ()
+    """Numbers of rows that batches are filled up to; empty for batches as they are."""
 
 
 def read_padding(config: ModelConfig) -> Padding | None:
@@ -103,10 +107,11 @@ def read_padding(config: ModelConfig) -> Padding | None:
         for tensor in config.input
         if keys[tensor.name] in config.parameters
     }
-    if not inputs:
+    rows = parse_rows(_text(config, PAD_BATCH)) if PAD_BATCH in config.parameters else ()
+    if not inputs and not rows:
         return None
     sources = {output.name: _text(config, CUT_PREFIX + output.name) for output in config.output}
-    return Padding(inputs, {name: source for name, source in sources.items() if source})
+    return Padding(inputs, {name: source for name, source in sources.items() if source}, rows)
 
 
 def added_inputs(config: ModelConfig) -> Sequence[AddedInput]:
@@ -140,7 +145,7 @@ def parse_input_padding(tensor: ModelInput, text: str) -> InputPadding:
         raise PaddingTextError("has 'buckets' beside 'multiple_of' or 'max'", text, "one or the other")
     if "buckets" not in fields and "multiple_of" not in fields:
         raise PaddingTextError("does not say which lengths there are", text, "buckets=16,32,64 or multiple_of=16")
-    buckets = _buckets(fields["buckets"]) if "buckets" in fields else ()
+    buckets = _ascending("buckets", fields["buckets"]) if "buckets" in fields else ()
     free_count = dims.count(-1)
     return InputPadding(
         name=tensor.name,
@@ -158,6 +163,11 @@ def parse_input_padding(tensor: ModelInput, text: str) -> InputPadding:
     )
 
 
+def parse_rows(text: str) -> tuple[int, ...]:
+    """Read the numbers of rows of a batch. Raises PaddingTextError."""
+    return _ascending("rows", text)
+
+
 def _split(text: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for part in text.split():
@@ -170,16 +180,18 @@ def _split(text: str) -> dict[str, str]:
     return fields
 
 
-def _buckets(text: str) -> tuple[int, ...]:
-    buckets = tuple(_number("buckets", part) for part in text.split(","))
-    if list(buckets) != sorted(set(buckets)):
-        raise PaddingTextError("has buckets that do not ascend", text, "every length above the one before it")
-    return buckets
+def _ascending(name: str, text: str) -> tuple[int, ...]:
+    numbers = tuple(_number(name, part) for part in text.split(","))
+    if list(numbers) != sorted(set(numbers)):
+        raise PaddingTextError(f"has {name} that do not ascend", text, "every number above the one before it")
+    return numbers
 
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:12]) <= MAX_LENGTH):
-        raise PaddingTextError(f"has a '{name}' that is no length", text, f"whole numbers from 1 to {MAX_LENGTH}")
+        raise PaddingTextError(
+            f"has a '{name}' that is no number of elements", text, f"whole numbers from 1 to {MAX_LENGTH}"
+        )
     return int(text)
 
 

@@ -39,6 +39,8 @@ def _padding_rules(config: ModelConfig) -> Iterator[str]:
         yield f"Its {each.name} is padded to {_lengths(each)}; what is longer stays as it is{_waste(each)}."
     for output, source in padding.outputs.items() if padding is not None else ():
         yield f"Its answer's {output} is cut back to the length of its {source}."
+    if padding is not None and padding.rows:
+        yield f"Its batch is filled up to {' or '.join(map(str, padding.rows))} rows."
 
 
 def _lengths(padding: InputPadding) -> str:
@@ -83,7 +85,8 @@ def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
 
 
 def _same_shapes(config: ModelConfig) -> str:
-    if read_padding(config) is not None:
+    padding = read_padding(config)
+    if padding is not None and padding.inputs:
         return ", of equal shapes once they are padded"
     if any(tensor.allow_ragged_batch for tensor in config.input):
         return ", of equal shapes but in ragged inputs"

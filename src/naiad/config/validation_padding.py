@@ -4,15 +4,28 @@ from collections import Counter
 
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import ModelInput, ModelOutput
-from naiad.config.padding import CUT_PREFIX, PAD_PREFIX, InputPadding, PaddingTextError, parse_input_padding
+from naiad.config.padding import (
+    CUT_PREFIX,
+    PAD_BATCH,
+    PAD_PREFIX,
+    InputPadding,
+    PaddingTextError,
+    parse_input_padding,
+    parse_rows,
+)
 from naiad.config.pbtxt import map_path
 from naiad.config.suggestion import nearest
 from naiad.core.datatype import BY_CONFIG_NUMBER
 
 
 def check_padding(findings: Findings, *, complete: bool) -> None:
-    """Check `pad_input.` and `cut_output.` parameters; without `complete`, tensors may still be missing."""
+    """Check `pad_batch`, `pad_input.` and `cut_output.`; without `complete`, tensors may still be missing."""
     config = findings.config
+    # What the backend completes: nothing, where there are inputs and outputs; a Python model may add to them.
+    is_known = complete or bool(config.input and config.output and config.backend != "python")
+    if PAD_BATCH in config.parameters:
+        _check_model(findings, PAD_BATCH, is_known=is_known)
+        _check_rows(findings, is_known=is_known)
     padded = sorted(key for key in config.parameters if key.startswith(PAD_PREFIX))
     cut = sorted(key for key in config.parameters if key.startswith(CUT_PREFIX))
     if not padded:
@@ -23,30 +36,54 @@ def check_padding(findings: Findings, *, complete: bool) -> None:
                 expected=f"a parameter '{PAD_PREFIX}INPUT'",
             )
         return
-    _check_model(findings, padded[0])
+    _check_model(findings, padded[0], is_known=is_known)
     inputs = {tensor.name: tensor for tensor in config.input}
     found: dict[str, InputPadding] = {}
-    if config.input:
-        for key in padded:
+    for key in padded:
+        if is_known:
             _check_name(findings, key, PAD_PREFIX, inputs)
-            tensor = inputs.get(key.removeprefix(PAD_PREFIX))
-            padding = None if tensor is None else _check_input(findings, tensor, key)
-            if padding is not None:
-                found[padding.name] = padding
-        _check_added(findings, found)
-        _check_batch_tensors(findings, found)
-    if complete or (config.input and config.output):
+        tensor = inputs.get(key.removeprefix(PAD_PREFIX))
+        padding = None if tensor is None else _check_input(findings, tensor, key)
+        if padding is not None:
+            found[padding.name] = padding
+    _check_added(findings, found)
+    _check_batch_tensors(findings, found)
+    if is_known:
         _check_outputs(findings, cut, inputs, found)
 
 
-def _check_model(findings: Findings, key: str) -> None:
+def _check_rows(findings: Findings, *, is_known: bool) -> None:
+    config = findings.config
+    path = map_path("parameters", PAD_BATCH)
+    text = config.parameters[PAD_BATCH].string_value
+    try:
+        rows = parse_rows(text)
+    except PaddingTextError as error:
+        findings.error(f"parameter '{PAD_BATCH}' {error}", path, text=error.text, expected=error.expected)
+        return
+    if is_known and rows[-1] != config.max_batch_size:
+        findings.error(
+            f"parameter '{PAD_BATCH}' ends in {rows[-1]} rows, and batches have up to {config.max_batch_size}",
+            path,
+            text=text,
+            expected="max_batch_size as the last number",
+        )
+    if config.batch_input or config.batch_output or any(tensor.allow_ragged_batch for tensor in config.input):
+        findings.error(
+            f"parameter '{PAD_BATCH}' cannot be used with a ragged batch, which has no rows to add",
+            path,
+            expected="no 'batch_input', 'batch_output' and 'allow_ragged_batch'",
+        )
+
+
+def _check_model(findings: Findings, key: str, *, is_known: bool) -> None:
     config = findings.config
     path = map_path("parameters", key)
     refusals = {
         "an ensemble; its members are padded": config.HasField("ensemble_scheduling"),
         "a model of sequences": config.HasField("sequence_batching"),
         "a decoupled model": config.model_transaction_policy.decoupled,
-        "a model without batches": config.max_batch_size < 1,
+        "a model without batches": is_known and config.max_batch_size < 1,
     }
     for kind, applies in refusals.items():
         if applies:

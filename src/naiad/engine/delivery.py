@@ -1,12 +1,14 @@
 """Delivery: finished batches go from instance threads to the event loop, one loop callback for many of them."""
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Sequence
 
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.scheduler.ordering import OrderedRelease
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +26,15 @@ class Delivery:
         self._loop = loop
         self._answers: deque[Answers] = deque()
         self._woken = False
+
+    def hand_over(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
+    ) -> None:
+        """Answer each request with its response: at once if the caller is the loop, otherwise soon."""
+        if on_loop:
+            self.deliver(requests, responses)
+        else:
+            self.post(requests, responses)
 
     def post(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
         """Hand over one response per request; callable from any thread."""
@@ -45,6 +56,30 @@ class Delivery:
         answers = self._answers
         while answers:
             _answer(*answers.popleft())
+
+
+class OrderedDelivery(Delivery):
+    """Answers requests in the order in which they were accepted, whichever is done first."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        self._ordered = OrderedRelease()
+        self._lock = threading.Lock()
+
+    def expect(self, request: InferRequest) -> None:
+        """Note that a request was accepted, after those before it. From now on it must be answered."""
+        with self._lock:
+            self._ordered.expect(request)
+
+    def hand_over(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
+    ) -> None:
+        """Answer what may leave now, at once if the caller is the loop; hold back what others must precede."""
+        with self._lock:
+            released = self._ordered.complete(requests, responses)
+        super().hand_over(
+            [request for request, _ in released], [response for _, response in released], on_loop=on_loop
+        )
 
 
 def _answer(requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:

@@ -19,9 +19,9 @@ from naiad.engine.tensor_exchange import TensorExchange
 from naiad.memory.regions import SharedMemory
 from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.metrics import Registry
-from naiad.telemetry.statistics import VersionStatistics
 from naiad.telemetry.trace_settings import Changes, unknown_model
 from naiad.telemetry.tracer import Tracer
+from naiad.telemetry.version_statistics import VersionStatistics
 
 EXTENSIONS = (
     "classification",

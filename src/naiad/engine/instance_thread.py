@@ -2,7 +2,7 @@
 
 Waking a thread and being woken by it costs about 90 us of CPU for a single request, as much as ten executions of a
 tiny model. So while an instance proves to be that fast, and may run on any thread, the loop executes its batches
-itself, one per turn of the loop. A slow execution sends it back to its thread for a while.
+itself, one per turn of the loop; `placement` judges that.
 """
 
 import threading
@@ -11,56 +11,57 @@ import time
 from naiad.backend.api import Instance
 from naiad.core.batch import Batch
 from naiad.core.ports import Loop
-from naiad.engine.batch_source import BatchSource
+from naiad.engine.completion import Completion
+from naiad.engine.dispatcher import STOPPED, Dispatcher
+from naiad.engine.placement import Placement, Usage
 
 _HEALTH_POLL_S = 0.05
 """How often an instance that cannot execute is asked whether it can again."""
 _START_POLL_S = 0.001
-_FAST_NS = 100_000
-"""A mean execution shorter than this is not worth a thread."""
-_MEAN_WEIGHT = 16
-"""Executions over which the mean goes, roughly; a single hiccup of the machine does not move it far."""
-_SLOW_NS = 10_000_000
-"""An execution longer than this on the loop is felt by everybody."""
-_PENALTY_COUNT = 10_000
-"""Executions that stay with the thread after a slow one."""
-_UNKNOWN_NS = 100 * _FAST_NS
-"""The mean to begin with: an instance has to prove itself."""
 
 
 class InstanceThread:
     """One thread per instance: no loop round trip lies between two batches.
 
-    A thread that finds nothing to do sleeps on a lock of its own until the model releases it. It is started when the
-    instance is woken for the first time: of a thousand models most may never be asked.
+    A thread that finds nothing to do sleeps on a lock of its own until it is woken. It is started when it is woken
+    for the first time: of a thousand models most may never be asked.
     """
 
-    def __init__(self, model: BatchSource, instance: Instance, loop: Loop, index: int = 0) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        completion: Completion,
+        instance: Instance,
+        loop: Loop,
+        *,
+        index: int = 0,
+        name: str = "",
+    ) -> None:
+        """`name` is what debuggers show of the thread."""
         self.index = index
-        """Number of the instance among those of its model."""
-        self._model = model
-        self._instance = instance
+        """Number of the instance among those of its version."""
+        self.instance = instance
+        self._dispatcher = dispatcher
+        self._completion = completion
         self._loop = loop
-        self._is_movable = instance.runs_on_any_thread
-        self._mean_ns = _UNKNOWN_NS
-        self._penalty_count = 0
+        self._placement = Placement() if instance.runs_on_any_thread else None
         self._is_roused = False
         """Whether the thread was woken ever, and so is started or about to be."""
         self._is_running = False
         self._waker = threading.Lock()
         self._waker.acquire()
-        self._thread = threading.Thread(target=self._run, name=f"{model.name}:{model.version}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name or None, daemon=True)
 
     def start(self) -> None:
         """Begin to take batches."""
-        if self._model.join_idle(self):
+        if self._dispatcher.join_idle(self):
             self._rouse()
 
     def wake(self) -> None:
-        """End its sleep soon; called on the loop after the model has taken it off the list of the idle."""
+        """End its sleep soon; called on the loop after it was taken off the list of the idle."""
         # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
         # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
-        if self._is_movable and self._mean_ns < _FAST_NS and not self._penalty_count:
+        if self._placement is not None and self._placement.is_on_loop:
             self._loop.call_soon(self._execute_on_loop)
         else:
             self._loop.call_soon(self._rouse)
@@ -70,7 +71,7 @@ class InstanceThread:
         self._rouse()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end after the model was told to stop; whether it has ended."""
+        """Wait for its end after it was told that all is over; whether it has ended."""
         deadline_s = time.monotonic() + timeout_s
         while not self._is_running:
             # It was woken for a request, and whoever woke it has not come to start it.
@@ -91,26 +92,19 @@ class InstanceThread:
 
     def _execute_on_loop(self) -> None:
         """Execute one batch here while the thread sleeps, then let the loop read before the next."""
-        if not self._instance.health:
-            batch, wake_ns = self._model.take(self)
+        if not self.instance.health:
+            batch, wake_ns = self._dispatcher.take(self)
             if batch is not None:
-                self._model.execute(self._instance, batch, on_loop=True)
-                self._judge(batch)
+                assert self._placement is not None
+                before = Usage() if self._placement.is_wary else None
+                self._completion.execute(self.instance, batch, on_loop=True)
+                self._placement.executed_on_loop(batch, before)
                 self.wake()
                 return
-            if not wake_ns or (wake_ns > 0 and not self._model.withdraw(self)):
+            if not wake_ns or (wake_ns > 0 and not self._dispatcher.withdraw(self)):
                 return
         # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.
         self._rouse()
-
-    def _judge(self, batch: Batch) -> None:
-        """Learn from an execution; only called by the side that executed."""
-        duration_ns = batch.exec_end_ns - batch.exec_start_ns
-        self._mean_ns += (duration_ns - self._mean_ns) // _MEAN_WEIGHT
-        if duration_ns > _SLOW_NS:
-            self._penalty_count = _PENALTY_COUNT
-        elif self._penalty_count:
-            self._penalty_count -= 1
 
     def _run(self) -> None:
         self._is_running = True
@@ -118,24 +112,24 @@ class InstanceThread:
             batch = self._next()
             if batch is None:
                 return
-            self._model.execute(self._instance, batch)
-            self._judge(batch)
+            self._completion.execute(self.instance, batch)
+            if self._placement is not None:
+                self._placement.executed_on_thread(batch)
             # The requests, 64 MiB perhaps, must not live on while this thread waits for the next ones.
             del batch
 
     def _next(self) -> Batch | None:
         """Return the next batch; blocks until there is one. None when the model has stopped."""
-        model = self._model
         while True:
-            if self._instance.health:
-                if not model.tend_unhealthy(self):
+            if self.instance.health:
+                if not self._dispatcher.tend_unhealthy(self):
                     return None
                 time.sleep(_HEALTH_POLL_S)
                 continue
-            batch, wake_ns = model.take(self)
+            batch, wake_ns = self._dispatcher.take(self)
             if batch is not None:
                 return batch
-            if wake_ns < 0:
+            if wake_ns == STOPPED:
                 return None
             self._sleep(wake_ns)
 
@@ -143,7 +137,7 @@ class InstanceThread:
         if not wake_ns:
             self._waker.acquire()
         elif not self._waker.acquire(timeout=max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)):
-            if self._model.withdraw(self):
+            if self._dispatcher.withdraw(self):
                 return
             # Someone has taken it off the list of the idle and is about to release it.
             self._waker.acquire()

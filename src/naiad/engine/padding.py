@@ -4,6 +4,7 @@
 [1,2] d e      ->  [1,4] d e 0 0   > model, [2,4] ->    [1,4] D E ? ?  ->  [1,2] D E
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -91,13 +92,47 @@ class PaddedRequests:
 
     def prepare(self, batch: Batch) -> tuple[int, int]:
         """Pad the requests of a batch; return how many elements clients have sent, and how many were added."""
-        forms = [self._form(request.header) for request in batch.requests]
-        padded = [_pad_data(request, form) for request, form in zip(batch.requests, forms, strict=True)]
-        batch.client_headers = [request.header for request in batch.requests]
-        for request, form, data in zip(batch.requests, forms, padded, strict=True):
+        requests = batch.requests
+        forms = [self._form(request.header) for request in requests]
+        padded = [_pad_data(request, form) for request, form in zip(requests, forms, strict=True)]
+        filler = self._filler(batch, forms[0].header) if self._padding.rows else None
+        batch.client_headers = [request.header for request in requests]
+        for request, form, data in zip(requests, forms, padded, strict=True):
             request.header = form.header
             request.data = data
-        return sum(form.data_count for form in forms), sum(form.padding_count for form in forms)
+        padding_count = sum(form.padding_count for form in forms)
+        if filler is not None:
+            batch.requests = [*requests, filler]
+            padding_count += self._counted(filler.header)
+        return sum(form.data_count for form in forms), padding_count
+
+    def _filler(self, batch: Batch, like: RequestHeader) -> InferRequest | None:
+        """Return a request of zeros with the rows that a batch lacks; None for one that is full."""
+        sizes = self._padding.rows
+        position = bisect_left(sizes, batch.size)
+        if position == len(sizes) or sizes[position] == batch.size:
+            return None
+        rows = sizes[position] - batch.size
+        specs = tuple(TensorSpec(spec.name, spec.datatype, (rows, *spec.shape[1:])) for spec in like.inputs)
+        key = (specs, tuple(output.name for output in like.outputs))
+        if len(self._layouts) >= MAX_FORMS:
+            self._layouts.clear()
+        header = self._layouts.get(key)
+        if header is None:
+            header = RequestHeader(model_name=like.model_name, inputs=specs, outputs=like.outputs)
+            self._layouts[key] = header
+        data = [
+            encode_bytes_elements([b""] * spec.element_count)
+            if spec.datatype is DataType.BYTES
+            else bytes(spec.byte_size)
+            for spec in specs
+        ]
+        return InferRequest(header, data, _ignore)
+
+    def _counted(self, header: RequestHeader) -> int:
+        """Return how many elements of a request count as padded or not."""
+        names = self._padding.inputs
+        return sum(spec.element_count for spec in header.inputs if self._padding.rows or spec.name in names)
 
     def _form(self, header: RequestHeader) -> _Form:
         form = self._forms.get(header)
@@ -119,6 +154,7 @@ class PaddedRequests:
             padding = self._padding.inputs.get(spec.name)
             if padding is None:
                 specs.append(spec)
+                counts[0] += spec.element_count if self._padding.rows else 0
                 continue
             rows, tail = spec.shape[:1], spec.shape[1:]
             shape = padding.padded(tail)
@@ -163,6 +199,7 @@ class PaddedRequests:
         """Put back what clients wrote; does nothing the second time, and for a batch that was not prepared."""
         if not batch.client_headers:
             return
+        batch.requests = batch.requests[: len(batch.client_headers)]
         for request, header in zip(batch.requests, batch.client_headers, strict=True):
             request.header = header
             # It would not fit the header, and has served its purpose.
@@ -174,6 +211,9 @@ class PaddedRequests:
 
         Raises InferError(INTERNAL) when an output has not the length of the input that it is to be cut as.
         """
+        if len(responses) == len(batch.requests):
+            # Nobody waits for that of the rows that filled up the batch.
+            responses = responses[: len(batch.client_headers)]
         self.restore(batch)
         if not self._padding.outputs or len(responses) != len(batch.requests):
             return responses
@@ -277,6 +317,10 @@ def _added(padding: InputPadding, rows: Shape, own: Shape, padded: Shape) -> Seq
         lengths[...] = own if padding.lengths.dims else own[0]
         made.append((TensorSpec(padding.lengths.name, padding.lengths.datatype, lengths.shape), lengths.tobytes()))
     return made
+
+
+def _ignore(request: InferRequest, response: InferResponse) -> None:
+    """Nobody waits for the answer of rows that only fill up the batch."""
 
 
 def _region(shape: Shape) -> tuple[slice, ...]:

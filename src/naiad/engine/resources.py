@@ -7,8 +7,10 @@ from typing import Protocol
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.rate_limit import ResourceAmount
+from naiad.core.batch import Batch
 from naiad.core.ports import Wakeable
 from naiad.engine.instances import groups
+from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 
 
@@ -122,6 +124,22 @@ class ModelResources:
         """Whether an instance may execute now; otherwise its driver will be woken, once, when it may."""
         claim = self._claims[index]
         return not claim.needs or self._resources.acquire(claim)
+
+    def take(self, scheduler: Scheduler, now_ns: int, index: int) -> Batch | None:
+        """Return the next batch of an instance once it has what it needs; give back what its last execution held.
+
+        Without a batch its driver will be woken when it has what it needs, or it holds nothing. Called with the lock
+        held that guards the scheduler.
+        """
+        if scheduler.pending_count and not self.acquire(index):
+            return None
+        batch = scheduler.take(now_ns, index)
+        if batch is not None:
+            self.start(index)
+        else:
+            # Nothing was left, or it is held back to grow.
+            self.release(index)
+        return batch
 
     def start(self, index: int) -> None:
         """Note that an execution begins; it lasts until the next `acquire` or `release`."""

@@ -1,6 +1,7 @@
 """The HTTP/1.1 server side on an event loop: accepts connections, watches their clocks, drains them."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,9 @@ class Http1Server:
     """
 
     def __init__(self, handle: Handle, loop: Loop, limits: Http1Limits | None = None) -> None:
-        self._endpoint = Http1Endpoint(handle, limits or Http1Limits(), self._on_change, self._on_closed)
+        self._endpoint = Http1Endpoint(
+            handle, limits or Http1Limits(), self._on_change, self._on_closed, functools.partial(loop.call_later, 0.0)
+        )
         self._loop = loop
         self.on_close: Callable[[], object] | None = None
         """Called whenever a connection has closed."""

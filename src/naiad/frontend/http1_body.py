@@ -1,6 +1,7 @@
 """Bodies of HTTP/1.1 requests: a buffer for a body of known length, and the decoder of chunked bodies."""
 
 import enum
+import re
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from naiad.frontend.http1_limits import Http1Limits
 _ALIGNMENT_BYTES = 64
 _LINE_LIMIT_BYTES = 4096
 """A chunk-size line with its extensions, and the trailer section."""
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?\r\n").match
 _SIZE_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -59,6 +61,10 @@ class ChunkedDecoder:
         """
         position, end = 0, len(piece)
         while position < end and not self.is_done:
+            if self._expect is _Expect.SIZE and not self._line:
+                position += self._feed_whole_chunks(piece[position:])
+                if position == end:
+                    break
             if self._expect is _Expect.DATA:
                 taken = piece[position : position + self._left]
                 self.body += taken
@@ -68,6 +74,24 @@ class ChunkedDecoder:
                     self._expect = _Expect.DATA_END
             else:
                 position += self._feed_line(piece[position : position + _LINE_LIMIT_BYTES])
+        return position
+
+    def _feed_whole_chunks(self, piece: memoryview) -> int:
+        """Take the chunks at the beginning of `piece` that are complete and return how many bytes that was."""
+        # Tiny chunks cost time, not bytes: this is several times as fast as the general way, which is left with a
+        # chunk that is cut off, the last one, and whatever is wrong.
+        text, position = bytes(piece), 0
+        limits, body, end = self._limits, self.body, len(piece)
+        while (found := _SIZE_LINE(text, position, position + _LINE_LIMIT_BYTES)) is not None:
+            length, start = int(found[1], 16), found.end()
+            stop = start + length
+            if not length or stop + 2 > end or not text.startswith(b"\r\n", stop):
+                break
+            if self._chunk_count >= limits.chunk_count or len(body) + length > limits.body_bytes:
+                break
+            self._chunk_count += 1
+            body += text[start:stop]
+            position = stop + 2
         return position
 
     def _feed_line(self, piece: memoryview) -> int:

@@ -31,6 +31,13 @@ _DRAIN_IDLE_S = 1.0
 _JSON = (b"Content-Type", b"application/json")
 
 
+def _skip_empty_lines(view: memoryview, position: int, end: int) -> int:
+    """RFC 9112 2.2: ignore empty lines before a request."""
+    if view[position] not in b"\r\n":
+        return position
+    return end - len(bytes(view[position:end]).lstrip(b"\r\n"))
+
+
 class Http1Connection(asyncio.BufferedProtocol):
     """One connection."""
 
@@ -100,6 +107,8 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self._consume(self._endpoint.receive_buffer, nbytes)
                 if not self._may_read():
                     self._update_reading()
+                elif nbytes == self._endpoint.receive_bytes and self._body is None:
+                    self._give_way()
             return
         self._filled += nbytes
         if self._filled == len(body):
@@ -174,8 +183,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         head = self._endpoint.heads.get(text)
         if head is None:
             if text[:1] in (b"\r", b"\n"):
-                # RFC 9112 2.2: ignore empty lines before a request.
-                return position + len(text) - len(text.lstrip(b"\r\n"))
+                return _skip_empty_lines(view, position, end)
             if len(text) > self._limits.head_bytes:
                 raise self._head_too_long(text)
             head = self._endpoint.heads.parse(text)
@@ -194,8 +202,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _consume_partial_head(self, view: memoryview, position: int, end: int) -> int:
         """Take a piece of a head that arrives in several; llhttp sees it at once, so nonsense is refused at once."""
         if self._head_parser is None:
-            while position < end and view[position] in b"\r\n":
-                position += 1
+            position = _skip_empty_lines(view, position, end)
             if position == end:
                 return end
             self._head_parser = HeadParser(self._limits)
@@ -389,6 +396,13 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     # --- back pressure ------------------------------------------------------------------------------------------
+
+    def _give_way(self) -> None:
+        """Have others read before more is read from a peer that fills the buffer: libuv would go on 32 times."""
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+            self._endpoint.call_next(self._update_reading)
 
     def _may_read(self) -> bool:
         return not self._is_write_paused and len(self._exchanges) < self._limits.pipelined_requests

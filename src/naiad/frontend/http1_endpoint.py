@@ -30,16 +30,24 @@ class Http1Endpoint:
     """Limits, caches, the buffer to receive into, and the registry of open connections."""
 
     def __init__(
-        self, handle: Handle, limits: Http1Limits, on_change: Callable[[], None], on_close: Callable[[], None]
+        self,
+        handle: Handle,
+        limits: Http1Limits,
+        on_change: Callable[[], None],
+        on_close: Callable[[], None],
+        call_next: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`call_next` calls in the next turn of the loop, when other connections have been read."""
         self.handle = handle
         self.limits = limits
         self.heads = HeadCache(limits)
         self.answer_heads = AnswerHeads()
+        self.receive_bytes = _RECEIVE_BYTES
         self.receive_buffer = bytearray(_RECEIVE_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
         self.connections: set[WatchedConnection] = set()
         self.is_draining = False
+        self.call_next = call_next
         self._on_change = on_change
         self._on_close = on_close
 

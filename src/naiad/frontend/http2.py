@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from naiad.core.ports import Loop, TimerHandle
 from naiad.frontend.access import AccessRule
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
@@ -24,7 +25,7 @@ class Http2Server:
     def __init__(
         self,
         service: GrpcService,
-        loop: asyncio.AbstractEventLoop,
+        loop: Loop,
         limits: Http2Limits | None = None,
         *,
         max_connections: int = 16_384,
@@ -46,7 +47,7 @@ class Http2Server:
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
         self._dirty: list[Http2Protocol] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -70,7 +71,7 @@ class Http2Server:
     async def wait_closed(self) -> None:
         """Return when no connection is open any more."""
         if self._connections:
-            waiter = self.loop.create_future()
+            waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 

@@ -4,9 +4,9 @@ Clients repeat their timeout, so later calls have later deadlines: the timer is 
 off, for the earliest of those that are open then. A call costs one comparison.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 
+from naiad.core.ports import Loop, TimerHandle
 from naiad.frontend.http2_call import Http2Call
 
 _SHORTEST_S = 0.001  # the loop's own granularity
@@ -19,7 +19,7 @@ class DeadlineTimer:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Loop,
         calls: Callable[[], Iterable[Http2Call]],
         expire: Callable[[Http2Call], None],
         now_ns: Callable[[], int],
@@ -28,7 +28,7 @@ class DeadlineTimer:
         self._calls = calls
         self._expire = expire
         self._now_ns = now_ns
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: TimerHandle | None = None
         self._next_ns = 0
 
     def watch(self, deadline_ns: int, now_ns: int) -> None:

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Protocol, cast
 
+from naiad.core.ports import Loop
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.departure import Departure
@@ -40,6 +41,9 @@ _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED
 """Of what the transport itself refuses."""
 _HELD_MESSAGE_BYTES = 64 * 1024
 """Smaller messages are not counted while they wait: the number of streams bounds them."""
+_MUCH_BYTES = 64 * 1024
+_LONG_NS = 2_000_000
+"""A peer that sends more than this at once, and keeps the loop for longer than that, lets others pass."""
 _HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port (--http-port, 8000 by default).\n"
 _HTTP1_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
@@ -52,7 +56,7 @@ class ConnectionOwner(Protocol):
 
     service: GrpcService
     limits: Http2Limits
-    loop: asyncio.AbstractEventLoop
+    loop: Loop
     is_draining: bool
     rule: AccessRule | None
     run_aside: RunAside
@@ -125,6 +129,8 @@ class Http2Protocol(asyncio.Protocol):
             self._fail(error, data)
             return
         self.flush()
+        if len(data) > _MUCH_BYTES and _now_ns() - now_ns > _LONG_NS:
+            self._give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every call that nobody waits for its answer."""
@@ -491,6 +497,14 @@ class Http2Protocol(asyncio.Protocol):
             else:
                 transport.writelines(pieces)
             output.pump()
+
+    def _give_way(self) -> None:
+        """Have others read before more is read from a peer whose bytes take long: libuv would go on 32 times."""
+        transport = self._transport
+        if self._is_reading and transport is not None and not transport.is_closing():
+            self._is_reading = False
+            transport.pause_reading()
+            self._server.loop.call_soon(self._update_reading)
 
     def _update_reading(self) -> None:
         transport = self._transport

@@ -23,7 +23,7 @@ from naiad.protocol.control_json import (
 )
 from naiad.protocol.explanation_json import encode_explanation
 from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)

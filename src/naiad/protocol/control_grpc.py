@@ -15,8 +15,7 @@ from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import PositionStatistics
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import PositionStatistics, VersionStatistics
 
 HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""

@@ -14,9 +14,8 @@ from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json_tree import as_bool, as_string, parse_document
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import PositionStatistics
-from naiad.telemetry.statistics import VersionStatistics
 from naiad.telemetry.step_statistics import StepStatistics
+from naiad.telemetry.version_statistics import PositionStatistics, VersionStatistics
 
 
 def encode_error(message: str) -> bytes:

@@ -8,8 +8,8 @@ from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.model import name_of
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.statistics import RecentBatch
 from naiad.telemetry.step_statistics import StepStatistics
+from naiad.telemetry.version_statistics import RecentBatch
 
 
 def encode_explanation(explanation: Explanation) -> bytes:

@@ -210,7 +210,7 @@ def encode_response(request_id: str, response: InferResponse, marker: bytes = b"
     """
     # hot: bench/micro_infer_grpc.py
     header = response.header
-    memo: tuple[bytes, bytes] | None = header.memo.get(_MEMO)  # type: ignore[assignment]
+    memo: tuple[bytes, bytes] | None = header.memo.get(_MEMO)  # type: ignore[assignment]  # set below
     if memo is None:
         memo = header.memo[_MEMO] = _encode_header(header)
     head, tail = memo

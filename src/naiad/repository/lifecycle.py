@@ -165,12 +165,6 @@ class Lifecycle(Generic[V]):
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
-    def declare(self, name: str) -> None:
-        """Make a model known that was not loaded."""
-        with self._lock:
-            self._models.setdefault(name, _Model())
-            self._changed(name)
-
     def fail_model(self, name: str, reason: str) -> None:
         """Record why a model has no version to load; what it serves already stays, and says why it is not new."""
         with self._lock:

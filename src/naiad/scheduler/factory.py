@@ -48,9 +48,10 @@ def create_scheduler(
 def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
     """Return the arguments that all dynamic batchers share."""
     batching = config.dynamic_batching
+    padding = read_padding(config)
     return {
         "max_batch_size": config.max_batch_size,
-        "passes_over_shapes": read_padding(config) is not None,
+        "passes_over_shapes": padding is not None and bool(padding.inputs),
         "preferred_batch_sizes": batching.preferred_batch_size,
         "priority_levels": batching.priority_levels,
         "default_priority_level": batching.default_priority_level,

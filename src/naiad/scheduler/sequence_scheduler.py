@@ -15,8 +15,6 @@ _AT_ONCE = 1
 """A time in the past."""
 _ENDED_LIMIT = 4096
 """Ends that an instance which is busy has still to be told of; the newest."""
-BACKLOG_CHECK_NS = 50_000_000
-"""Triton: looks every 50 ms for sequences of the backlog whose timeout is over; here, the most that one is late."""
 
 
 class SequenceScheduler(Scheduler):

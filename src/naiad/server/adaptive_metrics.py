@@ -1,6 +1,7 @@
 """What adaptive batchers have learned and decided, as metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from naiad.core.adaptive_state import DECISIONS, AdaptiveState
@@ -67,8 +68,11 @@ def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -
             if state is not None
         ]
 
+    def rendered(family: _Family) -> str:
+        return _render(family, states())
+
     for family in _FAMILIES:
-        registry.add_rendered(family.name, lambda family=family: _render(family, states()))  # type: ignore[misc]
+        registry.add_rendered(family.name, partial(rendered, family))
     registry.add_rendered(_RELEASES, lambda: _render_releases(states()))
 
 

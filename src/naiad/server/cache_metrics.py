@@ -1,8 +1,10 @@
 """What the response cache holds, as metrics."""
 
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 
-from naiad.engine.response_cache import ResponseStore
+from naiad.engine.response_cache import CacheCounts, ResponseStore
 from naiad.telemetry.exposition import Kind
 from naiad.telemetry.metrics import Registry
 
@@ -18,5 +20,8 @@ _FAMILIES: tuple[tuple[str, Kind, str, str], ...] = (
 def show_cache(registry: Registry, store: ResponseStore) -> None:
     """Add the metrics of a store."""
     for name, kind, text, field in _FAMILIES:
-        read = attrgetter(field)
-        registry.add_callback(name, kind, text, lambda read=read: read(store.counts()))  # type: ignore[misc]
+        registry.add_callback(name, kind, text, partial(_read, store, attrgetter(field)))
+
+
+def _read(store: ResponseStore, field: Callable[[CacheCounts], float]) -> float:
+    return field(store.counts())

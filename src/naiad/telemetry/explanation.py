@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from naiad.core.adaptive_state import AdaptiveState
-from naiad.telemetry.statistics import RecentBatch, VersionStatistics
+from naiad.telemetry.version_statistics import RecentBatch, VersionStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from naiad.core.errors import FailureReason
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.exposition import format_labels, format_value
-from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample, VersionStatistics
+from naiad.telemetry.statistics import LATENCY_BOUNDS_NS, ModelStatistics, Sample
+from naiad.telemetry.version_statistics import VersionStatistics
 
 if TYPE_CHECKING:
     from naiad.telemetry.response_statistics import LatencyBuckets

@@ -3,10 +3,10 @@
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from naiad.telemetry.duration import Duration
+from naiad.telemetry.version_statistics import PositionStatistics
 
 MAX_POSITIONS = 1024
 """The last position counts all responses that follow, too: a request may have any number of them."""
@@ -17,22 +17,6 @@ SUCCESS: Final = 4
 FAIL: Final = 6
 EMPTY: Final = 8
 CANCEL: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class PositionStatistics:
-    """The responses at one position."""
-
-    compute_infer: Duration
-    """From the response before, or the start of the request, until it was computed."""
-    compute_output: Duration
-    """From there until it was handed over."""
-    success: Duration
-    fail: Duration
-    empty_response: Duration
-    """Completions without outputs."""
-    cancel: Duration
-    """Responses of requests that had been cancelled."""
 
 
 class LatencyBuckets:

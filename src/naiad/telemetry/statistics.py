@@ -4,18 +4,19 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
-from naiad.core.model import model_key
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import PositionStatistics, ResponseStatistics
-from naiad.telemetry.step_statistics import StepCounts, StepStatistics
+from naiad.telemetry.response_statistics import ResponseStatistics
+from naiad.telemetry.version_statistics import BatchStatistics, RecentBatch, VersionStatistics
+
+if TYPE_CHECKING:
+    from naiad.telemetry.step_statistics import StepCounts
 
 _MS = 1_000_000
 LATENCY_BOUNDS_NS: tuple[int, ...] = (
@@ -34,19 +35,6 @@ RECENT_LIMIT = 32
 """Executed batches that are remembered one by one."""
 
 
-_NEVER = Duration()
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStatistics:
-    """Executions of one total batch size; the three counts are equal."""
-
-    batch_size: int
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-
-
 class Sample(NamedTuple):
     """The latencies of one successful request, for summaries."""
 
@@ -56,68 +44,6 @@ class Sample(NamedTuple):
     compute_input_ns: int
     compute_infer_ns: int
     compute_output_ns: int
-
-
-class RecentBatch(NamedTuple):
-    """One executed batch; the times are monotonic."""
-
-    arrival_ns: int
-    """Of the first of its requests."""
-    start_ns: int
-    end_ns: int
-    rows: int
-    requests: int
-    reason: str
-    """`Batch.release_reason`."""
-    decision: str
-    """`Batch.decision`."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionStatistics:
-    """What `GET /v2/models/m/stats` tells about a version, and what metrics need beyond it."""
-
-    name: str
-    version: str
-    namespace: str = ""
-    """Tells models of equal names apart."""
-    last_inference_ms: int = 0
-    """Wall-clock time of the last execution in ms since the epoch; 0 before the first."""
-    inference_count: int = 0
-    """Rows of successful requests."""
-    execution_count: int = 0
-    """Executed batches."""
-    success: Duration = _NEVER
-    fail: Duration = _NEVER
-    queue: Duration = _NEVER
-    compute_input: Duration = _NEVER
-    compute_infer: Duration = _NEVER
-    compute_output: Duration = _NEVER
-    cache_hit: Duration = _NEVER
-    cache_miss: Duration = _NEVER
-    batch_stats: Sequence[BatchStatistics] = ()
-    """Ascending by batch size."""
-    response_stats: Sequence[PositionStatistics] = ()
-    """Decoupled models: by the position of a response among those of its request."""
-    steps: Sequence[StepStatistics] = ()
-    """Ensembles: what each step takes, in the order of the configuration."""
-    failures: Mapping[FailureReason, int] = field(default_factory=dict)
-    """Failed requests by reason, every reason present."""
-    cancelled_in_queue_count: int = 0
-    """Requests that were given up by their clients while they waited, and so were never executed."""
-    cancelled_in_execution_count: int = 0
-    """Requests that were given up while they executed."""
-    release_reasons: Mapping[str, int] = field(default_factory=dict)
-    """Executed batches by `Batch.release_reason`."""
-    padding: Mapping[str, int] = field(default_factory=dict)
-    """Elements of padded inputs that were executed: `data` of clients and `padding`; empty while there are none."""
-    latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """For each of `LATENCIES` the successful requests per bucket; the last bucket is beyond every bound."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells a version from all others: what its model is known by, and its number."""
-        return model_key(self.namespace, self.name), self.version
 
 
 class ModelStatistics:

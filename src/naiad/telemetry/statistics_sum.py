@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
+from naiad.telemetry.version_statistics import BatchStatistics, VersionStatistics
 
 _T = TypeVar("_T")
 

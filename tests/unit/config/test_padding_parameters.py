@@ -126,10 +126,10 @@ def test_masks_and_lengths_are_inputs_of_the_model_but_not_of_clients() -> None:
         ("16,32", "unknown part '16,32'"),
         ("buckets=32,16", "do not ascend"),
         ("buckets=16,16", "do not ascend"),
-        ("buckets=0,16", "'buckets' that is no length"),
-        ("buckets=16,", "'buckets' that is no length"),
-        ("multiple_of=-1", "'multiple_of' that is no length"),
-        ("multiple_of=8 max=99999999999999999999", "'max' that is no length"),
+        ("buckets=0,16", "'buckets' that is no number of elements"),
+        ("buckets=16,", "'buckets' that is no number of elements"),
+        ("multiple_of=-1", "'multiple_of' that is no number of elements"),
+        ("multiple_of=8 max=99999999999999999999", "'max' that is no number of elements"),
         ("multiple_of=8 max_waste=2", "'max_waste' that is no share"),
         ("multiple_of=8 max_waste=half", "'max_waste' that is no share"),
         ("multiple_of=8 max_waste=nan", "'max_waste' that is no share"),
@@ -179,6 +179,38 @@ def test_mistakes_are_told_at_their_place(text: str, message: str) -> None:
 def test_what_does_not_go_together_is_refused(text: str, message: str) -> None:
     found = problems(text)
     assert any(message in line for line in found), found
+
+
+_ROWS = _MODEL.replace("-1", "4")
+
+
+@pytest.mark.parametrize("text", ["8", "1,2,4,8"])
+def test_rows_that_a_batch_is_filled_up_to(text: str) -> None:
+    parsed = parse_pbtxt(_ROWS + parameter("pad_batch", text))
+    assert problems(_ROWS + parameter("pad_batch", text)) == []
+    padding = read_padding(parsed.config)
+    assert padding is not None
+    assert padding.rows == tuple(map(int, text.split(",")))
+    assert f"Its batch is filled up to {' or '.join(text.split(','))} rows." in scheduling_rules(parsed.config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_ROWS + parameter("pad_batch", "true"), "'rows' that is no number of elements"),
+        (_ROWS + parameter("pad_batch", ""), "'rows' that is no number of elements"),
+        (_ROWS + parameter("pad_batch", "4,2"), "rows that do not ascend"),
+        (_ROWS + parameter("pad_batch", "4"), "ends in 4 rows, and batches have up to 8"),
+        (_ROWS.replace("max_batch_size: 8", "") + parameter("pad_batch", "8"), "with a model without batches"),
+        (
+            _ROWS.replace("[ 4 ] }", "[ 4 ] allow_ragged_batch: true }") + parameter("pad_batch", "8"),
+            "a ragged batch",
+        ),
+    ],
+)
+def test_rows_that_cannot_be(text: str, message: str) -> None:
+    found = problems(text)
+    assert any(message in line and line.startswith("config.pbtxt:") for line in found), found
 
 
 def test_the_rules_of_a_model_name_the_lengths() -> None:

@@ -7,9 +7,7 @@ import pytest
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import ScriptedModel, Serve, StepLoop, config
+from support.engine_parts import Serve, StepLoop, served_model
 
 
 @pytest.fixture
@@ -22,17 +20,7 @@ def serve(loop: StepLoop) -> Iterator[Serve]:
     served: list[ServedModel] = []
 
     def make(instances: Sequence[Instance], made: ModelConfig | None = None) -> ServedModel:
-        made = made or config()
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=loop,
-        )
+        model = served_model(instances, loop, made)
         served.append(model)
         return model
 

@@ -18,7 +18,7 @@ def test_a_new_instance_takes_what_waits_for_the_busy_one(serve: Serve, loop: St
     busy, new = ScriptedInstance(gate), ScriptedInstance()
     model = serve([busy])
     submit(model, answers, 2)
-    assert gate.reached.acquire(timeout=10)
+    assert gate.reached.acquire(timeout=60)
     assert model.change_instances([busy, new], config()) is None
     loop.run_until(lambda: len(answers) == 1)
     assert len(new.batches) == 1
@@ -32,7 +32,7 @@ def test_one_that_leaves_finishes_its_batch_and_is_closed(serve: Serve, loop: St
     leaves, stays = ScriptedInstance(gate), ScriptedInstance()
     model = serve([leaves])
     submit(model, answers)
-    assert gate.reached.acquire(timeout=10)
+    assert gate.reached.acquire(timeout=60)
     left = model.change_instances([stays], config())
     assert left is not None
     submit(model, answers, 3)

@@ -9,9 +9,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, ScriptedInstance, ScriptedModel, Serve, StepLoop, config, request
+from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop, config, request, served_model
 
 HEADER = ResponseHeader("m", "1", ())
 
@@ -30,16 +28,7 @@ def serve(loop: StepLoop) -> Iterator[Serve]:
 
     def make(script: Callable[[Batch], Sequence[InferResponse]], stop_s: float = 5.0) -> ServedModel:
         made = config(max_batch_size=4, model_transaction_policy={"decoupled": True})
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=[ScriptedInstance(script)],
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=loop,
-        )
+        model = served_model([ScriptedInstance(script)], loop, made)
         served.append(model)
         return model
 
@@ -146,7 +135,7 @@ def test_stopping_waits_for_open_requests_and_answers_those_that_stay_open(serve
     answers = Answers()
     model = serve(script)
     model.submit(request(answers, "a"))
-    assert started.wait(10)
+    assert started.wait(60)
     assert not model.stop(0.05)
     loop.run_until(lambda: len(answers) == 1)
     error = answers.received[0][1].error

@@ -1,29 +1,15 @@
 """Ensembles whose requests are given up: the members answer when told."""
 
-import itertools
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 
-from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import TensorSpec
 from naiad.engine.ensemble import EnsembleModel
-from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, StepLoop
-
-IN, OUT = TensorSpec("IN", DataType.FP32, (1,)), TensorSpec("OUT", DataType.FP32, (1,))
-MEMBER = """
-  name: "member" max_batch_size: 0
-  input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-  output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
-"""
-STEP = """step [ { model_name: "member" model_version: -1
-  input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } } ]"""
+from support.engine_parts import Answers
+from support.ensemble_parts import IN, OUT, chain
 
 
 class Members:
@@ -63,18 +49,7 @@ def members() -> Members:
 
 
 def ensemble(members: Members, *, limit: int = 0, steps: int = 1) -> EnsembleModel:
-    tensors = ["IN", *[f"t{i}" for i in range(1, steps)], "OUT"]
-    written = "".join(STEP % pair for pair in itertools.pairwise(tensors))
-    text = MEMBER.replace("member", "e") + f"ensemble_scheduling {{ max_inflight_requests: {limit} {written} }}"
-    return EnsembleModel(
-        name="e",
-        version=1,
-        config=text_format.Parse(text, ModelConfig()),
-        members={"member": text_format.Parse(MEMBER, ModelConfig())},
-        router=members,
-        statistics=ModelStatistics("e", "1"),
-        loop=StepLoop(),
-    )
+    return chain(members, steps, most_inflight=limit)
 
 
 def ask(model: EnsembleModel, answers: Answers, *names: str) -> list[InferRequest]:

@@ -1,27 +1,11 @@
 """How tensors and errors pass between the steps of an ensemble."""
 
-import itertools
-
-from google.protobuf import text_format
-
-from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import TensorSpec
-from naiad.engine.ensemble import EnsembleModel
 from naiad.telemetry.statistics import ModelStatistics
-from support.engine_parts import Answers, StepLoop
-
-IN, OUT = TensorSpec("IN", DataType.FP32, (1,)), TensorSpec("OUT", DataType.FP32, (1,))
-MEMBER = """
-  name: "member" max_batch_size: 0
-  input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-  output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
-"""
-STEP = """step [ { model_name: "member" model_version: -1
-  input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } } ]"""
+from support.engine_parts import Answers
+from support.ensemble_parts import IN, OUT, chain
 
 
 class Router:
@@ -45,19 +29,7 @@ class Router:
 
 
 def ask(router: Router, data: object, steps: int, statistics: ModelStatistics | None = None) -> Answers:
-    tensors = ["IN", *[f"t{i}" for i in range(1, steps)], "OUT"]
-    written = "".join(STEP % pair for pair in itertools.pairwise(tensors))
-    model = EnsembleModel(
-        name="e",
-        version=1,
-        config=text_format.Parse(
-            MEMBER.replace("member", "e") + f"ensemble_scheduling {{ {written} }}", ModelConfig()
-        ),
-        members={"member": text_format.Parse(MEMBER, ModelConfig())},
-        router=router,
-        statistics=statistics or ModelStatistics("e", "1"),
-        loop=StepLoop(),
-    )
+    model = chain(router, steps, statistics=statistics)
     answers = Answers()
     model.submit(InferRequest(RequestHeader(model_name="e", inputs=[IN]), [data], answers, arrival_ns=1))
     return answers

@@ -10,9 +10,7 @@ from support.engine_parts import ScriptedInstance, StepLoop
 
 
 class Source:
-    """A model that has nothing to do, and has stopped when it is asked a second time."""
-
-    name, version = "m", "1"
+    """A dispatcher that has nothing to do, and has stopped when it is asked a second time."""
 
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
@@ -31,18 +29,18 @@ def test_a_thread_may_be_woken_again_before_its_start_has_returned(monkeypatch: 
     class SlowToStart(plain):
         def start(self) -> None:
             super().start()
-            may_return.wait(10)
+            may_return.wait(60)
 
     monkeypatch.setattr(threading, "Thread", SlowToStart)
     source = Source()
-    driver = InstanceThread(source, ScriptedInstance(), StepLoop())
+    driver = InstanceThread(source, None, ScriptedInstance(), StepLoop())  # nothing is executed
     monkeypatch.undo()
     starter = plain(target=driver.wake_now)
     starter.start()
-    assert source.asked.acquire(timeout=10)
+    assert source.asked.acquire(timeout=60)
     driver.wake_now()
-    assert source.asked.acquire(timeout=10)
+    assert source.asked.acquire(timeout=60)
     may_return.set()
     starter.join()
-    assert driver.join(10)
+    assert driver.join(60)
     assert source.count == 2

@@ -177,6 +177,44 @@ def test_an_answer_that_is_an_error_stays_one() -> None:
     assert padded.settle(batch, [failed]) == [failed]
 
 
+def test_a_batch_is_filled_up_with_rows_that_nobody_is_answered_for() -> None:
+    padded = padded_requests(padded_config({**IDENTITY, "pad_batch": "4,8"}))
+    one, other = request_of(np.array([[1, 2, 3]], np.int32)), request_of(np.array([[4], [5]], np.int32))
+    batch = Batch([one, other], 3)
+    assert padded.prepare(batch) == (5, 7 + 4)
+    assert [request.shape_of(0) for request in batch.requests] == [(1, 4), (2, 4), (1, 4)]
+    assert inputs_of(batch.requests[2]) == {"IN": [[0, 0, 0, 0]]}
+    responses = padded.settle(batch, echo(batch))
+    assert [answer_of(response) for response in responses] == [[[1, 2, 3]], [[4], [5]]]
+    assert batch.requests == [one, other]
+
+
+def test_a_full_batch_is_left_alone() -> None:
+    padded = padded_requests(padded_config({"pad_batch": "1,8"}, dims=(2,)))
+    request = request_of(np.array([[1, 2]], np.int32))
+    batch = Batch([request], 1)
+    assert padded.prepare(batch) == (2, 0)
+    assert list(batch.requests) == [request]
+    assert [answer_of(response) for response in padded.settle(batch, echo(batch))] == [[[1, 2]]]
+
+
+def test_rows_of_strings_that_fill_up_are_empty() -> None:
+    padded = padded_requests(padded_config({"pad_batch": "8"}, dims=(2,), data_type="TYPE_STRING"))
+    batch = Batch([request_of(np.array([[b"a", b"b"]], np.object_), DataType.BYTES)], 1)
+    padded.prepare(batch)
+    assert batch.requests[1].shape_of(0) == (7, 2)
+    assert inputs_of(batch.requests[1]) == {"IN": [[b"", b""]] * 7}
+
+
+def test_what_fails_is_not_the_filler() -> None:
+    padded = padded_requests(padded_config({"pad_batch": "8"}, dims=(2,)))
+    request = request_of(np.array([[1, 2]], np.int32))
+    batch = Batch([request], 1)
+    padded.prepare(batch)
+    padded.restore(batch)
+    assert list(batch.requests) == [request]
+
+
 # --- in a served model ----------------------------------------------------------------------------------------------
 
 
@@ -211,6 +249,23 @@ def test_a_batch_that_fails_gives_its_requests_back_as_they_came(serve: Serve, l
     assert error is not None
     assert "boom" in error.message
     assert request.header is header
+
+
+def test_a_served_model_fills_its_batches_up(serve: Serve, loop: StepLoop) -> None:
+    executed: list[int] = []
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        executed.append(sum(request.shape_of(0)[0] for request in batch.requests))
+        return echo(batch)
+
+    answers = Answers()
+    model = serve([ScriptedInstance(script)], padded_config({"pad_batch": "8"}, dims=(2,)))
+    for number in range(3):
+        model.submit(request_of(np.array([[number, number]], np.int32), answers=answers))
+    loop.run_until(lambda: len(answers) == 3)
+    assert set(executed) == {8}
+    assert sorted(answer_of(response) for _, response in answers.received) == [[[n, n]] for n in range(3)]
+    assert model.statistics.snapshot().inference_count == 3
 
 
 def test_an_output_of_another_length_fails_its_requests(serve: Serve, loop: StepLoop) -> None:

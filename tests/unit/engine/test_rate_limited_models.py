@@ -12,18 +12,16 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.response import InferResponse
 from naiad.engine.resources import Resources
 from naiad.engine.served_model import ServedModel
-from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
 from support.engine_parts import (
     Answers,
     Gate,
     ScriptedInstance,
-    ScriptedModel,
     Serve,
     StepLoop,
     answers_of,
     config,
     request,
+    served_model,
 )
 
 
@@ -40,17 +38,7 @@ def serve(loop: StepLoop, resources: Resources) -> Iterator[Serve]:
         made = config()
         group = made.instance_group.add(count=len(instances))
         group.rate_limiter.resources.add(name="R", count=count, **{"global": True})
-        model = ServedModel(
-            name="m",
-            version=1,
-            config=made,
-            backend_model=ScriptedModel(),
-            instances=instances,
-            scheduler=create_scheduler(made),
-            statistics=ModelStatistics("m", "1"),
-            loop=loop,
-            resources=shared.register(made),
-        )
+        model = served_model(instances, loop, made, resources=shared.register(made))
         served.append(model)
         return model
 
@@ -68,7 +56,7 @@ def waiting(resources: Resources) -> int:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         threading.Event().wait(0.001)
@@ -79,7 +67,7 @@ def test_other_model_waits_and_goes_on(serve: Serve, loop: StepLoop, resources: 
     second_instance = ScriptedInstance(answers_of)
     first, second = serve(ScriptedInstance(gate)), serve(second_instance)
     first.submit(now_request(answers, "a"))
-    assert gate.reached.acquire(timeout=10)
+    assert gate.reached.acquire(timeout=60)
     second.submit(now_request(answers, "b"))
     until(lambda: waiting(resources) == 1)
     assert not second_instance.batches
@@ -138,7 +126,7 @@ def test_model_that_stops_lets_what_waits_execute(serve: Serve, loop: StepLoop, 
     gate, answers = Gate(), Answers()
     first, second = serve(ScriptedInstance(gate)), serve(ScriptedInstance(answers_of))
     first.submit(now_request(answers))
-    assert gate.reached.acquire(timeout=10)
+    assert gate.reached.acquire(timeout=60)
     second.submit(now_request(answers))
     until(lambda: waiting(resources) == 1)
     gate.opened.release()
@@ -151,7 +139,7 @@ def test_model_that_stops_does_not_wait_for_ever(serve: Serve, loop: StepLoop, r
     gate, answers = Gate(), Answers()
     first, second = serve(ScriptedInstance(gate)), serve(ScriptedInstance(answers_of))
     first.submit(now_request(answers, "a"))
-    assert gate.reached.acquire(timeout=10)
+    assert gate.reached.acquire(timeout=60)
     second.submit(now_request(answers, "b"))
     until(lambda: waiting(resources) == 1)
     assert not second.stop(0.05)
@@ -167,7 +155,7 @@ def test_cancelled_request_leaves_no_claim(serve: Serve, loop: StepLoop, resourc
     gate, answers = Gate(), Answers()
     first, second = serve(ScriptedInstance(gate)), serve(ScriptedInstance(answers_of))
     first.submit(now_request(answers, "a"))
-    assert gate.reached.acquire(timeout=10)
+    assert gate.reached.acquire(timeout=60)
     waits = now_request(answers, "b")
     second.submit(waits)
     until(lambda: waiting(resources) == 1)

@@ -10,7 +10,7 @@ from naiad.core.errors import not_found
 from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import HeaderFields, written_fields
-from naiad.frontend.side_threads import run_here
+from support.side_work import Aside
 
 LARGE = random.Random(1).randbytes(200_000)
 PLACE = {"model": "m", "version": ""}
@@ -48,19 +48,6 @@ class Exchange:
 
     def end(self):
         self.streamed.append("end")
-
-
-class Aside:
-    """Keeps the work until the test says that a thread does it."""
-
-    def __init__(self):
-        self.waiting = []
-
-    def __call__(self, *work):
-        self.waiting.append(work)
-
-    def go(self):
-        run_here(*self.waiting.pop(0))
 
 
 class Route:

@@ -24,6 +24,16 @@ def test_chunks_extensions_and_trailers():
     assert decode(text + b"GET /next") == (b"abc0123456789", len(text), True)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64])
+def test_pieces_do_not_matter(size):
+    text = b"".join(b"%x;e=%d \r\n%b\r\n" % (n, n, bytes(range(n))) for n in range(1, 40)) + b"0\r\n\r\n"
+    whole, used, _ = decode(text + b"GET")
+    decoder = ChunkedDecoder(Http1Limits())
+    for at in range(0, len(text), size):
+        decoder.feed(memoryview(text)[at : at + size])
+    assert (bytes(decoder.body), used, decoder.is_done) == (whole, len(text), True)
+
+
 def test_incomplete_body_is_not_done():
     assert decode(b"5\r\nabc") == (b"abc", 6, False)
 

@@ -66,9 +66,14 @@ class Timer:
 
 
 class Loop:
-    """Never fires; the tests sweep themselves."""
+    """Never fires; the tests sweep themselves, and run what is to come with the next turn."""
+
+    def __init__(self):
+        self.next = []
 
     def call_later(self, delay, callback, *args):
+        if not delay:
+            self.next.append(callback)
         return Timer()
 
     def call_soon_threadsafe(self, callback, *args):
@@ -80,7 +85,8 @@ class Peer:
 
     def __init__(self, server=None, **limits):
         self.exchanges = []
-        self.server = server or Http1Server(self.exchanges.append, Loop(), Http1Limits(**limits))
+        self.loop = Loop()
+        self.server = server or Http1Server(self.exchanges.append, self.loop, Http1Limits(**limits))
         self.transport = Transport()
         self.connection = self.server.protocol()
         self.connection.connection_made(self.transport)
@@ -114,6 +120,46 @@ def post(body, *fields):
 
 def answer(exchange, text=b"ok", status=200):
     exchange.respond(status, ((b"Content-Type", b"text/plain"),), (text,))
+
+
+def test_peer_that_fills_the_buffer_lets_others_pass():
+    peer = Peer()
+    peer.send(b"\r\n" * 32_768)
+    assert not peer.transport.reading
+    for callback in peer.loop.next:
+        callback()
+    assert peer.transport.reading
+    peer.send(GET)
+    assert (len(peer.exchanges), peer.transport.reading) == (1, True)
+
+
+def test_a_body_of_known_length_is_read_without_a_pause():
+    peer = Peer()
+    peer.send(post(bytes(1_000_000)))
+    assert (len(peer.exchanges), peer.loop.next) == (1, [])
+
+
+def test_a_pause_ends_when_the_connection_may_be_read_and_not_before():
+    peer = Peer(pipelined_requests=1)
+    peer.send(GET + GET + b"\r\n" * 32_739)
+    assert not peer.transport.reading
+    for callback in peer.loop.next:
+        callback()
+    assert not peer.transport.reading
+    answer(peer.exchanges[0])
+    answer(peer.exchanges[1])
+    assert peer.transport.reading
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_empty_lines_before_a_request_are_ignored_in_any_pieces(size):
+    peer = Peer()
+    text = b"\r\n" * 40 + GET + b"\n\r\n" * 500 + GET
+    for at in range(0, len(text), size):
+        peer.send(text[at : at + size])
+        while peer.exchanges and peer.output.count(b"200 OK") != len(peer.exchanges):
+            answer(peer.exchanges[-1])
+    assert peer.statuses == [200, 200]
 
 
 def test_answer_has_status_fields_date_and_length():

@@ -9,10 +9,10 @@ import pytest
 
 from naiad.frontend.departure import Departure
 from naiad.frontend.grpc_compression import GrpcCompression
-from naiad.frontend.side_threads import run_here
 from naiad.wire.limits import Http2Limits
 from support.http2_conversation import ECHO, STREAM, Conversation
 from support.raw_http2 import DATA, END_STREAM, RST_STREAM, frame, grpc_message
+from support.side_work import Aside
 
 LARGE = random.Random(1).randbytes(60_000)
 ZEROS = bytes(500_000)
@@ -45,17 +45,6 @@ class Service:
 
     def stream_writable(self, call):
         pass
-
-
-class Aside:
-    def __init__(self):
-        self.waiting = []
-
-    def __call__(self, *work):
-        self.waiting.append(work)
-
-    def go(self):
-        run_here(*self.waiting.pop(0))
 
 
 class Scene:

@@ -185,6 +185,19 @@ def scene():
     return Scene().open()
 
 
+@pytest.mark.parametrize(
+    ("size", "took_ns", "pauses"), [(70_000, 3_000_000, True), (70_000, 1, False), (60_000, 3_000_000, False)]
+)
+def test_peer_whose_bytes_take_long_lets_others_pass(monkeypatch, size, took_ns, pauses):
+    scene = Scene().open()
+    times = iter(range(10**9, 10**12, took_ns))
+    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    scene.send(frame(0x77, 0, 0, bytes(size)))
+    assert scene.transport.is_reading is not pauses
+    scene.loop.run_soon()
+    assert scene.transport.is_reading
+
+
 def test_unary_call_is_answered_with_status_ok(scene):
     for stream_id in (1, 3, 5):  # by the long way, then by the short one
         scene.send(scene.request(stream_id, b"hello"))

@@ -15,7 +15,7 @@ from naiad.frontend.departure import Departure
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
 from naiad.memory.regions import SharedMemory
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 A = TensorSpec("A", DataType.FP32, (-1, -1))
 

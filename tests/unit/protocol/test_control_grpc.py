@@ -8,8 +8,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.protocol import control_grpc
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import PositionStatistics
-from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
+from naiad.telemetry.version_statistics import BatchStatistics, PositionStatistics, VersionStatistics
 
 
 def test_model_reference():

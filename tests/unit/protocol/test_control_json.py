@@ -11,8 +11,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.protocol import control_json
 from naiad.protocol.status import status_of
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import PositionStatistics
-from naiad.telemetry.statistics import BatchStatistics, VersionStatistics
+from naiad.telemetry.version_statistics import BatchStatistics, PositionStatistics, VersionStatistics
 
 
 @pytest.mark.parametrize(

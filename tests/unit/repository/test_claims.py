@@ -16,19 +16,19 @@ def test_others_wait_for_a_name_and_go_on_beside_it():
     def hold() -> None:
         with claims.hold({"a", "b"}):
             begun.set()
-            let_go.wait(10)
+            let_go.wait(60)
             order.append("first")
 
     first = threading.Thread(target=hold)
     first.start()
-    begun.wait(10)
+    begun.wait(60)
     second = threading.Thread(target=work, args=({"b", "c"}, "second"))
     second.start()
     work({"c", "d"}, "beside")
     assert not claims.wait_idle(0.0)
     let_go.set()
-    first.join(10)
-    second.join(10)
+    first.join(60)
+    second.join(60)
     assert order == ["beside", "first", "second"]
     assert claims.wait_idle(0.0)
 

@@ -25,7 +25,7 @@ class Version:
         self.may_stop.set()
 
     def stop(self, timeout_s: float) -> bool:
-        self.may_stop.wait(10)
+        self.may_stop.wait(60)
         self.stopped.set()
         return True
 
@@ -238,7 +238,7 @@ class TestLoad:
         assert old not in scene.ready["a"].values()
         assert not old.stopped.is_set()
         old.may_stop.set()
-        assert old.stopped.wait(10)
+        assert old.stopped.wait(60)
         assert scene.settled == 1
 
     def test_version_that_is_gone(self, scene: Scene) -> None:
@@ -347,7 +347,7 @@ class TestUnchangedVersions:
         scene.write("a")
         scene.load("a")
         scene.load("a", config=config(instance_group=[{"count": 3}]))
-        assert scene.loader.changes[0].left.stopped.wait(10)
+        assert scene.loader.changes[0].left.stopped.wait(60)
         assert not scene.loader.loaded[0].stopped.is_set()
 
     def test_a_change_is_given_up_when_another_version_fails(self, scene: Scene) -> None:
@@ -518,7 +518,7 @@ class TestUnload:
             pass
         assert scene.states() == {"a:1": "UNLOADING"}
         scene.loader.loaded[0].may_stop.set()
-        unloading.join(10)
+        unloading.join(60)
         assert scene.states() == {"a:1": "UNAVAILABLE unloaded"}
 
     def test_unknown_model_is_as_good_as_unloaded(self, scene: Scene) -> None:
@@ -555,10 +555,10 @@ class TestSideBySide:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert most == 1
         assert len(scene.loader.loaded) == 8
-        assert [version.stopped.wait(10) for version in scene.loader.loaded[:-1]] == [True] * 7
+        assert [version.stopped.wait(60) for version in scene.loader.loaded[:-1]] == [True] * 7
         assert list(scene.ready["rigid"].values()) == [scene.loader.loaded[-1]]
 
     def test_nothing_is_put_in_place_while_the_server_stops(self, scene: Scene) -> None:

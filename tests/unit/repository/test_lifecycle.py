@@ -56,12 +56,6 @@ def test_failed_version_says_why_and_spoils_readiness(lifecycle: Lifecycle[Versi
     assert table.ready == {}
 
 
-def test_model_that_was_never_loaded_has_neither_version_nor_state(lifecycle: Lifecycle[Version]) -> None:
-    lifecycle.declare("m")
-    assert lifecycle.rows() == [IndexEntry("m")]
-    assert not lifecycle.is_ready
-
-
 def test_failed_model_has_a_reason_but_no_version(lifecycle: Lifecycle[Version]) -> None:
     lifecycle.fail_model("m", "model appears in two or more repositories")
     assert state_of(lifecycle) == [("m", "", ModelState.UNAVAILABLE, "model appears in two or more repositories")]

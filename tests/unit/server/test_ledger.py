@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from naiad.server.processes.ledger import Ledger
-from naiad.telemetry.statistics import Duration, VersionStatistics
+from naiad.telemetry.duration import Duration
+from naiad.telemetry.version_statistics import VersionStatistics
 
 
 def counts(count: int, name: str = "m") -> VersionStatistics:

@@ -27,7 +27,7 @@ from naiad.server.processes.messages import (
 )
 from naiad.server.processes.sharing import Sharing
 from naiad.telemetry.metrics import Registry
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 SERVICE = "/inference.GRPCInferenceService/"
 ROWS = [IndexEntry("m", "1", ModelState.READY), IndexEntry("n", "1", ModelState.LOADING)]

@@ -2,8 +2,9 @@
 
 from naiad.telemetry import response_statistics
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import CANCEL, EMPTY, FAIL, SUCCESS, PositionStatistics, ResponseStatistics
+from naiad.telemetry.response_statistics import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
 from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.version_statistics import PositionStatistics
 
 NEVER = Duration()
 

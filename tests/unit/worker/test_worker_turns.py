@@ -28,7 +28,7 @@ class Line:
     def _read(self, may_stay_awake: bool) -> None:
         self.reading += 1
         self.most_reading = max(self.most_reading, self.reading)
-        wish = self.messages.get(timeout=10)
+        wish = self.messages.get(timeout=60)
         self.reading -= 1
         wish.came = True
         self.turns.wake(wish)
@@ -53,7 +53,7 @@ def test_many_wait_in_any_order_and_one_reads():
     for wish in reversed(wishes):
         line.messages.put(wish)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert line.most_reading == 1
 
@@ -82,7 +82,7 @@ def test_a_reader_that_fails_hands_the_turn_on():
 
     interrupted = threading.Thread(target=wait, args=(Wish(),))
     interrupted.start()
-    interrupted.join(10)
+    interrupted.join(60)
     line.turns.wait(good)
     assert good.came
     assert len(caught) == 1

@@ -95,11 +95,6 @@ class Lender:
                 block.free_since_s = now_s
                 self._free[number] = block
 
-    @property
-    def lent_count(self) -> int:
-        """How many blocks the receiver has."""
-        return len(self._lent)
-
     def reclaim(self, released: memoryview) -> None:
         """Take back the blocks whose byte in `released`, at their number modulo NUMBERS, is not 0; clear it."""
         numbers = [number for number in self._lent if released[number % NUMBERS]]

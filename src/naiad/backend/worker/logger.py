@@ -140,6 +140,6 @@ class LineStream(io.TextIOBase):
         return self._binary
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # read-only, as in io
         """The encoding: UTF-8."""
         return "utf-8"

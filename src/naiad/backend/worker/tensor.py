@@ -136,7 +136,7 @@ class ReceivedStrings(Tensor):
         self._elements: Any = None
 
     @property
-    def _array(self) -> Any:  # type: ignore[override]
+    def _array(self) -> Any:  # type: ignore[override]  # made when it is read
         if self._data is not None:
             self._elements = decode_strings(self._data, self._plan.shape)
             self._data = None

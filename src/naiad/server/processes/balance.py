@@ -45,7 +45,3 @@ class Balance:
         if held is not None:
             for port, count in enumerate(counts):
                 held[port] -= count
-
-    def open_counts(self) -> dict[int, int]:
-        """Return how many connections each process has."""
-        return {slot: sum(counts) for slot, counts in self._open.items()}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from naiad.telemetry import exposition_sum
 from naiad.telemetry.exposition_sum import Exposition
-from naiad.telemetry.statistics import VersionStatistics
 from naiad.telemetry.statistics_sum import sum_statistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 
 class Ledger:

@@ -16,7 +16,7 @@ from naiad.server.processes.messages import (
     ModelOrder,
     Question,
 )
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 
 class MemberEngine(Engine):

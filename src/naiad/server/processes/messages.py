@@ -9,7 +9,7 @@ from naiad.core.model import IndexEntry
 from naiad.engine.resource_owner import Grant, Step, Terms
 from naiad.frontend.exchange import Headers
 from naiad.server.processes.journal import ControlKey
-from naiad.telemetry.statistics import VersionStatistics
+from naiad.telemetry.version_statistics import VersionStatistics
 
 # --- the supervisor tells a member ----------------------------------------------------------------------------------
 

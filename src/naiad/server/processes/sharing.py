@@ -60,7 +60,8 @@ class Sharing:
         loop = asyncio.get_running_loop()
 
         def ask() -> Sequence[IndexEntry]:
-            return asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop).result()  # type: ignore[return-value]
+            answer = asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop)
+            return answer.result()  # type: ignore[return-value]  # AskIndex is answered with entries
 
         def order(wanted: ModelOrder) -> None:
             outcome = asyncio.run_coroutine_threadsafe(self.everywhere(wanted), loop).result()

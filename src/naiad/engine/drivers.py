@@ -1,0 +1,107 @@
+"""The drivers of the instances of one served version: who serves, who is idle, who leaves.
+
+A driver takes its next batch itself as soon as its instance is free. One that finds nothing to do joins the idle, and
+only who has taken it off that list wakes it.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from naiad.backend.api import Instance
+from naiad.scheduler.api import Scheduler
+
+
+class Driver(Protocol):
+    """Has one instance execute the batches that it takes, one after the other."""
+
+    index: int
+    """Number of the instance among all that its version ever had."""
+
+    @property
+    def instance(self) -> Instance:
+        """What it drives."""
+
+    def start(self) -> None:
+        """Begin to take batches."""
+
+    def wake(self) -> None:
+        """Look for a batch soon; called on the loop after the driver was taken off the list of the idle."""
+
+    def wake_now(self) -> None:
+        """Look for a batch at once; callable on any thread after the driver was taken off the list of the idle."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end after it was told that all is over; whether it has ended. Not called on the loop."""
+
+
+class Drivers:
+    """Knows the drivers; guarded, where a method does not say otherwise, by the lock of the dispatcher."""
+
+    def __init__(self) -> None:
+        self.idle: list[Driver] = []
+        """Who sleeps until it is woken; the last that joined has its memory warm, and is woken first."""
+        self.leaving: set[Driver] = set()
+        """Who takes no batch any more; may be asked without the lock."""
+        self._serving: list[Driver] = []
+
+    def __iter__(self) -> Iterator[Driver]:
+        return iter(self._serving)
+
+    @property
+    def instances(self) -> list[Instance]:
+        """What the serving drivers drive; readable without the lock."""
+        return [driver.instance for driver in self._serving]
+
+    @property
+    def health(self) -> str:
+        """Empty while at least one instance can execute, otherwise the reason why none can; needs no lock."""
+        reason = ""
+        for driver in self._serving:
+            reason = driver.instance.health
+            if not reason:
+                return ""
+        return reason
+
+    def replace(self, drivers: Sequence[Driver]) -> list[Driver]:
+        """Go on with these drivers, of which some serve already; return those that leave, which are woken for it."""
+        before, self._serving = self._serving, list(drivers)
+        leaving = [driver for driver in before if driver not in drivers]
+        self.leaving.update(leaving)
+        for driver in leaving:
+            if self.withdraw(driver):
+                driver.wake_now()
+        return leaving
+
+    def forget(self, drivers: Collection[Driver]) -> None:
+        """Let go of drivers that were leaving and have left."""
+        self.leaving.difference_update(drivers)
+
+    def withdraw(self, driver: Driver) -> bool:
+        """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
+        if driver not in self.idle:
+            return False
+        self.idle.remove(driver)
+        return True
+
+    def pop_woken(self, scheduler: Scheduler) -> Driver | None:
+        """Take the first idle driver off the list that the scheduler has something for, and wake the others."""
+        woken = scheduler.pop_woken()
+        found = [driver for driver in self.idle if driver.index in woken]
+        for driver in found:
+            self.idle.remove(driver)
+        for driver in found[1:]:
+            driver.wake_now()
+        return found[0] if found else None
+
+    def wake_all(self) -> None:
+        """Wake every idle driver."""
+        for driver in self.idle:
+            driver.wake_now()
+        self.idle.clear()
+
+
+def join_all(drivers: Iterable[Driver], deadline_s: float) -> bool:
+    """Wait until a monotonic time for drivers that were told to end; whether all have."""
+    have_ended = [driver.join(max(0.0, deadline_s - time.monotonic())) for driver in drivers]
+    return all(have_ended)

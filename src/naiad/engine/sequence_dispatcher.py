@@ -1,0 +1,143 @@
+"""The dispatcher of models of sequences, whose requests belong to certain instances."""
+
+import time
+from collections.abc import Sequence
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.ports import Loop
+from naiad.core.request import InferRequest
+from naiad.engine.delivery import Delivery
+from naiad.engine.dispatcher import Dispatcher
+from naiad.engine.drivers import Driver
+from naiad.engine.iterative import IterativeRequests
+from naiad.engine.resources import ModelResources
+from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.scheduler.api import Scheduler
+from naiad.telemetry.statistics import ModelStatistics
+
+_now_ns = time.monotonic_ns
+
+
+class SequenceDispatcher(Dispatcher):
+    """Wakes the instances that the scheduler has got something for, and no others.
+
+    Also gives requests what the model is told about their sequences, and lets the requests of an iterative model go
+    round.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ModelConfig,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        delivery: Delivery,
+        loop: Loop,
+        sequence_tensors: SequenceTensors | None = None,
+        resources: ModelResources | None = None,
+    ) -> None:
+        """`sequence_tensors` knows the controls and states of the model, if it has any."""
+        super().__init__(
+            config=config,
+            scheduler=scheduler,
+            statistics=statistics,
+            delivery=delivery,
+            loop=loop,
+            resources=resources,
+        )
+        self._sequence_tensors = sequence_tensors
+        is_iterative = config.sequence_batching.iterative_sequence
+        self._iterative = IterativeRequests(config, scheduler) if is_iterative else None
+
+    def enqueue(self, request: InferRequest) -> None:
+        """Take in a request that was admitted. Raises InferError when its sequence cannot be what it says."""
+        if self._iterative is not None:
+            self._iterative.begin(request)
+        if self._sequence_tensors is not None:
+            self._sequence_tensors.check(request.header)
+        super().enqueue(request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Answer a request if it still waits, and those that its sequence takes along."""
+        is_queued = super().cancel(request)
+        with self._lock:
+            dropped = self._scheduler.expire(_now_ns()) if is_queued else ()
+            idle = self._pop_idle()
+        self._drop(dropped, on_loop=True)
+        if idle is not None:
+            idle.wake()
+        return is_queued
+
+    def close_to_new_sequences(self) -> None:
+        """Take only requests of live sequences from now on."""
+        self._is_refusing = True
+
+    def take(self, driver: Driver) -> tuple[Batch | None, int]:
+        """Return the next batch for a free instance, after it was told which sequences have ended without END."""
+        batch, wake_ns = super().take(driver)
+        with self._lock:
+            ended = self._scheduler.pop_ended(driver.index)
+            if batch is not None and self._iterative is not None and self.emission is not None:
+                self._iterative.took(batch)
+        if ended:
+            driver.instance.end_sequences(ended)
+        if batch is not None and self._sequence_tensors is not None:
+            self._sequence_tensors.prepare(batch)
+        return batch, wake_ns
+
+    def go_on(self, done: Sequence[InferRequest], again: Sequence[InferRequest]) -> None:
+        """Let sequences end whose requests are done, and put those back that are to be executed again."""
+        if self._iterative is None:
+            return
+        with self._lock:
+            dropped = self._iterative.go_on(done, again, _now_ns())
+            other = self._pop_idle()
+        self._drop(dropped)
+        if other is not None:
+            other.wake_now()
+
+    def pop_put_back(self, batch: Batch) -> Sequence[InferRequest]:
+        """Return those requests of a decoupled batch that were put back while it was executed, for `go_on`."""
+        if self._iterative is None:
+            return ()
+        with self._lock:
+            return self._iterative.completed(batch.requests)
+
+    def _on_final(self, request: InferRequest) -> None:
+        with self._lock:
+            self._scheduler.release(request, _now_ns())
+            other = self._pop_idle()
+        if other is not None:
+            other.wake_now()
+
+    def _on_again(self, request: InferRequest) -> None:
+        if self._iterative is None:
+            return
+        with self._lock:
+            is_free = self._iterative.may_go_on(request)
+        if is_free:
+            self.go_on((), [request])
+
+    def _on_timer(self) -> None:
+        super()._on_timer()
+        with self._lock:
+            idle = self._pop_idle()
+            if self._is_stopping and not self._scheduler.live_sequence_count:
+                self.drivers.wake_all()
+        if idle is not None:
+            idle.wake()
+
+    def _pop_idle(self) -> Driver | None:
+        return self.drivers.pop_woken(self._scheduler)
+
+    def _rest(self, driver: Driver) -> int:
+        # What expired, or began, while it looked may be for others.
+        self._wake_another()
+        return super()._rest(driver)
+
+    def _hindrance(self, driver: Driver) -> str:
+        return driver.instance.health
+
+    def _drain_for(self, driver: Driver) -> list[InferRequest]:
+        return self._scheduler.drain_instance(driver.index)

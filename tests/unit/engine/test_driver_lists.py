@@ -1,0 +1,94 @@
+"""Who is idle, who is woken, who leaves."""
+
+from collections.abc import Collection
+
+import pytest
+
+from naiad.engine.drivers import Drivers, join_all
+from support.engine_parts import ScriptedInstance
+
+
+class NotedDriver:
+    """Notes how often it was woken."""
+
+    def __init__(self, index: int, *, ends: bool = True) -> None:
+        self.index = index
+        self.instance = ScriptedInstance()
+        self.woken = 0
+        self.ends = ends
+        self.joined_for_s = -1.0
+
+    def start(self) -> None: ...
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def wake_now(self) -> None:
+        self.woken += 1
+
+    def join(self, timeout_s: float) -> bool:
+        self.joined_for_s = timeout_s
+        return self.ends
+
+
+class Woken:
+    """A scheduler that has got something for these instances."""
+
+    def __init__(self, *indices: int) -> None:
+        self.indices = indices
+
+    def pop_woken(self) -> Collection[int]:
+        return self.indices
+
+
+@pytest.fixture
+def three() -> tuple[Drivers, list[NotedDriver]]:
+    drivers, noted = Drivers(), [NotedDriver(index) for index in range(3)]
+    drivers.replace(noted)
+    drivers.idle.extend(noted)
+    return drivers, noted
+
+
+def test_only_those_with_something_to_do_are_woken_the_first_by_the_caller(
+    three: tuple[Drivers, list[NotedDriver]],
+) -> None:
+    drivers, noted = three
+    assert drivers.pop_woken(Woken(1, 2)) is noted[1]
+    assert [driver.woken for driver in noted] == [0, 0, 1]
+    assert drivers.idle == [noted[0]]
+    assert drivers.pop_woken(Woken(1, 2)) is None
+
+
+def test_one_that_was_taken_off_the_idle_cannot_withdraw(three: tuple[Drivers, list[NotedDriver]]) -> None:
+    drivers, noted = three
+    assert drivers.withdraw(noted[1])
+    assert not drivers.withdraw(noted[1])
+    assert drivers.idle == [noted[0], noted[2]]
+
+
+def test_who_leaves_while_idle_is_woken_to_end_and_who_executes_is_not(
+    three: tuple[Drivers, list[NotedDriver]],
+) -> None:
+    drivers, noted = three
+    drivers.withdraw(noted[0])  # it executes
+    assert drivers.replace([noted[2]]) == noted[:2]
+    assert [driver.woken for driver in noted] == [0, 1, 0]
+    assert drivers.idle == [noted[2]]
+    assert drivers.leaving == set(noted[:2])
+    drivers.forget(noted[:2])
+    assert not drivers.leaving
+
+
+def test_a_version_is_as_healthy_as_its_healthiest_instance(three: tuple[Drivers, list[NotedDriver]]) -> None:
+    drivers, noted = three
+    for driver in noted:
+        driver.instance.reason = f"instance {driver.index} is ill"
+    assert drivers.health == "instance 2 is ill"
+    noted[1].instance.reason = ""
+    assert drivers.health == ""
+
+
+def test_all_are_joined_though_one_has_not_ended_in_time() -> None:
+    noted = [NotedDriver(0, ends=False), NotedDriver(1)]
+    assert not join_all(noted, deadline_s=0.0)
+    assert [driver.joined_for_s for driver in noted] == [0.0, 0.0]
