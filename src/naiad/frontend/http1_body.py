@@ -11,7 +11,7 @@ from naiad.frontend.http1_limits import Http1Limits
 _ALIGNMENT_BYTES = 64
 _LINE_LIMIT_BYTES = 4096
 """A chunk-size line with its extensions, and the trailer section."""
-_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?\r\n").match
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n").match
 _SIZE_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -105,8 +105,9 @@ class ChunkedDecoder:
             self._line = line
             return len(piece)
         self._line = b""
-        if line[at - 1 : at] != b"\r":
-            raise HttpError(400, "malformed chunked body: line does not end with CRLF")
+        # RFC 9112 2.2: a CR alone is invalid; others might take it for the end of the line.
+        if line.find(b"\r", 0, at) != at - 1:
+            raise HttpError(400, "malformed chunked body: line does not end with CRLF, or has a CR before its end")
         self._take_line(line[: at - 1])
         return at + 1 - known
 

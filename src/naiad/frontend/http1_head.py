@@ -110,8 +110,9 @@ class HeadParser:
         head = RequestHead(self._parser.get_method().decode("ascii"), self._target.decode("latin-1"), headers)
         head.is_http_1_0 = version == "1.0"
         head.keep_alive = self._keeps_alive(head, headers.get(b"connection", b""))
-        if b"host" not in headers and not head.is_http_1_0:
-            raise HttpError(400, "HTTP/1.1 request without a Host header")  # RFC 9112 3.2
+        hosts = sum(name.lower() == b"host" for name, _ in self._fields)
+        if hosts > 1 or not (hosts or head.is_http_1_0):  # RFC 9112 3.2
+            raise HttpError(400, f"the request has {hosts} Host fields, exactly one is needed")
         self._read_framing(head, headers)
         return head
 

@@ -162,6 +162,46 @@ def test_empty_lines_before_a_request_are_ignored_in_any_pieces(size):
     assert peer.statuses == [200, 200]
 
 
+POST = b"POST /a HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /a HTTP/1.1\nHost: x\n\n",
+        b"GET /a HTTP/1.1\r\nHost: x\n\r\n",
+        b"GET /a HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nHost: x\r\nhost: x\r\n\r\n",
+        POST + b"Content-Length: 3\nX: y\r\n\r\nabc",
+        POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+        POST + b"Content-Length: +3\r\n\r\nabc",
+        POST + b"Content-Length: 3, 3\r\n\r\nabc",
+        POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        POST + b"Content-Length: 0x3\r\n\r\nabc",
+        POST + b"Content-Length:\r\n\r\n",
+        POST + b"X: y\r\n Transfer-Encoding: chunked\r\n\r\n",
+        POST + b"X: a\rb\r\n\r\n",
+        CHUNKED + b"3\n\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"3\rX\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"3;a\rb\r\nabc\r\n0\r\n\r\n",
+        CHUNKED + b"3\r\nabc\n\n0\r\n\r\n",
+        CHUNKED + b"0\r\nX: a\rb\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_shapes_that_two_servers_may_read_differently_are_refused(data, size):
+    peer = Peer()
+    for at in range(0, len(data), size):
+        peer.send(data[at : at + size])
+    assert (peer.statuses, peer.exchanges) == ([400], [])
+
+
 def test_answer_has_status_fields_date_and_length():
     peer = Peer()
     peer.send(GET)
