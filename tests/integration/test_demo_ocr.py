@@ -49,7 +49,7 @@ def test_a_file_that_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "words.png").write_text("no pixels")
     done = demo(tmp_path, str(tmp_path / "words.png"))
     assert done.returncode == 1
-    assert "words.png is not a picture that Pillow can read" in done.stdout
+    assert "words.png is not a picture that Pillow can read" in done.stderr
 
 
 def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:

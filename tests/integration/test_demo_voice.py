@@ -44,4 +44,4 @@ def test_a_file_that_is_no_sound_is_refused_by_name(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "nonsense.wav is not a WAV file" in done.stdout
+    assert "nonsense.wav is not a WAV file" in done.stderr
