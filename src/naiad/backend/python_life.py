@@ -179,12 +179,22 @@ class WorkerLife:
         process.settled.set()
         if warming is not None:
             warming.join(_RELEASE_S)
-        # Whoever executes hears of the end at once and lets go; a loop that was stopped meanwhile never does.
-        is_free = self.lock.acquire(timeout=_RELEASE_S)
+        is_free = self._wait_until_free()
         self.conversation = None
         process.close()
         if is_free:
             self.lock.release()
+
+    def _wait_until_free(self) -> bool:
+        """Wait until nobody uses the lines of a worker that has ended; False when that was in vain.
+
+        Whoever executes hears of the end at once and lets go, however long it then waits for a busy machine. Only a
+        loop that was stopped never does.
+        """
+        while not self.lock.acquire(timeout=_RELEASE_S):
+            if self._closing:
+                return False
+        return True
 
     def _begin_warm_up(self, process: WorkerProcess) -> threading.Thread | None:
         """Call the worker healthy, or have it warmed up first if it is not the first one."""

@@ -101,3 +101,18 @@ def test_the_end_and_nonsense(line):
     with pytest.raises(ChannelClosedError):
         other.channel.receive_some()
     other.close()
+
+
+def test_a_channel_that_was_closed_touches_no_file_that_has_its_number_now():
+    closed, other = Line(), Line()
+    number = closed.channel.fileno()
+    closed.close()
+    other.say(frame_of("not for the other one"))
+    os.dup2(other.channel.fileno(), number)
+    try:
+        for ask in (closed.channel.receive, closed.channel.receive_some, lambda: closed.channel.send(20)):
+            with pytest.raises(ChannelClosedError):
+                ask()
+    finally:
+        os.close(number)
+        other.close()

@@ -157,8 +157,11 @@ class Channel:
 
     def close(self) -> None:
         """Close pipes, socket and blocks."""
-        os.close(self._read_fd)
-        os.close(self._write_fd)
+        read_fd, write_fd = self._read_fd, self._write_fd
+        # Their numbers are soon other files': who still reads or writes is to hear that the channel is closed.
+        self._read_fd = self._write_fd = -1
+        os.close(read_fd)
+        os.close(write_fd)
         self._descriptors.close()
         self.lender.close()
         self.borrower.close()
