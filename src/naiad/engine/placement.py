@@ -18,8 +18,13 @@ _MEAN_WEIGHT = 16
 """Executions over which the mean goes, roughly; a single hiccup of the machine does not move it far."""
 _SLOW_NS = 10_000_000
 """An execution longer than this on the loop is felt by everybody."""
-_PENALTY_COUNT = 10_000
-"""Executions that stay with the thread after a slow one."""
+_FIRST_PENALTY_COUNT = 250
+"""Executions that stay with the thread after a slow one. It may have been the machine's doing: one that pauses as a
+whole, as virtual ones do, looks like a model that computes."""
+_PENALTY_GROWTH = 4
+_LONGEST_PENALTY_COUNT = 10_000
+_DOUBT_COUNT = 10_000
+"""Executions on the loop that are looked at closely after the first doubt; then what was before is forgotten."""
 _REST_COUNT = 1_000
 """Executions that stay with the thread after the loop has found them too long on the whole."""
 _TRIAL_COUNT = 64
@@ -53,6 +58,7 @@ class Placement:
         self._trial_count = 0
         self._rest_count = 0
         self._wary_count = 0
+        self._penalty_count = _FIRST_PENALTY_COUNT
 
     @property
     def is_on_loop(self) -> bool:
@@ -69,17 +75,21 @@ class Placement:
         duration_ns = _duration_ns(batch)
         if self._wary_count:
             self._wary_count -= 1
+            if not self._wary_count:
+                self._penalty_count = _FIRST_PENALTY_COUNT
         if duration_ns > _FAST_NS:
             if before is None:
                 # Asking the kernel takes more than a microsecond, so it is done from the first doubt on.
-                self._wary_count = _PENALTY_COUNT
+                self._wary_count = _DOUBT_COUNT
                 return
             duration_ns = min(duration_ns, before.undisturbed_ns(duration_ns))
         self._mean_ns += (duration_ns - self._mean_ns) // _MEAN_WEIGHT
         is_slow = duration_ns > _SLOW_NS
         if is_slow or self._mean_ns >= _FAST_NS:
             self._mean_ns = _NEVER_NS
-            self._rest_count = _PENALTY_COUNT if is_slow else _REST_COUNT
+            self._rest_count = self._penalty_count if is_slow else _REST_COUNT
+        if is_slow:
+            self._penalty_count = min(_LONGEST_PENALTY_COUNT, self._penalty_count * _PENALTY_GROWTH)
 
     def executed_on_thread(self, batch: Batch) -> None:
         """Learn from an execution on the thread.

@@ -67,12 +67,23 @@ def test_what_other_processes_take_does_not_count(scene: Scene) -> None:
     assert all(scene.execute(20 * MS, 30 * US) for _ in range(1000))
 
 
-def test_an_execution_that_waits_for_long_goes_back_to_the_thread_for_long(scene: Scene) -> None:
+def test_executions_that_wait_for_long_go_back_to_the_thread_for_longer_each_time(scene: Scene) -> None:
     scene.prove()
     assert scene.execute(20 * MS, 30 * US, waits=True)  # the first doubt
-    assert scene.execute(20 * MS, 30 * US, waits=True)
-    assert not any(scene.execute(30 * US) for _ in range(10_000))
+    for penalty in (250, 1000, 4000, 10_000, 10_000):
+        assert scene.execute(20 * MS, 30 * US, waits=True)
+        assert not any(scene.execute(30 * US) for _ in range(penalty))
+        scene.prove()
+
+
+def test_what_was_long_ago_is_forgotten(scene: Scene) -> None:
     scene.prove()
+    for _ in range(2):
+        assert scene.execute(20 * MS, 30 * US, waits=True)  # the first doubt
+        assert scene.execute(20 * MS, 30 * US, waits=True)
+        assert not any(scene.execute(30 * US) for _ in range(250))
+        scene.prove()
+        assert all(scene.execute(30 * US) for _ in range(10_000))
 
 
 def test_one_that_computes_for_long_goes_back_as_well(scene: Scene) -> None:
