@@ -1,5 +1,6 @@
 """A loop that runs when told, a backend whose instances do what a test scripts, and requests for them."""
 
+import collections
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -38,10 +39,19 @@ class StepLoop:
 
     def __init__(self) -> None:
         self._callbacks: queue.Queue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.Queue()
+        self._soon: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
         self.wakes = 0
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
-        callback(*args)
+        self._soon.append((callback, args))
+        if len(self._soon) == 1:
+            # One after the other: a callback that comes back again and again must not nest.
+            while self._soon:
+                following, arguments = self._soon[0]
+                try:
+                    following(*arguments)
+                finally:
+                    self._soon.popleft()
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
         self.wakes += 1

@@ -22,6 +22,7 @@ from naiad.engine.drivers import Driver, Drivers, join_all
 from naiad.engine.emission import Emission
 from naiad.engine.resources import ModelResources
 from naiad.engine.solitude import solitude_hint, watch_for_solitude
+from naiad.engine.vigil import Vigil
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics import ModelStatistics
@@ -29,6 +30,8 @@ from naiad.telemetry.statistics import ModelStatistics
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
+_NEXT_REQUEST_NS = 400_000
+"""A request that follows an answer within this is waited for awake."""
 STOPPED = -1
 """What `Dispatcher.take` says instead of a time to a driver that is to end."""
 
@@ -56,6 +59,8 @@ class Dispatcher:
         if config.model_transaction_policy.decoupled:
             self.emission = Emission(delivery.hand_over, statistics.responses, self._on_final, self._on_again)
             loop.call_soon_threadsafe(self.emission.bind_loop_thread)
+        self.request_vigil = Vigil(loop, _NEXT_REQUEST_NS)
+        """For drivers on the loop: begins when the last request is answered, and ends with the next."""
         self._scheduler = scheduler
         self._statistics = statistics
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
@@ -77,6 +82,8 @@ class Dispatcher:
     def enqueue(self, request: InferRequest) -> None:
         """Take in a request that was admitted. Raises InferError(UNAVAILABLE) when it is refused all the same."""
         # hot: bench/micro_engine.py
+        if self.request_vigil.is_due:
+            self.request_vigil.end()
         idle = None
         with self._lock:
             if self._is_refusing and not self._scheduler.admits_while_stopping(request):

@@ -5,24 +5,19 @@ import threading
 import time
 
 from naiad.backend.api import RemoteInstance
-from naiad.backend.cores import usable_cores
 from naiad.core.batch import Batch
 from naiad.core.ports import Loop, TimerHandle
 from naiad.engine.completion import Completion
 from naiad.engine.dispatcher import STOPPED, Dispatcher
+from naiad.engine.vigil import Vigil
 
 _HEALTH_POLL_S = 0.05
 _EXIT_POLL_S = 0.002
 """How often a process that has closed its lines is asked how it has died."""
 _LARGE_BATCH_BYTES = 1 << 20
 """Handing over more than this would hold the loop up; a thread does it."""
-_AWAKE_NS = 150_000
-"""An answer that comes within this is waited for awake: to sleep and to be woken takes about 50 us on either side."""
-_MISS_COST = 4
-"""How many answers in time make up for one that came too late to be waited for awake."""
-_CREDIT_LIMIT = 16
-_ASLEEP_COUNT = 500
-"""Batches that are waited for asleep before it is tried again."""
+_ANSWER_NS = 300_000
+"""An answer that comes within this is waited for awake."""
 
 
 class InstanceOnLoop:
@@ -47,11 +42,7 @@ class InstanceOnLoop:
         self._watched_incarnation = -1
         self._timer: TimerHandle | None = None
         self._exit_timer: TimerHandle | None = None
-        # On one core the other process could not even begin before the loop sleeps.
-        self._may_stay_awake = usable_cores() > 1
-        self._awake_credit = 0
-        self._asleep_count = 0
-        self._sleep_ns = 0
+        self._answer_vigil = Vigil(loop, _ANSWER_NS)
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -107,23 +98,7 @@ class InstanceOnLoop:
         self._batch = batch
         if self.instance.incarnation != self._watched_incarnation:
             self._watch()
-        if self._asleep_count:
-            self._asleep_count -= 1
-        elif self._may_stay_awake:
-            self._sleep_ns = batch.exec_start_ns + _AWAKE_NS
-            self._loop.call_soon(self._stay_awake, batch)
-
-    def _stay_awake(self, batch: Batch) -> None:
-        """Keep the loop from sleeping while the answer to `batch` is due, if that proves to be worth it."""
-        if self._batch is not batch:
-            self._awake_credit = min(_CREDIT_LIMIT, self._awake_credit + 1)
-        elif time.monotonic_ns() < self._sleep_ns:
-            self._loop.call_soon(self._stay_awake, batch)
-        else:
-            self._awake_credit -= _MISS_COST
-            if self._awake_credit < 0:
-                self._awake_credit = 0
-                self._asleep_count = _ASLEEP_COUNT
+        self._answer_vigil.begin()
 
     def _on_readable(self) -> None:
         batch = self._batch
@@ -136,6 +111,7 @@ class InstanceOnLoop:
             responses = self.instance.finish()
         except Exception as error:
             self._batch = None
+            self._answer_vigil.end()
             if not self.instance.is_busy:
                 self._unwatch()
             if batch is None:
@@ -146,8 +122,15 @@ class InstanceOnLoop:
                 self._after_some()
                 return
             self._batch = None
+            self._answer_vigil.end()
             self._completion.complete(batch, responses, on_loop=True)
         self._pump()
+        self._await_request(batch)
+
+    def _await_request(self, answered: Batch) -> None:
+        """Have the loop stay awake for the next request when there is nothing else to do."""
+        if self._batch is None and len(answered.requests) == 1:
+            self._dispatcher.request_vigil.begin()
 
     def _after_some(self) -> None:
         """Go on after responses of a decoupled model, or after the end of the other process."""

@@ -47,6 +47,8 @@ class InstanceThread:
         self._placement = Placement() if instance.runs_on_any_thread else None
         self._is_roused = False
         """Whether the thread was woken ever, and so is started or about to be."""
+        self._was_single = False
+        """Whether the last batch on the loop was one request: with more in flight the next is there anyway."""
         self._is_running = False
         self._waker = threading.Lock()
         self._waker.acquire()
@@ -99,8 +101,11 @@ class InstanceThread:
                 before = Usage() if self._placement.is_wary else None
                 self._completion.execute(self.instance, batch, on_loop=True)
                 self._placement.executed_on_loop(batch, before)
+                self._was_single = len(batch.requests) == 1
                 self.wake()
                 return
+            if not wake_ns and self._was_single:
+                self._dispatcher.request_vigil.begin()
             if not wake_ns or (wake_ns > 0 and not self._dispatcher.withdraw(self)):
                 return
         # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.

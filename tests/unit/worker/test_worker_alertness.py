@@ -47,7 +47,7 @@ def test_looks_until_there_is_input(poll: Poll) -> None:
 def test_gives_up_after_a_moment_and_then_sleeps_for_many_batches(poll: Poll) -> None:
     wait = Alertness(poll)
     wait.had_single_request = True
-    assert looks_of(wait, poll, 10_000) == 16
+    assert looks_of(wait, poll, 10_000) == 31
     assert [looks_of(wait, poll, 5) for _ in range(500)] == [0] * 500
     assert looks_of(wait, poll, 5) == 6
 
@@ -57,7 +57,7 @@ def test_input_in_time_makes_up_for_some_that_is_late(poll: Poll) -> None:
     wait.had_single_request = True
     for _ in range(16):
         looks_of(wait, poll, 0)
-    assert [looks_of(wait, poll, 10_000) for _ in range(5)] == [16] * 5
+    assert [looks_of(wait, poll, 10_000) for _ in range(5)] == [31] * 5
     assert looks_of(wait, poll, 5) == 0
 
 
