@@ -9,6 +9,7 @@ full; large ones wait for a block when shared memory is at its cap; and who send
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -33,6 +34,9 @@ SLOT_SHIFT = 3
 """A word of an emitted frame is the slot of a request, shifted, and these flags."""
 _GATHER_S = 0.0005
 """How long responses may wait for others."""
+_YIELD_COUNT = 16
+"""A client waits for the first response above all, and it or the server perhaps for the core on which the model makes
+the others: 100 responses on two cores, the first after 0.4 ms instead of 0.9, the last after 2.3 ms either way."""
 _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.02
 _FLUSH = -1
@@ -41,12 +45,14 @@ _FLUSH = -1
 class Stream:
     """The responses of one request, until the final one. Who may still send refers to it."""
 
-    __slots__ = ("__weakref__", "_outbox", "_was_cancelled", "is_closed", "output_names", "slot")
+    __slots__ = ("__weakref__", "_outbox", "_was_cancelled", "is_closed", "output_names", "slot", "yields_left")
 
     def __init__(self, outbox: Outbox, slot: int, output_names: frozenset[str]) -> None:
         self._outbox = outbox
         self.slot = slot
         self.output_names = output_names
+        self.yields_left = _YIELD_COUNT
+        """How many more responses are followed by giving up the core."""
         self.is_closed = False
         self._was_cancelled = False
 
@@ -134,6 +140,9 @@ class Outbox:
                 raise
             if is_final:
                 stream.close()
+        if stream.yields_left:
+            stream.yields_left -= 1
+            os.sched_yield()
 
     def ask(self) -> None:
         """Have the server look whether clients that were slow have caught up. Raises TritonModelException."""
