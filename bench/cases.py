@@ -217,6 +217,7 @@ def image(session: Session) -> None:
             _image_rounds(session, workload, repository, bare, threads)
         finally:
             bare.close()
+    _image_alone(session)
 
 
 def _image_rounds(session: Session, workload: Workload, repository: Path, bare: BareSession, threads: int) -> None:
@@ -247,6 +248,17 @@ def _image_rounds(session: Session, workload: Workload, repository: Path, bare: 
 _JSON_TURNS = 3
 
 
+def _image_alone(session: Session) -> None:
+    """The same JSON for a model that computes next to nothing: what the image costs, free of the other's noise."""
+    values = _image()
+    workload = Workload("image_mean", {"image": values}, {"mean": values.mean().reshape(1, 1)}, tolerance=1e-3)
+    with session.serve(Naiad(), session.repository("image_mean")) as naiad:
+        entry = checked(session, naiad, workload, HTTP_JSON)
+        for _ in range(session.options.rounds):
+            row = {**_describe(entry, Shape(1)), "threads": 1}
+            session.add("image", row, _one_by_one(entry, session.options.seconds))
+
+
 def _one_by_one(entry: Entry, seconds: float) -> dict[str, float]:
     """Send whole requests, one at a time, over a connection that is kept."""
     payload = entry.payload
@@ -269,11 +281,15 @@ def _one_by_one(entry: Entry, seconds: float) -> dict[str, float]:
 
 
 def _image_workload(model: Path) -> Workload:
-    values = np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
+    values = _image()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"image": values})
     # Threads add in another order, so the last digits differ.
     return Workload("resnet50", {"image": values}, {"logits": logits}, tolerance=1e-3 * float(abs(logits).max()))
+
+
+def _image() -> "np.ndarray[Any, np.dtype[np.float32]]":
+    return np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
 
 
 def large(session: Session) -> None:

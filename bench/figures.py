@@ -82,11 +82,14 @@ def _processes(rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def _image(rows: Sequence[Row]) -> Iterator[Figure]:
+    for alone in _rows(rows, case="image", server="naiad", model="image_mean"):
+        name = "The same JSON tensor to a model that averages it: all of the request"
+        yield _at_most(name, middle(alone, "cpu_us") / 1000, 6, "ms CPU")
     for bare in _rows(rows, case="image", server="bare"):
         threads = bare["threads"]
         name = f"ResNet-50, {threads} thread{'s' if threads > 1 else ''}"
         is_beside_json = bare["load"] != "loop"
-        for ours in _rows(rows, case="image", server="naiad", threads=threads):
+        for ours in _rows(rows, case="image", server="naiad", threads=threads, model="resnet50"):
             if (ours["transport"] == HTTP_JSON) != is_beside_json:
                 continue
             if is_beside_json:

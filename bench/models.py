@@ -7,6 +7,7 @@
 | add_sub | ONNX, two FP32[16] in, sum and difference out, max_batch_size 32, dynamic batching |
 | add_sub_py | the same as a `model.py` |
 | resnet50 | ONNX, a ResNet-50 with random weights: 25.5 M parameters, 3x224x224 to 1000 classes |
+| image_mean | ONNX, the mean of a 3x224x224 image: what an image costs beside the model |
 | identity_64m | ONNX, one FP32 tensor of any length in and out |
 | count_py | decoupled `model.py`: COUNT responses with the numbers from 0 |
 | repeat | the repeat backend |
@@ -124,6 +125,15 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 parameters {{ key: "intra_op_thread_count" value {{ string_value: "{threads}" }} }}
 """
 
+IMAGE_MEAN_CONFIG = """
+name: "image_mean"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "image" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]
+output [ { name: "mean" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+
 IDENTITY_64M_CONFIG = """
 name: "identity_64m"
 backend: "onnxruntime"
@@ -230,6 +240,17 @@ def heavy_add_sub(mebibytes: int, seed: int = 0) -> onnx.ModelProto:
     graph.node.append(helper.make_node("Sum", [f"s{number}" for number in range(mebibytes)], ["OUTPUT2"]))
     graph.output.append(_tensor("OUTPUT2", ["batch", 1]))
     return model
+
+
+def image_mean() -> onnx.ModelProto:
+    """Return a model that averages images of any number."""
+    nodes = [
+        helper.make_node("Reshape", ["image", "flat"], ["rows"]),
+        helper.make_node("ReduceMean", ["rows"], ["mean"], axes=[1], keepdims=1),
+    ]
+    flat = numpy_helper.from_array(np.array([0, -1], np.int64), "flat")
+    image, mean = _tensor("image", ["batch", 3, 224, 224]), _tensor("mean", ["batch", 1])
+    return _model(helper.make_graph(nodes, "image_mean", [image], [mean], [flat]))
 
 
 def identity_64m() -> onnx.ModelProto:
@@ -375,6 +396,11 @@ def _resnet50_bytes() -> bytes:
     return resnet50().SerializeToString()
 
 
+def write_image_mean(repository: Path) -> None:
+    """Write the model that averages images."""
+    _write(repository, "image_mean", IMAGE_MEAN_CONFIG, "model.onnx", image_mean().SerializeToString())
+
+
 def write_identity_64m(repository: Path) -> None:
     """Write the model for large tensors."""
     _write(repository, "identity_64m", IDENTITY_64M_CONFIG, "model.onnx", identity_64m().SerializeToString())
@@ -421,6 +447,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "add_sub": write_add_sub,
     "add_sub_py": write_add_sub_py,
     "resnet50": write_resnet50,
+    "image_mean": write_image_mean,
     "identity_64m": write_identity_64m,
     "count_py": write_count_py,
     "repeat": write_repeat,

@@ -91,6 +91,7 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
         (
             ("threads", _text("threads")),
             ("server", _server),
+            ("model", _text("model")),
             ("protocol", _text("transport")),
             ("connections", _text("load")),
             ("images/s", _number("throughput", digits=2)),
