@@ -52,6 +52,18 @@ def test_the_loop_executes_what_has_proved_to_be_fast(scene: Scene) -> None:
     assert all(scene.execute(80 * US) for _ in range(1000))
 
 
+def test_a_machine_that_is_half_as_fast_for_a_while_changes_nothing(scene: Scene) -> None:
+    scene.prove()
+    assert all(scene.execute(180 * US) for _ in range(1000))
+
+
+def test_what_takes_too_long_on_the_loop_goes_to_the_thread(scene: Scene) -> None:
+    scene.prove()
+    while scene.execute(250 * US):
+        pass
+    assert not any(scene.execute(150 * US) for _ in range(2000))
+
+
 def test_what_is_never_fast_stays_with_its_thread(scene: Scene) -> None:
     assert not any(scene.execute(150 * US) for _ in range(200))
 
