@@ -74,10 +74,11 @@ class EnsembleGraph:
         self.is_batching = config.max_batch_size > 0
         self.is_decoupled = config.model_transaction_policy.decoupled
         self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
-        self.readers: dict[str, list[Step]] = {}
-        for step in self.steps:
-            for tensor in step.tensors:
-                self.readers.setdefault(tensor, []).append(step)
+        self.following = [
+            [reader for reader in self.steps if not reader.tensors.isdisjoint(step.outputs.values())]
+            for step in self.steps
+        ]
+        """For each step those that read what it writes."""
         self.inputs = [tensor.name for tensor in config.input]
         self.outputs = [output.name for output in config.output]
         self.output_ranks = {output.name: len(output.dims) + self.is_batching for output in config.output}

@@ -198,10 +198,13 @@ class EnsembleRun:
 
     def _try(self, flow: Flow, step: Step) -> None:
         """Start a step in a flow, unless it does not belong there, has started, or lacks something."""
+        # hot: once a step, and again for each tensor that comes
         if step.index in flow.started or flow.level != step.level or self._failure is not None:
             return
-        if not all(flow.has(tensor) for tensor in step.tensors):
-            return
+        has = flow.has
+        for tensor in step.tensors:
+            if not has(tensor):
+                return
         flow.started.add(step.index)
         if self._is_skipped(flow, step):
             self._settle(flow, step, {})
@@ -276,9 +279,12 @@ class EnsembleRun:
         graph = self._ensemble.graph
         for output, tensor in step.outputs.items():
             flow.put(tensor, values.get(output))
-        readers = [reader for tensor in step.outputs.values() for reader in graph.readers.get(tensor, ())]
+        if not graph.is_decoupled:
+            for reader in graph.following[step.index]:
+                self._try(flow, reader)
+            return
         for each in list(flow.tree()):
-            for reader in readers:
+            for reader in graph.following[step.index]:
                 self._try(each, reader)
             self._answer_if_complete(each)
 

@@ -13,8 +13,8 @@ from naiad.core.batch import Batch
 _FAST_NS = 100_000
 """An execution shorter than this is not worth a thread."""
 _TOO_LONG_NS = 200_000
-"""A mean execution on the loop from this on is worth one. Apart from the other, because a busy machine is half as fast at times,
-and what a thread then costs doubles as well: three steps of an ensemble took 75 instead of 49 us of CPU each."""
+"""A mean execution on the loop from this on is. There is room between them, because a busy machine is half as fast at
+times, and what a thread costs doubles then as well: an ensemble took 75 instead of 49 us of CPU for each step."""
 _REQUEST_NS = 5_000
 """What each request of a batch may add: gathering and scattering it keeps the GIL, so a thread would gain nothing."""
 _MEAN_WEIGHT = 16

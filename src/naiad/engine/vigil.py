@@ -9,6 +9,7 @@ requests/s of a small Python model became 5,900 at 320 instead of 370 us of CPU 
 
 import os
 import time
+from typing import ClassVar
 
 from naiad.backend.cores import usable_cores
 from naiad.core.ports import Loop
@@ -25,6 +26,9 @@ class Vigil:
 
     Meanwhile the loop goes on looking at everything it watches. Used on the loop only.
     """
+
+    last_begin_ns: ClassVar[int] = 0
+    """When any vigil of the process began last: while others do, what is due is on its way (a model calls models)."""
 
     __slots__ = ("_asleep_count", "_credit", "_end_ns", "_is_kept", "_is_possible", "_loop", "_window_ns", "is_due")
 
@@ -47,7 +51,8 @@ class Vigil:
             self._asleep_count -= 1
         elif self._is_possible:
             self.is_due = True
-            self._end_ns = time.monotonic_ns() + self._window_ns
+            Vigil.last_begin_ns = now_ns = time.monotonic_ns()
+            self._end_ns = now_ns + self._window_ns
             if not self._is_kept:
                 self._is_kept = True
                 self._loop.call_soon(self._keep)
@@ -59,11 +64,17 @@ class Vigil:
             if self._credit < _CREDIT_LIMIT:
                 self._credit += 1
 
+    def _has_time(self) -> bool:
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._end_ns:
+            self._end_ns = Vigil.last_begin_ns + self._window_ns
+        return now_ns < self._end_ns
+
     def _keep(self) -> None:
         """Have the loop come back at once, while there is still time."""
         if not self.is_due:
             self._is_kept = False
-        elif time.monotonic_ns() < self._end_ns:
+        elif self._has_time():
             # Whoever is to bring it may wait for this very core: a scheduler lets who runs go on for milliseconds.
             os.sched_yield()
             self._loop.call_soon(self._keep)

@@ -112,3 +112,19 @@ def test_on_one_core_nobody_is_kept_from_working(monkeypatch: pytest.MonkeyPatch
     vigil.begin()
     assert not loop.is_awake
     assert not vigil.is_due
+
+
+def test_it_goes_on_while_others_have_something_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0]
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: clock[0])
+    loop = CountingLoop()
+    outer, inner = Vigil(loop, 100), Vigil(loop, 100)
+    outer.begin()
+    for clock[0] in (90, 180, 270):
+        inner.begin()
+        inner.end()
+        loop.step()
+        assert outer.is_due
+    clock[0] = 370
+    loop.step()
+    assert not outer.is_due
