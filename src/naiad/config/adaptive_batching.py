@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import map_path
+from naiad.config.parsed_config import map_path
 
 SWITCH = "adaptive_batching"
 """`parameters { key: "adaptive_batching" value { string_value: "true" } }`"""

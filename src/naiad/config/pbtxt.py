@@ -5,47 +5,33 @@ field name is read as the field that it was probably meant to be, so that what i
 bounded by the schema, which has no recursive message: blocks of unknown fields are passed over without recursion.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt_lexer import Token, TokenKind, shorten, tokenize
+from naiad.config.parsed_config import ParsedConfig, map_path
+from naiad.config.pbtxt_cursor import CLOSERS, TokenCursor, TooManyProblemsError
+from naiad.config.pbtxt_lexer import Token, TokenKind, shorten
 from naiad.config.pbtxt_scalar import Scalar, ScalarError, parse_scalar, string_of
-from naiad.config.problem import Position, Problem, Severity
-from naiad.config.schema import Field, Schema, is_map, is_map_entry, is_message, is_repeated, type_in_words
+from naiad.config.problem import Position, Problem
+from naiad.config.schema import (
+    Field,
+    Schema,
+    field_list,
+    is_map,
+    is_map_entry,
+    is_message,
+    is_repeated,
+    owners_of,
+    title_of,
+    type_in_words,
+)
 from naiad.config.suggestion import nearest
 
 MAX_CHARACTERS = 1 << 20
 """Longest file that is read; the largest configurations in use have a few hundred lines."""
-MAX_PROBLEMS = 100
-"""Most problems reported of one file."""
-
-_CLOSERS = {"{": "}", "<": ">"}
-
-
-class ParsedConfig:
-    """What a text holds: the configuration, as far as it could be read, and everything that is wrong with it."""
-
-    def __init__(self, filename: str) -> None:
-        self.filename = filename
-        self.config = ModelConfig()
-        self.problems: list[Problem] = []
-        self.positions: dict[str, Position] = {}
-        """Field path to place: of the value for plain fields, of the name or the block for others."""
-
-    def position(self, path: str) -> Position | None:
-        """Return where the field at `path` (`input[0].dims`) stands, or else the nearest message around it."""
-        while path and path not in self.positions:
-            cut = max(path.rfind("."), path.rfind("["))
-            path = path[: max(cut, 0)]
-        return self.positions.get(path)
-
-    def mark(self, path: str, token: Token) -> None:
-        """Remember that the field at `path` stands at `token`, unless its place is known already."""
-        self.positions.setdefault(path, Position(token.line, token.column))
 
 
 def parse_pbtxt(text: str, filename: str = "config.pbtxt") -> ParsedConfig:
@@ -72,91 +58,21 @@ def format_config(config: ModelConfig) -> str:
     return str(text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True))
 
 
-class _TooManyProblemsError(Exception):
-    """Ends the reading of a file that is no configuration at all."""
-
-
-class _Parser:
+class _Parser(TokenCursor):
     def __init__(self, parsed: ParsedConfig, text: str) -> None:
-        self._parsed = parsed
-        self._tokens = tokenize(text)
-        self._ahead: Token | None = None
-        self._token = self._next_token()
+        super().__init__(parsed, text)
         self._openers: list[Token] = []
 
     def run(self) -> None:
         try:
             self._take_faults()
             self._message(self._parsed.config, "")
-        except _TooManyProblemsError:
+        except TooManyProblemsError:
             self._parsed.problems.append(
                 Problem(
                     message="too many problems, the rest of the file was not read", filename=self._parsed.filename
                 )
             )
-
-    # --- tokens -----------------------------------------------------------------------------------------------------
-
-    def _next_token(self) -> Token:
-        token, self._ahead = self._ahead or next(self._tokens), None
-        return token
-
-    def _is_quoted_name(self) -> bool:
-        """Tell whether the current string stands for a field name, JSON fashion."""
-        if self._token.kind is TokenKind.STRING and self._ahead is None:
-            self._ahead = next(self._tokens)
-        return self._ahead is not None and self._ahead.text in (":", "=")
-
-    def _advance(self) -> Token:
-        token = self._token
-        if token.kind is not TokenKind.END:
-            self._token = self._next_token()
-            self._take_faults()
-        return token
-
-    def _take_faults(self) -> None:
-        """Report malformed tokens and drop those that stand for nothing."""
-        while self._token.fault:
-            token = self._token
-            self._problem(token.fault, token, expected=token.expected)
-            if token.text:
-                return
-            self._token = self._next_token()
-
-    def _at(self, *marks: str) -> bool:
-        return self._token.kind is TokenKind.MARK and self._token.text in marks
-
-    def _accept(self, *marks: str) -> bool:
-        if not self._at(*marks):
-            return False
-        self._advance()
-        return True
-
-    def _problem(
-        self,
-        message: str,
-        token: Token,
-        *,
-        path: str = "",
-        expected: str = "",
-        suggestion: str = "",
-        severity: Severity = "error",
-    ) -> None:
-        if len(self._parsed.problems) >= MAX_PROBLEMS:
-            raise _TooManyProblemsError
-        self._parsed.problems.append(
-            Problem(
-                message=message,
-                path=path,
-                filename=self._parsed.filename,
-                line=token.line,
-                column=token.column,
-                text=shorten(token.text),
-                expected=expected,
-                suggestion=suggestion,
-                severity=severity,
-            )
-        )
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +97,7 @@ class _Parser:
 
     def _belongs_outside(self, token: Token) -> bool:
         """Tell whether a closing mark fits a block further out, so that the inner one was left open."""
-        return any(_CLOSERS.get(opener.text, "]") == token.text for opener in self._openers[:-1])
+        return any(CLOSERS.get(opener.text, "]") == token.text for opener in self._openers[:-1])
 
     def _unclosed(self, closer: str) -> None:
         opener = self._openers[-1]
@@ -209,7 +125,7 @@ class _Parser:
     def _field_name(self, descriptor: Schema) -> Token | None:
         """Take the name of a field; report anything else and pass over it."""
         token = self._advance()
-        expected = f"a field of {_title(descriptor)}"
+        expected = f"a field of {title_of(descriptor)}"
         if token.kind is TokenKind.NAME:
             return token
         if token.kind is TokenKind.STRING and self._at(":", "="):
@@ -228,10 +144,10 @@ class _Parser:
     def _unknown_field(self, message: Message, token: Token, path: str) -> Field | None:
         descriptor = message.DESCRIPTOR
         meant = nearest(token.text, descriptor.fields_by_name)
-        owners = "" if meant else _owners(token.text)
-        expected = f"a field of {_title(descriptor)}" if meant else _field_list(descriptor)
+        owners = "" if meant else owners_of(token.text)
+        expected = f"a field of {title_of(descriptor)}" if meant else field_list(descriptor)
         self._problem(
-            f"unknown field '{token.text}' in {_title(descriptor)}"
+            f"unknown field '{token.text}' in {title_of(descriptor)}"
             + (f" (it belongs in {owners})" if owners else ""),
             token,
             path=f"{path}.{token.text}" if path else token.text,
@@ -321,7 +237,7 @@ class _Parser:
 
     def _starts_field(self) -> bool:
         """Tell whether the next token is a field name of ModelConfig or of one of its parts, as after a lost `]`."""
-        return self._token.kind is TokenKind.NAME and bool(_owners(self._token.text))
+        return self._token.kind is TokenKind.NAME and bool(owners_of(self._token.text))
 
     def _bad_element(self, field: Field, path: str) -> None:
         """Report what cannot be in a list and leave the list: at its end, or where fields go on."""
@@ -356,14 +272,14 @@ class _Parser:
         else:
             inner, inner_path = _sub_message(message, field, path)
             self._parsed.mark(inner_path, opener)
-            self._message(inner, inner_path, _CLOSERS[opener.text])
+            self._message(inner, inner_path, CLOSERS[opener.text])
         self._openers.pop()
 
     def _map_entry(self, message: Message, field: Field, path: str, opener: Token) -> None:
         entry: Any = message_factory.GetMessageClass(field.message_type)()
         # An entry's path is its key, which is only known at its end.
         scratch = f"{path}[?{opener.line}:{opener.column}]"
-        self._message(entry, scratch, _CLOSERS[opener.text])
+        self._message(entry, scratch, CLOSERS[opener.text])
         if f"{scratch}.key" not in self._parsed.positions:
             # protobuf reads the default key, which nobody means but its own writer.
             self._problem(
@@ -428,40 +344,6 @@ class _Parser:
             return None
         return value
 
-    # --- recovery ---------------------------------------------------------------------------------------------------
-
-    def _skip_value(self) -> None:
-        """Pass over one value of any kind."""
-        if self._at("{", "<", "["):
-            self._skip_block(self._advance())
-            return
-        self._accept("-")
-        if self._token.kind is TokenKind.STRING:
-            while self._token.kind is TokenKind.STRING:
-                self._advance()
-        elif self._token.kind in (TokenKind.NAME, TokenKind.NUMBER):
-            self._advance()
-
-    def _skip_block(self, opener: Token) -> None:
-        """Pass over the rest of a block that was opened by `opener`, whatever is inside."""
-        depth = 1
-        while self._token.kind is not TokenKind.END:
-            token = self._advance()
-            if token.kind is not TokenKind.MARK:
-                continue
-            if token.text in ("{", "<", "["):
-                depth += 1
-            elif token.text in ("}", ">", "]"):
-                depth -= 1
-                if depth == 0:
-                    return
-        self._problem(f"'{opener.text}' is never closed", opener, expected=f"'{_CLOSERS.get(opener.text, ']')}'")
-
-    def _skip_to_field(self) -> None:
-        """Pass over what cannot begin a field, without a further word."""
-        while self._token.kind in (TokenKind.NUMBER, TokenKind.STRING) or self._at(":", "=", "-", ",", ";"):
-            self._advance()
-
 
 def _sub_message(message: Message, field: Field, path: str) -> tuple[Message, str]:
     """Return the message that a block of `field` fills, and its path."""
@@ -470,44 +352,3 @@ def _sub_message(message: Message, field: Field, path: str) -> tuple[Message, st
         return holder.add(), f"{path}[{len(holder) - 1}]"
     holder.SetInParent()
     return holder, path
-
-
-def map_path(path: str, key: object) -> str:
-    """Return the path of a map's value: `parameters["size"]`, `priority_queue_policy[2]`."""
-    return f'{path}["{key}"]' if isinstance(key, str) else f"{path}[{key}]"
-
-
-def _title(descriptor: Schema) -> str:
-    """Return a message's name as users know it: by the field that holds it."""
-    if is_map_entry(descriptor):
-        return "a map entry"
-    return _FIELD_OF_MESSAGE[descriptor.full_name]
-
-
-def _field_list(descriptor: Schema) -> str:
-    return "one of " + ", ".join(sorted(descriptor.fields_by_name))
-
-
-def _owners(name: str) -> str:
-    return ", ".join(_OWNERS.get(name, ()))
-
-
-def _survey() -> tuple[dict[str, str], dict[str, Sequence[str]]]:
-    """Return the field that holds each message, and the holders of each field name, over the whole schema."""
-    titles: dict[str, str] = {}
-    owners: dict[str, list[str]] = {}
-    queue: list[tuple[Schema, str]] = [(ModelConfig.DESCRIPTOR, "ModelConfig")]
-    while queue:
-        descriptor, title = queue.pop(0)
-        if descriptor.full_name in titles:
-            continue
-        titles[descriptor.full_name] = title
-        for field in descriptor.fields:
-            if not is_map_entry(descriptor):
-                owners.setdefault(field.name, []).append(title)
-            if is_message(field):
-                queue.append((field.message_type, field.name if field.name != "value" else title))
-    return titles, {name: tuple(dict.fromkeys(found)) for name, found in owners.items()}
-
-
-_FIELD_OF_MESSAGE, _OWNERS = _survey()

@@ -2,7 +2,7 @@
 
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import map_path
+from naiad.config.parsed_config import map_path
 
 LIMIT = "response_cache_max_bytes"
 """`parameters { key: "response_cache_max_bytes" value { string_value: "1000000" } }`"""

@@ -1,8 +1,11 @@
 """Questions about the ModelConfig schema that readers and writers of it share."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
+
+from naiad.config.model_config_pb2 import ModelConfig
 
 # The published types of protobuf descriptors differ between its releases and from what upb returns.
 Schema: TypeAlias = Any
@@ -57,3 +60,41 @@ def type_in_words(field: Field) -> str:
     if field.cpp_type in FLOAT_TYPES:
         return "a number"
     return "true or false" if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else "a quoted string"
+
+
+def title_of(descriptor: Schema) -> str:
+    """Return a message's name as users know it: by the field that holds it."""
+    if is_map_entry(descriptor):
+        return "a map entry"
+    return _FIELD_OF_MESSAGE[descriptor.full_name]
+
+
+def field_list(descriptor: Schema) -> str:
+    """Return the names of a message's fields: `one of dims, name`."""
+    return "one of " + ", ".join(sorted(descriptor.fields_by_name))
+
+
+def owners_of(name: str) -> str:
+    """Return the messages that have a field of that name; empty when none has."""
+    return ", ".join(_OWNERS.get(name, ()))
+
+
+def _survey() -> tuple[dict[str, str], dict[str, Sequence[str]]]:
+    """Return the field that holds each message, and the holders of each field name, over the whole schema."""
+    titles: dict[str, str] = {}
+    owners: dict[str, list[str]] = {}
+    queue: list[tuple[Schema, str]] = [(ModelConfig.DESCRIPTOR, "ModelConfig")]
+    while queue:
+        descriptor, title = queue.pop(0)
+        if descriptor.full_name in titles:
+            continue
+        titles[descriptor.full_name] = title
+        for field in descriptor.fields:
+            if not is_map_entry(descriptor):
+                owners.setdefault(field.name, []).append(title)
+            if is_message(field):
+                queue.append((field.message_type, field.name if field.name != "value" else title))
+    return titles, {name: tuple(dict.fromkeys(found)) for name, found in owners.items()}
+
+
+_FIELD_OF_MESSAGE, _OWNERS = _survey()

@@ -10,7 +10,7 @@ from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance
 from naiad.config.execution import sequence_inputs
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
-from naiad.config.pbtxt import ParsedConfig, map_path
+from naiad.config.parsed_config import ParsedConfig, map_path
 from naiad.config.problem import Problem
 from naiad.config.response_caching import check_response_cache
 from naiad.config.suggestion import nearest

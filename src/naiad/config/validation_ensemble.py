@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelEnsembling, ModelInput, ModelOutput
-from naiad.config.pbtxt import ParsedConfig, map_path
+from naiad.config.parsed_config import ParsedConfig, map_path
 from naiad.config.problem import Problem
 from naiad.config.suggestion import nearest
 

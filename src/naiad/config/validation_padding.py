@@ -13,7 +13,7 @@ from naiad.config.padding import (
     parse_input_padding,
     parse_rows,
 )
-from naiad.config.pbtxt import map_path
+from naiad.config.parsed_config import map_path
 from naiad.config.suggestion import nearest
 from naiad.core.datatype import BY_CONFIG_NUMBER
 

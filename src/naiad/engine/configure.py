@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 
 from naiad.config.autofill import autofill, merge_auto_completed, normalize
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import ParsedConfig, parse_pbtxt
+from naiad.config.parsed_config import ParsedConfig
+from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.config.validation import validate
 from naiad.core.errors import invalid_argument

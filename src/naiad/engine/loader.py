@@ -12,7 +12,7 @@ from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.pbtxt import ParsedConfig
+from naiad.config.parsed_config import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.response_caching import LIMIT, read_cache_limit_bytes
 from naiad.config.scheduling_rules import batching_hints

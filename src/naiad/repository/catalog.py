@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import ParsedConfig
+from naiad.config.parsed_config import ParsedConfig
 from naiad.config.validation_ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of

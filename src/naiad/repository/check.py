@@ -10,7 +10,8 @@ from pathlib import Path
 
 from naiad.config.autofill import FORMATS, autofill, normalize
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import ParsedConfig, map_path, parse_pbtxt
+from naiad.config.parsed_config import ParsedConfig, map_path
+from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import Problem, Severity
 from naiad.config.suggestion import nearest
 from naiad.config.validation import validate

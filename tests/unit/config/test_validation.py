@@ -4,7 +4,8 @@ import pytest
 
 from naiad.config.autofill import autofill, normalize
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import ParsedConfig, parse_pbtxt
+from naiad.config.parsed_config import ParsedConfig
+from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import Problem
 from naiad.config.validation import validate
 from naiad.config.validation_ensemble import ensemble_member_problems, find_ensemble_cycle
