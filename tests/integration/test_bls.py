@@ -15,7 +15,7 @@ from support import onnx_models
 from support.bls_models import code_input, run_code, write_script
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -58,12 +58,8 @@ def write_models(root: Path) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("bls")
     write_models(root)
-    running = ServerProcess(root / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(root / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def in_flight(server: ServerProcess, model: str) -> float:

@@ -15,7 +15,7 @@ from support.bls_models import PRELUDE, code_input, run_code, write_script
 from support.held_models import Notes, write_held
 from support.model_repository import write_model
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -96,12 +96,8 @@ def notes(repository: Path) -> Notes:
 def server(repository: Path) -> Iterator[ServerProcess]:
     root = repository
     loads = [f"--load-model={name}" for name in LOADED_AT_START]
-    running = ServerProcess(root / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads)
-    try:
-        running.wait_ready()
+    with serving(root / "log", f"--model-repository={root}", "--model-control-mode=explicit", *loads) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import tritonclient.http as httpclient
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 CONFIG = """
 backend: "python"
@@ -88,17 +88,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     write_counting(root, "counting")
     write_counting(root, "pair", instances=2)
     write_counting(root, "mortal")
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=*",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 LABELS = "{model=%s,version=1}"

@@ -14,7 +14,7 @@ from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
 from support.held_models import Notes, write_held
 from support.model_repository import add_sub_config, write_identity, write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -105,12 +105,8 @@ def ensemble_server(tmp_path_factory: pytest.TempPathFactory, notes: Notes) -> I
     root = tmp_path_factory.mktemp("ensembles")
     write_members(root)
     write_ensembles(root, notes.where)
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture

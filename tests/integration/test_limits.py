@@ -9,7 +9,7 @@ import pytest
 from support.model_repository import write_identity
 from support.raw_http1 import HttpPeer
 from support.raw_http2 import ACK, PING, RST_STREAM, Http2Peer, frame
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 ENHANCE_YOUR_CALM, REFUSED_STREAM, CANCEL = 11, 7, 8
@@ -35,12 +35,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("models")
     write_identity(root)
     write_identity(root, "slow", parameters={"execute_delay_ms": "400"})
-    running = ServerProcess(tmp_path_factory.mktemp("narrow") / "log", f"--model-repository={root}", *FLAGS)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("narrow") / "log", f"--model-repository={root}", *FLAGS) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.http as triton_http
 
 from support.model_repository import write_model
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -94,17 +94,13 @@ def _write_backend(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={home / 'models'}",
         "--allow-client-shm=true",
         environment={"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(home / "packages")])},
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def adapted(text: str, served: ServerProcess) -> str:

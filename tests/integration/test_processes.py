@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import onnx_models
 from support.certificates import Certificates
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
-from support.server_process import SOURCE, ServerProcess
+from support.server_process import SOURCE, ServerProcess, serving
 from support.waiting import wait_until
 
 StartServer = Callable[..., ServerProcess]
@@ -74,12 +74,8 @@ def shared_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(shared_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server of two processes that tests leave as it is, but for what it has counted."""
     log = tmp_path_factory.mktemp("server") / "log"
-    running = ServerProcess(log, f"--model-repository={shared_repository}", "--processes=2")
-    try:
-        running.wait_ready()
+    with serving(log, f"--model-repository={shared_repository}", "--processes=2") as running:
         yield running
-    finally:
-        running.stop()
 
 
 # --- sharing --------------------------------------------------------------------------------------------------------

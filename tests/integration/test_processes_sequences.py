@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from naiad.server.processes.sequence_model import owner_of
 from support.held_models import Notes, write_held
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -52,12 +52,8 @@ def notes(models: Path) -> Notes:
 @pytest.fixture(scope="module")
 def trio(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     log = tmp_path_factory.mktemp("server") / "log"
-    running = ServerProcess(log, f"--model-repository={models}", f"--processes={PROCESSES}")
-    try:
-        running.wait_ready()
+    with serving(log, f"--model-repository={models}", f"--processes={PROCESSES}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 def grpc_client(running: ServerProcess) -> grpcclient.InferenceServerClient:

@@ -15,7 +15,7 @@ from support.ensemble_models import tensor, write_ensemble
 from support.held_models import Notes, write_held
 from support.model_repository import write_identity, write_model
 from support.process_resources import ProcessResources
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -119,17 +119,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, notes: Notes) -> Iterator[S
     steps = [("flood", {"GO": "GO"}, {"OUT": "x"}), ("slow_sum", {"IN": "x"}, {"FIRST": "FIRST"})]
     ends = [tensor("GO", dims="1")], [tensor("FIRST", dims="1")]
     write_ensemble(root, "flooded", *ends, steps, max_batch_size=0, extra=decoupled)
-    running = ServerProcess(
+    with serving(
         tmp_path_factory.mktemp("server") / "log",
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=*",
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def vector(name: str, data: np.ndarray) -> grpcclient.InferInput:

@@ -12,7 +12,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.sequence_models import write_running_sum
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -35,12 +35,8 @@ def sequence_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     state = root / "begun_sum" / "initial_state"
     state.mkdir()
     (state / "begin").write_bytes(np.float32(100).tobytes())
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}")
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture
