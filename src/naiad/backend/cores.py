@@ -5,6 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+_AWAKE_QUOTA = 3.0
+"""A quota from this on leaves a core when the event loop and a worker wait awake."""
+
 _sharing_processes = 1
 
 
@@ -23,6 +26,15 @@ def usable_cores(root: Path = Path("/")) -> int:
     quota = cgroup_quota(root)
     cores = allowed if quota is None else min(allowed, math.ceil(quota))
     return max(1, cores // _sharing_processes)
+
+
+def is_charged_for_waiting(root: Path = Path("/")) -> bool:
+    """Tell whether a quota makes it dear to look for input instead of sleeping until there is some.
+
+    A control group is charged for that time as for any other, and stops as a whole when its quota is used up.
+    """
+    quota = cgroup_quota(root)
+    return quota is not None and quota < _AWAKE_QUOTA
 
 
 def allowed_cpu_count() -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
+from naiad.backend.cores import is_charged_for_waiting
 from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_caller import CallingWorker, listen
 from naiad.backend.python_calls import CallLine
@@ -19,6 +20,7 @@ from naiad.backend.python_metrics import InstanceMetrics
 from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
+from naiad.backend.worker.alertness import NEVER_AWAKE
 from naiad.config.execution import execution_config
 from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
@@ -380,6 +382,8 @@ def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
 def worker_environment(context: ModelContext) -> dict[str, str]:
     """Return the environment of a worker: threads times workers do not exceed the cores, unless the user says so."""
     environment = dict(os.environ)
+    if is_charged_for_waiting():
+        environment[NEVER_AWAKE] = "1"
     if not any(name in environment for name in _THREAD_VARIABLES):
         instance_count = sum(group.count * max(1, len(group.gpus)) for group in context.config.instance_group)
         threads = max(1, context.usable_cores // max(1, instance_count))

@@ -104,6 +104,14 @@ def test_the_tighter_of_affinity_and_quota_counts(tmp_path, monkeypatch, allowed
     assert cores.usable_cores(tmp_path) == usable
 
 
+@pytest.mark.parametrize(
+    ("cpu_max", "is_charged"), [("max 100000", False), ("200000 100000", True), ("300000 100000", False)]
+)
+def test_waiting_awake_is_dear_under_a_small_quota(tmp_path, cpu_max, is_charged):
+    tree(tmp_path, {"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": cpu_max})
+    assert cores.is_charged_for_waiting(tmp_path) == is_charged
+
+
 def test_systems_without_affinity_count_their_cpus(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)

@@ -1,6 +1,6 @@
 """The loop stays awake for what is due while that proves to be worth it, and no longer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +13,12 @@ FOR_EVER_NS = 1 << 60
 
 
 @pytest.fixture(autouse=True)
-def _has_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def _has_two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "is_charged_for_waiting", lambda: False)
+    module.may_stay_awake.cache_clear()
+    yield
+    module.may_stay_awake.cache_clear()
 
 
 class CountingLoop(StepLoop):
@@ -105,8 +109,12 @@ def test_an_end_without_a_beginning_earns_nothing() -> None:
     assert not miss(loop, vigil)
 
 
-def test_on_one_core_nobody_is_kept_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "usable_cores", lambda: 1)
+@pytest.mark.parametrize(("question", "answer"), [("usable_cores", 1), ("is_charged_for_waiting", True)])
+def test_on_one_core_or_a_small_quota_it_sleeps_at_once(
+    monkeypatch: pytest.MonkeyPatch, question: str, answer: object
+) -> None:
+    monkeypatch.setattr(module, question, lambda: answer)
+    module.may_stay_awake.cache_clear()
     loop = CountingLoop()
     vigil = Vigil(loop, FOR_EVER_NS)
     vigil.begin()

@@ -91,6 +91,12 @@ def test_threads_times_workers_do_not_exceed_the_cores(monkeypatch):
     assert "MKL_NUM_THREADS" not in environment
 
 
+@pytest.mark.parametrize("is_charged", [True, False])
+def test_workers_are_told_when_a_quota_is_charged_for_waiting_awake(monkeypatch, is_charged):
+    monkeypatch.setattr("naiad.backend.python.is_charged_for_waiting", lambda: is_charged)
+    assert ("NAIAD_WORKER_NEVER_AWAKE" in worker_environment(context())) == is_charged
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
 
 

@@ -66,3 +66,10 @@ def test_never_on_one_core(poll: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = Alertness(poll)
     wait.had_single_request = True
     assert looks_of(wait, poll, 5) == 0
+
+
+def test_sleeps_at_once_where_a_quota_is_charged(poll: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(alertness.NEVER_AWAKE, "1")
+    wait = Alertness(poll)
+    wait.had_single_request = True
+    assert looks_of(wait, poll, 5) == 0

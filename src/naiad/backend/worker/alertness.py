@@ -12,6 +12,8 @@ import os
 import select
 import time
 
+NEVER_AWAKE = "NAIAD_WORKER_NEVER_AWAKE"
+"""The variable of its environment that tells a worker not to: a quota is charged for the time."""
 AWAKE_NS = 300_000
 """How long to look for the next request before going to sleep."""
 _MISS_COST = 4
@@ -30,7 +32,8 @@ class Alertness:
         """`poll` watches what requests come on."""
         self._poll = poll
         # With one core, staying awake would keep the others from sending anything.
-        self._is_possible = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
+        has_cores = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
+        self._is_possible = has_cores and NEVER_AWAKE not in os.environ
         self._credit = 0
         self._asleep_count = 0
         self.had_single_request = False
