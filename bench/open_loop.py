@@ -32,6 +32,8 @@ class OpenLoop:
     p99_us: float
     cpu_us: float
     """CPU time of the server for each request."""
+    served_p99_us: float
+    """The same without the time by which the client itself was late: what the server has made of what it got."""
     late_p99_us: float
     """How late the client itself was: much of this, and its latencies say little."""
 
@@ -48,9 +50,11 @@ class _Connection:
         self._received = bytearray()
         self.due_s = 0.0
         """When the request in flight should have left."""
+        self.begun_s = 0.0
+        """When it left, or should have if the server has kept it from that."""
 
-    def send(self, due_s: float) -> None:
-        self.due_s = due_s
+    def send(self, due_s: float, begun_s: float) -> None:
+        self.due_s, self.begun_s = due_s, begun_s
         self.socket.sendall(self._request)
 
     def receive(self) -> bool:
@@ -83,7 +87,10 @@ class _Load:
         self._selector = selectors.SelectSelector()
         for connection in self.free:
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._freed_s = 0.0
+        """When there was a free connection again after there had been none."""
         self.latencies_s: list[float] = []
+        self.served_s: list[float] = []
         self.late_s: list[float] = []
 
     def close(self) -> None:
@@ -96,14 +103,19 @@ class _Load:
         return CONNECTIONS - len(self.free)
 
     def send(self, due_s: float) -> None:
-        self.free.pop().send(due_s)
+        begun_s = due_s if due_s <= self._freed_s else time.perf_counter()
+        self.free.pop().send(due_s, begun_s)
         self.late_s.append(time.perf_counter() - due_s)
 
     def wait(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
             connection: _Connection = key.data
             if connection.receive():
-                self.latencies_s.append(time.perf_counter() - connection.due_s)
+                now_s = time.perf_counter()
+                self.latencies_s.append(now_s - connection.due_s)
+                self.served_s.append(now_s - connection.begun_s)
+                if not self.free:
+                    self._freed_s = now_s
                 self.free.append(connection)
 
     def run(self, due: "deque[float]") -> float:
@@ -154,6 +166,7 @@ def measure(server: Running, payload: Payload, due: "deque[float]") -> OpenLoop:
         p50_us=_quantile_us(load.latencies_s, 0.5),
         p99_us=_quantile_us(load.latencies_s, 0.99),
         cpu_us=cpu_s / count * 1e6,
+        served_p99_us=_quantile_us(load.served_s, 0.99),
         late_p99_us=_quantile_us(load.late_s, 0.99),
     )
 

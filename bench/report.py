@@ -188,6 +188,7 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
             ("p99 ms", _number("p99_us", 1e-3, 2)),
             ("rows / batch", _number("mean_rows", digits=1)),
             ("CPU µs / request", _number("cpu_us")),
+            ("server's p99 ms", _number("served_p99_us", 1e-3, 2)),
             ("client late p99 ms", _number("late_p99_us", 1e-3, 2)),
         ),
     ),
