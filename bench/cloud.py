@@ -6,6 +6,7 @@ The store is moto's server, in this process. Exits with 1 when anything is downl
 cache takes more than 0.5 s longer.
 """
 
+import signal
 import sys
 import tempfile
 import threading
@@ -111,6 +112,7 @@ def start(server: Naiad, root: Path, work: Path) -> tuple[float, float]:
 
 def main(count: int = MODELS, mebibytes: int = MEBIBYTES) -> int:
     """Measure and print; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # by way of every `finally`
     with tempfile.TemporaryDirectory() as folder, store() as bucket:
         work = Path(folder)
         root = write_models(work / "models", count, mebibytes)

@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -385,6 +386,7 @@ _SCENES: dict[str, tuple[Callable[[Running, Path, int], bool], int]] = {
 
 def main(scene: str, count: int = 0) -> int:
     """Run one scene against a server of its own; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # by way of every `finally`
     run, usual = _SCENES[scene]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "models"
