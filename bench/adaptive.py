@@ -12,11 +12,12 @@ from bench.payloads import HTTP_BINARY, Payload, Workload
 from bench.peers import Naiad, Running
 from bench.session import Session
 
-LOADS = {"light": 0.15, "medium": 0.4, "heavy": 0.7}
-"""Shares of what the model answers when there is always something to do."""
+LOADS = {"light": 0.15, "medium": 0.35, "heavy": 0.55}
+"""Shares of what the model answers when there is always something to do. A machine that others share has moments at
+half its speed, so that more than half of the load is none that it always carries."""
 SHARE = 0.95
 """Of the load that the adaptive batcher is to carry at the p99 of the best fixed delay."""
-_TURNS = 6
+_TURNS = 4
 """Short turns for each round: a pause of the machine spoils the p99 of the turn it falls into, and no other."""
 _TURN_SHARE = 0.25
 _WARM_UP_S = 0.2
