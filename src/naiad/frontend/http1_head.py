@@ -168,6 +168,8 @@ def decode_path(target: str) -> str:
     if not path.startswith("/") and "://" in path:
         # RFC 9112 3.2.2: the absolute form must be accepted.
         path = "/" + path.partition("://")[2].partition("/")[2]
+    if "%" not in path:
+        return path
     try:
         return unquote(_ENCODED_SLASH.sub(r"%25\1", path), errors="strict")
     except UnicodeDecodeError:
