@@ -26,6 +26,7 @@ REASONS: Mapping[str, str] = {
     "strategy": "the model's own batching rule closed it",
     "priority": "an older request of a less urgent level was passed over",
     "idle": "an instance was free and nothing else waited",
+    "ensemble": "requests of an ensemble go alone and at once; its members batch them",
 }
 DECISIONS: Mapping[str, str] = {
     "full": "full, of a preferred size or cut by another shape",
