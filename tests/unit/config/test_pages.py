@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from naiad.config.options import OptionError, parse_options
+from naiad.config.command_line import OptionError, parse_options
 from naiad.config.pbtxt import parse_pbtxt
 
 ROOT = Path(__file__).parents[3]
