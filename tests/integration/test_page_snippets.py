@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     subprocess.run(["bash", "-ec", block("docs/quickstart.md", "sh", "cat > models/add_sub")], cwd=home, check=True)
     (home / "cat.jpg").write_bytes(bytes(1234))
-    for title, text in (titled("docs/generate.md") | titled("docs/http-bodies.md")).items():
+    shown = titled("docs/generate.md") | titled("docs/http-bodies.md") | titled("docs/python-models.md")
+    for title, text in shown.items():
         (home / title).parent.mkdir(parents=True, exist_ok=True)
         (home / title).write_text(text)
     models = home / "models"
@@ -188,6 +190,20 @@ def test_generate_answers_with_one_object(served: ServerProcess) -> None:
 def test_generate_streams_words(served: ServerProcess) -> None:
     answer = run_shell(block("docs/generate.md", "sh", "generate_stream"), served)
     assert answer.strip() == block("docs/generate.md", "text", 'data: {"id"').strip()
+
+
+def test_one_instance_works_on_many_requests(served: ServerProcess) -> None:
+    def ask(value: float) -> float:
+        with triton_http.InferenceServerClient(served.http_url) as client:
+            given = triton_http.InferInput("X", [1, 1], "FP32")
+            given.set_data_from_numpy(np.array([[value]], np.float32))
+            return float(client.infer("waits", [given]).as_numpy("Y").item())
+
+    with ThreadPoolExecutor(32) as pool:
+        assert list(pool.map(ask, range(32))) == list(range(32))
+    counts = served.get("/v2/models/waits/stats").json["model_stats"][0]
+    # Each execution lasts 50 ms: as many answers come in a wait as there are requests in a batch.
+    assert (counts["inference_count"], counts["execution_count"] < 16) == (32, True)
 
 
 def test_a_backend_of_ones_own_serves(served: ServerProcess) -> None:
