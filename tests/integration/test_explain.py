@@ -100,7 +100,7 @@ def test_what_was_learned_is_explained(server: ServerProcess, capsys: pytest.Cap
 
 
 def test_every_reason_and_decision_has_words() -> None:
-    assert set(explain.REASONS) == set(RELEASE_REASONS)
+    assert set(explain.REASONS) == {*RELEASE_REASONS, "ensemble"}
     assert set(explain.DECISIONS) == set(DECISIONS)
 
 

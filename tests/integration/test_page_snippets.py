@@ -1,10 +1,12 @@
 """What the pages show beside their models is run as it stands: shell, clients, a backend of one's own."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +53,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a repository `models`, made as the pages say, and packages of the server beside it."""
     home = tmp_path_factory.mktemp("home")
     subprocess.run(["bash", "-ec", block("docs/quickstart.md", "sh", "cat > models/add_sub")], cwd=home, check=True)
-    for title, text in titled("docs/generate.md").items():
+    (home / "cat.jpg").write_bytes(bytes(1234))
+    shown = titled("docs/generate.md") | titled("docs/http-bodies.md") | titled("docs/python-models.md")
+    for title, text in shown.items():
         (home / title).parent.mkdir(parents=True, exist_ok=True)
         (home / title).write_text(text)
     models = home / "models"
@@ -143,6 +147,8 @@ def run_shell(text: str, served: ServerProcess) -> str:
         ("docs/classification.md", "class_count", "[[b'3.250000:1:dog' b'2.000000:2:house cat']]\n"),
         ("docs/shared-memory.md", "create_shared_memory_region", ""),
         ("docs/ports.md", 'InferenceServerClient("localhost:8000")', "True\n"),
+        ("docs/http-bodies.md", "b64encode", "[2.0, 2.0, 2.0]\n"),
+        ("docs/http-bodies.md", "Inference-Header-Content-Length", "[1, 16] [0. 2. 4.]\n"),
     ],
 )
 def test_python_prints_what_the_page_says(served: ServerProcess, page: str, contains: str, printed: str) -> None:
@@ -159,6 +165,16 @@ def test_the_quickstart_asks_with_curl(served: ServerProcess) -> None:
     assert '"data":[2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]' in answer.replace(".0", "")
 
 
+def test_json_may_be_nested_or_flat(served: ServerProcess) -> None:
+    answer = json.loads(run_shell(block("docs/http-bodies.md", "sh", '"id": "42"'), served))
+    assert (answer["id"], len(answer["outputs"]), answer["outputs"][0]["data"][15]) == ("42", 1, 17)
+
+
+def test_a_picture_is_a_body(served: ServerProcess, home: Path) -> None:
+    text = block("docs/http-bodies.md", "sh", "image/jpeg").replace("cat.jpg", str(home / "cat.jpg"))
+    assert json.loads(run_shell(text, served))["outputs"][0]["data"] == [1234]
+
+
 def test_the_quickstart_watches(served: ServerProcess) -> None:
     text = block("docs/quickstart.md", "sh", "8002/metrics").replace("localhost:8002", served.metrics_url)
     answer = run_shell(text, served)
@@ -166,9 +182,28 @@ def test_the_quickstart_watches(served: ServerProcess) -> None:
     assert "nv_inference_request_success" in answer
 
 
+def test_generate_answers_with_one_object(served: ServerProcess) -> None:
+    answer = run_shell(block("docs/generate.md", "sh", "llm/generate "), served)
+    assert answer.strip() == block("docs/generate.md", "json", "text_output").strip()
+
+
 def test_generate_streams_words(served: ServerProcess) -> None:
     answer = run_shell(block("docs/generate.md", "sh", "generate_stream"), served)
     assert answer.strip() == block("docs/generate.md", "text", 'data: {"id"').strip()
+
+
+def test_one_instance_works_on_many_requests(served: ServerProcess) -> None:
+    def ask(value: float) -> float:
+        with triton_http.InferenceServerClient(served.http_url) as client:
+            given = triton_http.InferInput("X", [1, 1], "FP32")
+            given.set_data_from_numpy(np.array([[value]], np.float32))
+            return float(client.infer("waits", [given]).as_numpy("Y").item())
+
+    with ThreadPoolExecutor(32) as pool:
+        assert list(pool.map(ask, range(32))) == list(range(32))
+    counts = served.get("/v2/models/waits/stats").json["model_stats"][0]
+    # Each execution lasts 50 ms: as many answers come in a wait as there are requests in a batch.
+    assert (counts["inference_count"], counts["execution_count"] < 16) == (32, True)
 
 
 def test_a_backend_of_ones_own_serves(served: ServerProcess) -> None:

@@ -131,6 +131,19 @@ def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
     assert 'naiad_rate_limiter_waiting{resource="R",device=""} 0' in rows(server)
 
 
+def test_what_is_held_is_explained(server: ServerProcess):
+    explained = server.get("/v2/models/seldom/explain").json
+    assert (
+        "executes when 3 R are free. Those that wait take turns; each execution moves its turn on by 3."
+        in (explained["rules"][-1])
+    )
+    (resource,) = explained["resources"]
+    assert {key: resource[key] for key in ("name", "device", "limit")} == {"name": "R", "device": None, "limit": 3}
+    assert 0 <= resource["held"] <= 3
+    assert resource["waiting"] >= 0
+    assert "resources" not in server.get("/v2/models/free/explain").json
+
+
 def test_killed_worker_gives_back_what_it_held(tmp_path: Path):
     dying = """
 import os

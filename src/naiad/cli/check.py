@@ -14,8 +14,9 @@ from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
-from naiad.repository.check import MODEL_SUFFIXES, ModelReport, check_path
+from naiad.repository.check import MODEL_SUFFIXES, check_path
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
+from naiad.repository.model_report import ModelReport
 
 _DESCRIPTION = """\
 Check a model repository, the directory of one model, or a config.pbtxt, and say everything that a server would say

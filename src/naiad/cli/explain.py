@@ -26,6 +26,7 @@ REASONS: Mapping[str, str] = {
     "strategy": "the model's own batching rule closed it",
     "priority": "an older request of a less urgent level was passed over",
     "idle": "an instance was free and nothing else waited",
+    "ensemble": "requests of an ensemble go alone and at once; its members batch them",
 }
 DECISIONS: Mapping[str, str] = {
     "full": "full, of a preferred size or cut by another shape",
@@ -80,6 +81,8 @@ def format_explanation(found: Mapping[str, Any]) -> str:
         lines += ["", *_format_padding(found["padding"])]
     if "steps" in found:
         lines += ["", *_format_steps(found["steps"])]
+    if "resources" in found:
+        lines += ["", *_format_resources(found["resources"])]
     if "adaptive" in found:
         lines += ["", *_format_adaptive(found["adaptive"])]
     if found.get("recent_batches"):
@@ -129,6 +132,16 @@ def _format_steps(steps: Sequence[Mapping[str, Any]]) -> list[str]:
         for step in steps
     ]
     return ["Steps, on average", f"  {'model':<{width}}  requests  failed  takes us  queue us  compute us", *rows]
+
+
+def _format_resources(resources: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for each in resources:
+        where = "" if each["device"] is None else f" of device {each['device']}"
+        rows.append(
+            f"  {each['name']}{where}: {each['held']} of {each['limit']} held, {each['waiting']} instances wait"
+        )
+    return ["Resources", *rows]
 
 
 def _format_adaptive(learned: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from naiad.backend.registry import BackendRegistry
-from naiad.repository.check import ModelReport, check_path
+from naiad.repository.check import check_path
+from naiad.repository.model_report import ModelReport
 
 
 class NoModelError(Exception):

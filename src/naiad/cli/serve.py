@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from types import FrameType
 
+from naiad.config.command_line import OptionError, parse_options
 from naiad.config.flags import GROUPS, Flag
-from naiad.config.options import OptionError, parse_options
 
 _USAGE = """\
 usage: naiad serve [MODEL | REPOSITORY ...] [flags]

@@ -31,6 +31,10 @@ class Findings:
         """Add what is allowed but cannot be what was meant."""
         self._add("warning", message, path, str(text), expected, "")
 
+    def is_written(self, path: str) -> bool:
+        """Tell whether a field stands in the file, as far as there is one."""
+        return self._parsed is not None and path in self._parsed.positions
+
     def take(self, problem: Problem) -> None:
         """Add a problem that was found without positions, at its place."""
         self._add(problem.severity, problem.message, problem.path, problem.text, problem.expected, problem.suggestion)

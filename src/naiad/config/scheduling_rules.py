@@ -25,7 +25,8 @@ def scheduling_rules(config: ModelConfig) -> Sequence[str]:
     if kind == "ensemble":
         return list(_ensemble_rules(config))
     rules = {"default": _default_rules, "dynamic": _dynamic_rules, "adaptive": _dynamic_rules}
-    return [*_cache_rules(config), *_padding_rules(config), *rules.get(kind, _sequence_rules)(config)]
+    own_rules = rules.get(kind, _sequence_rules)(config)
+    return [*_cache_rules(config), *_padding_rules(config), *own_rules, *_resource_rules(config)]
 
 
 def _cache_rules(config: ModelConfig) -> Iterator[str]:
@@ -53,6 +54,22 @@ def _lengths(padding: InputPadding) -> str:
 
 def _waste(padding: InputPadding) -> str:
     return f", and so does what would be more than {padding.max_waste:.0%} padding" if padding.max_waste < 1 else ""
+
+
+def _resource_rules(config: ModelConfig) -> Iterator[str]:
+    for number, group in enumerate(config.instance_group):
+        needs = [
+            f"{each.count} {each.name}{'' if getattr(each, 'global') else ' of its device'}"
+            for each in group.rate_limiter.resources
+            if each.count
+        ]
+        if not needs:
+            continue
+        which = "" if len(config.instance_group) == 1 else f" of {group.name or f'group {number}'}"
+        yield (
+            f"With --rate-limit=execution_count an instance{which} executes when {' and '.join(needs)} are free. "
+            f"Those that wait take turns; each execution moves its turn on by {max(1, group.rate_limiter.priority)}."
+        )
 
 
 def _default_rules(config: ModelConfig) -> Iterator[str]:

@@ -93,13 +93,20 @@ def _check_backend(findings: Findings, known_backends: Collection[str] | None) -
             expected=" or ".join(platforms),
         )
     if known_backends is not None and config.backend not in known_backends and not config.runtime:
-        findings.error_as_is(
-            f"unable to find backend library for backend '{config.backend}', try specifying runtime on the model "
-            "configuration.",
-            "backend",
-            expected="one of " + ", ".join(sorted(known_backends)),
-            suggestion=nearest(config.backend, known_backends),
-        )
+        _report_missing_backend(findings, known_backends)
+
+
+def _report_missing_backend(findings: Findings, known_backends: Collection[str]) -> None:
+    backend = findings.config.backend
+    follows = findings.is_written("platform") and not findings.is_written("backend")
+    suggestion = nearest(backend, known_backends)
+    others = "another that is installed as a package; any framework runs in the model.py of the python backend"
+    findings.error_as_is(
+        f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.",
+        "platform" if follows else "backend",
+        expected=f"one of {', '.join(sorted(known_backends))}" + ("" if suggestion else f", or {others}"),
+        suggestion=suggestion,
+    )
 
 
 def _check_no_backend(findings: Findings, known_backends: Collection[str]) -> None:

@@ -18,6 +18,7 @@ from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.ensemble_graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
 from naiad.engine.ensemble_run import EnsembleRun, Flow, StepRequest, Value
 from naiad.engine.served import Router
+from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics import ModelStatistics
 from naiad.telemetry.step_statistics import StepCounts
 
@@ -290,6 +291,11 @@ class EnsembleModel:
     def adaptive_state(self) -> AdaptiveState | None:
         """None: the members batch."""
         return None
+
+    @property
+    def resource_usage(self) -> Sequence[Usage]:
+        """Nothing: the members have instances."""
+        return ()
 
     @property
     def live_sequence_count(self) -> int:

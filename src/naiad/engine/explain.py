@@ -4,7 +4,7 @@ import time
 
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.engine.served import Served
-from naiad.telemetry.explanation import Explanation
+from naiad.telemetry.explanation import Explanation, ResourceUse
 
 
 def explain(served: Served) -> Explanation:
@@ -22,5 +22,9 @@ def explain(served: Served) -> Explanation:
         counts=served.statistics.snapshot(),
         recent=served.statistics.recent_batches(),
         adaptive=served.adaptive_state,
+        resources=[
+            ResourceUse(usage.resource.name, usage.resource.device, usage.limit, usage.held, usage.waiting)
+            for usage in served.resource_usage
+        ],
         now_ns=time.monotonic_ns(),
     )

@@ -36,7 +36,7 @@ from naiad.engine.served import Router, Served
 from naiad.engine.served_model import ServedModel
 from naiad.engine.warmup import WarmUp
 from naiad.repository.agent_chain import AgentChain, AgentRegistry
-from naiad.repository.catalog import ModelPlan, Update
+from naiad.repository.model_plan import ModelPlan, Update
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler

@@ -96,6 +96,9 @@ class ClaimKeeper(Protocol):
     def is_barred(self, claim: Claim, holders: Collection[int]) -> bool:
         """Whether a claim cannot be granted while the instances with these ids keep what they hold."""
 
+    def usage(self) -> Sequence[Usage]:
+        """Return the state of every resource, as far as it is known here."""
+
     def unregister(self, claims: Sequence[Claim]) -> None:
         """Forget claims."""
 
@@ -166,6 +169,11 @@ class ModelResources:
         """Whether an instance cannot execute while the instances with these ids keep what they hold."""
         claim = self._claims[index]
         return bool(claim.needs) and self._resources.is_barred(claim, holders)
+
+    def usage(self) -> Sequence[Usage]:
+        """Return how it stands with the resources that some instance needs, as far as this process knows."""
+        needed = {resource for claim in self._claims for resource in claim.needs}
+        return [usage for usage in self._resources.usage() if usage.resource in needed]
 
     def close(self) -> None:
         """Let go of everything; the instances do not execute any more."""

@@ -7,6 +7,7 @@ from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.request import InferRequest
+from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics import ModelStatistics
 
 
@@ -42,6 +43,10 @@ class Served(Protocol):
     @property
     def adaptive_state(self) -> AdaptiveState | None:
         """What its adaptive batcher has learned; None without one."""
+
+    @property
+    def resource_usage(self) -> Sequence[Usage]:
+        """With a rate limiter, how it stands with the resources that the version's instances need."""
 
     @property
     def live_sequence_count(self) -> int:

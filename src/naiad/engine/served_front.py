@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from naiad.backend.api import Instance
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.engine.served import Served
+from naiad.scheduler.rate_limiter import Usage
 
 
 class ServedFront:
@@ -29,6 +30,11 @@ class ServedFront:
     def adaptive_state(self) -> AdaptiveState | None:
         """What the adaptive batcher of the version has learned."""
         return self._served.adaptive_state
+
+    @property
+    def resource_usage(self) -> Sequence[Usage]:
+        """How it stands with the resources of the version."""
+        return self._served.resource_usage
 
     @property
     def instances(self) -> Sequence[Instance]:

@@ -24,6 +24,7 @@ from naiad.engine.resources import ModelResources
 from naiad.engine.sequence_dispatcher import SequenceDispatcher
 from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
+from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics import ModelStatistics
 
 
@@ -154,6 +155,11 @@ class ServedModel:
     def adaptive_state(self) -> AdaptiveState | None:
         """What an adaptive batcher has learned; None with any other scheduler."""
         return self._dispatcher.adaptive_state
+
+    @property
+    def resource_usage(self) -> Sequence[Usage]:
+        """With a rate limiter, how it stands with the resources that the instances need."""
+        return () if self._resources is None else self._resources.usage()
 
     @property
     def live_sequence_count(self) -> int:

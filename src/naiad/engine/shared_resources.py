@@ -14,7 +14,7 @@ from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import invalid_argument
 from naiad.engine.resource_owner import Grant, Step, Terms
 from naiad.engine.resources import ModelResources, claims_of
-from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter
+from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Usage
 
 
 class Owner(Protocol):
@@ -73,6 +73,10 @@ class SharedResources:
             for each in asked:
                 self._asked[each.claim] = self._claims[each.number] = each
         return ModelResources(self, claims)
+
+    def usage(self) -> Sequence[Usage]:
+        """Nothing: the owner knows, and tells it as metrics."""
+        return ()
 
     def unregister(self, claims: Sequence[Claim]) -> None:
         """Forget claims."""

@@ -199,8 +199,8 @@ def _load_parameter(name: str, value: Any) -> str | bytes | bool:
         return as_string(name, value)
     if not name.startswith("file:"):
         raise internal(
-            f"unexpected error on creating Triton parameter '{name}'; the parameters of a load are 'config' and "
-            "'file:<path>'"
+            f"unexpected error on creating Triton parameter '{name}'; the parameters of a load are 'config', "
+            "'file:<path>', 'force' and 'dry_run'"
         )
     try:
         return b64decode(as_string(name, value), validate=True)

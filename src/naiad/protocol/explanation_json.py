@@ -34,6 +34,8 @@ def encode_explanation(explanation: Explanation) -> bytes:
         body["padding"] = dict(counts.padding)
     if counts.steps:
         body["steps"] = [_step(step) for step in counts.steps]
+    if explanation.resources:
+        body["resources"] = [resource._asdict() for resource in explanation.resources]
     if explanation.adaptive is not None:
         body["adaptive"] = _adaptive(explanation.adaptive)
     return orjson.dumps(body)

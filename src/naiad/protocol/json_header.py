@@ -9,6 +9,7 @@ from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol.json_base64 import decode_base64
 from naiad.protocol.json_tensor import decode_data
 from naiad.protocol.json_tree import (
     JsonObject,
@@ -28,6 +29,8 @@ class InputData:
 
     inline: Buffer | None = None
     """Decoded from the JSON `data`."""
+    is_encoded: bool = False
+    """`data` was text that stands for bytes, which says nothing of the documents of other requests."""
     tail_bytes: int | None = None
     """Bytes of the binary tail that belong to this input."""
 
@@ -123,6 +126,8 @@ def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemor
     if len(present) != 1:
         raise _ambiguous_data(present)
     spec = _decode_spec(entry)
+    if "data" in entry and parameters.get("encoding") == "base64":
+        return spec, InputData(inline=decode_base64(spec, entry["data"]), is_encoded=True), None
     if "data" in entry:
         return spec, InputData(inline=decode_data(spec, entry["data"])), None
     if "binary_data_size" in parameters:

@@ -66,6 +66,19 @@ def without_binary_outputs(header: RequestHeader) -> RequestHeader:
     return plain
 
 
+def with_binary_outputs(header: RequestHeader) -> RequestHeader:
+    """Return a header that asks for a binary tail wherever there can be one; `header` is shared by other requests."""
+    if header.binary_output_default:
+        return header
+    binary = copy.copy(header)
+    binary.binary_output_default = True
+    binary.outputs = tuple(
+        [dataclasses.replace(output, binary=output.shared_memory is None) for output in header.outputs]
+    )
+    binary.admission = None
+    return binary
+
+
 def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:
     """Return the parts of a response's body and the length of its JSON; None when the body is all JSON.
 

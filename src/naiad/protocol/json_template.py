@@ -66,6 +66,8 @@ def learn(request: JsonRequest, header: RequestHeader, around: bytes, piece_coun
     """Return the template of a document that was decoded and cut; None where that would not be safe, or not pay."""
     if len(around) > _LIMIT_BYTES or b"\\" in around or _NAME in around or around.count(_CUT) != piece_count:
         return None
+    if any(source.is_encoded for source in request.data):
+        return None
     specs = [
         None if source.inline is None else spec for spec, source in zip(header.inputs, request.data, strict=True)
     ]

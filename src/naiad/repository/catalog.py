@@ -2,70 +2,22 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol
+from dataclasses import dataclass
+from typing import Generic
 
-from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.parsed_config import ParsedConfig
-from naiad.config.validation_ensemble import find_ensemble_cycle
-from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
-from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of
+from naiad.core.errors import InferError, invalid_argument, unavailable
+from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository import heap
 from naiad.repository.agent_chain import AgentChain
-from naiad.repository.fingerprint import content_digest
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
+from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
 from naiad.repository.namespaces import Namespaces
-from naiad.repository.store import ModelEntry, Sighting, Store, check_model_name
+from naiad.repository.store import ModelEntry, Sighting, Store
+from naiad.repository.stores import DUPLICATE, Stores
 
 _log = logging.getLogger(__name__)
-
-DUPLICATE = "model appears in two or more repositories"
-"""Triton's reason for a model that is not unique."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPlan:
-    """What is going to be loaded of a model: its configuration, and the versions that the policy selects."""
-
-    entry: ModelEntry
-    config: ModelConfig
-    """Completed and checked as far as possible without a look into the model itself."""
-    versions: Sequence[int]
-    source: ParsedConfig | None = None
-    """The file that the configuration was read from, for the places of mistakes that only loading finds."""
-    agents: AgentChain | None = None
-    """The repository agents that have looked at the files."""
-    circle: Sequence[str] = ()
-    """The ensembles through which this one contains itself, from itself to itself; empty for what can be loaded."""
-
-
-class Update(Protocol):
-    """A change of a loaded version in place: it is prepared, and not made yet."""
-
-    def commit(self) -> LoadedVersion | None:
-        """Make the change; return what it leaves over, for the caller to stop."""
-
-    def discard(self) -> None:
-        """Give the change up and release what was prepared for it."""
-
-
-class VersionLoader(Protocol[V]):
-    """Turns what a store has into something that serves. Its methods are called from several threads."""
-
-    def plan(self, entry: ModelEntry) -> ModelPlan:
-        """Read the configuration and select the versions. Raises InferError."""
-
-    def load(self, plan: ModelPlan, version: int) -> V:
-        """Load one version. Raises InferError."""
-
-    def update(self, plan: ModelPlan, version: int, loaded: V) -> Update | None:
-        """Prepare to serve `plan` with what is loaded of a version; None when it must be loaded anew.
-
-        Files and configuration are those that it was loaded from, but for instance groups and version policy.
-        Raises InferError.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +27,6 @@ class _Loaded(Generic[V]):
     version: V
     update: Update | None = None
     """Set when it is in place already: the change that makes it what was asked for."""
-
-
-@dataclass(slots=True)
-class Look:
-    """How all stores looked at one moment."""
-
-    sightings: dict[str, list[tuple[str, Sighting]]] = field(default_factory=dict)
-    """By name of the model, each with the location of the store."""
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Locations of stores that could not be read, with the reason."""
 
 
 class Catalog(Generic[V]):
@@ -102,15 +44,13 @@ class Catalog(Generic[V]):
         namespaces: Namespaces | None = None,
     ) -> None:
         """With `namespaces`, models are known by a `ModelKey` in all that follows, otherwise by their names."""
-        self._stores = stores if namespaces is None else namespaces.stores
+        self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces
         self._loader = loader
         self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
         self._abandoned = False
-        self._last_names: dict[str, list[str]] = {}
-        """By location, as `known_names` found them."""
         self._agents: dict[str, AgentChain] = {}
         """The agents of what is in place, by model; changed only by who loads or unloads it."""
 
@@ -128,66 +68,6 @@ class Catalog(Generic[V]):
     def is_served(self, name: str) -> bool:
         """Tell whether requests reach a version of a model."""
         return self._lifecycle.is_served(name)
-
-    def list_names(self) -> list[str]:
-        """Return the names of all models in all stores, sorted. Reads them. Raises InferError when it cannot."""
-        return sorted({name for store in self._stores for name in store.list_models()})
-
-    def known_names(self) -> list[str]:
-        """Return the names as `list_names`, of a store that cannot be read those it had when it could."""
-        for store in self._stores:
-            try:
-                self._last_names[store.location] = list(store.list_models())
-            except InferError as error:
-                _log.error("the index lacks what is new in %s: %s", store.location, error.message)
-        return sorted({name for names in self._last_names.values() for name in names})
-
-    def find(self, name: str) -> ModelEntry:
-        """Return a model as the stores have it; whoever gets it releases it.
-
-        Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
-        """
-        check_model_name(name_of(name))
-        if len(self._stores) == 1:
-            return self._stores[0].open_model(name)
-        found: list[tuple[str, Sighting]] = []
-        unreadable: InferError | None = None
-        for store in self._stores:
-            try:
-                sighting = store.sight(name)
-            except InferError as error:
-                _log.error("looking for model '%s': %s", name, error.message)
-                unreadable = error
-                continue
-            if sighting is not None:
-                found.append((store.location, sighting))
-        if not found:
-            where = ", ".join(store.location for store in self._stores)
-            raise unreadable or not_found(f"no model '{name_of(name)}' in {where}")
-        if len(found) > 1:
-            raise invalid_argument(f"{DUPLICATE}: {', '.join(location for location, _ in found)}")
-        return found[0][1].open()
-
-    def contents(self, name: str) -> bytes:
-        """Return what is the same as long as a model's files hold the same. Raises InferError, OSError."""
-        entry = self.find(name)
-        try:
-            return content_digest(entry)
-        finally:
-            entry.release()
-
-    def look(self) -> Look:
-        """Return how all models look now, with one question to each store."""
-        look = Look()
-        for store in self._stores:
-            try:
-                models = store.look()
-            except InferError as error:
-                look.unreadable[store.location] = error.message
-                continue
-            for name, sighting in models.items():
-                look.sightings.setdefault(name, []).append((store.location, sighting))
-        return look
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return what is to be loaded of a model. Raises InferError."""
@@ -271,10 +151,7 @@ class Catalog(Generic[V]):
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
         """Return the models that are unique, and whether that was all of them."""
-        sightings: dict[str, list[tuple[str, Sighting]]] = {}
-        for store in self._stores:
-            for name, sighting in store.look().items():
-                sightings.setdefault(name, []).append((store.location, sighting))
+        sightings = self.stores.sightings()
         unique: dict[str, Sighting] = {}
         for name, found in sorted(sightings.items()):
             if len(found) > 1:
@@ -434,32 +311,6 @@ class Catalog(Generic[V]):
             return []
         before.unload()
         return [before]
-
-
-def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:
-    """Yield groups of plans, each of which needs models of earlier groups only.
-
-    Ensembles that contain each other in a circle, and those that need them, come last; their loading fails.
-    """
-    left = {plan.entry.key: plan for plan in plans}
-    while left:
-        ready = [plan for plan in left.values() if not any(name in left for name in member_names(plan.config))]
-        if not ready:
-            yield _with_circles(left)
-            return
-        yield ready
-        for plan in ready:
-            del left[plan.entry.key]
-
-
-def _with_circles(plans: Mapping[str, ModelPlan]) -> list[ModelPlan]:
-    members = {name: sorted(member_names(plan.config)) for name, plan in plans.items()}
-    return [replace(plan, circle=find_ensemble_cycle(members, name)) for name, plan in plans.items()]
-
-
-def member_names(config: ModelConfig) -> set[str]:
-    """Return what the models of an ensemble's steps are known by; none for any other model."""
-    return {model_key(step.model_namespace, step.model_name) for step in config.ensemble_scheduling.step}
 
 
 def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:

@@ -4,74 +4,35 @@ Reads configuration files and names of files; the rules are `naiad.config`'s. Wh
 (whether a file is a valid model, whether its inputs are those of the configuration) shows when it is loaded.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.autofill import FORMATS, autofill, normalize
-from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.parsed_config import ParsedConfig, map_path
+from naiad.config.parsed_config import ParsedConfig
 from naiad.config.pbtxt import parse_pbtxt
-from naiad.config.problem import Problem, Severity
+from naiad.config.problem import Problem
 from naiad.config.suggestion import nearest
 from naiad.config.validation import validate
 from naiad.config.validation_ensemble import ensemble_member_problems, find_ensemble_cycle
-from naiad.config.version_policy import NO_VERSION, select_versions
+from naiad.config.version_policy import select_versions
+from naiad.repository.check_files import (
+    check_model_file,
+    check_side_files,
+    check_versions,
+    children_of,
+    find_versions,
+    names_in,
+)
+from naiad.repository.model_report import ModelReport
 from naiad.repository.store import CONFIG_FILE
 from naiad.repository.versions import parse_version
 
-_NOT_VERSIONS = frozenset({"warmup", "initial_state", "configs"})
-"""Subdirectories of a model that hold something else than a version."""
 _MAX_CONFIG_BYTES = 4 << 20
+"""Four bytes, which a character of UTF-8 may take, for each that the parser reads."""
 _CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
 MODEL_SUFFIXES = (".onnx", ".py")
 """Files that are served by themselves, without a model's directory."""
-
-
-@dataclass(slots=True)
-class ModelReport:
-    """What was found out about one model."""
-
-    name: str
-    path: Path
-    config: ModelConfig = field(default_factory=ModelConfig)
-    versions: Sequence[int] = ()
-    problems: list[Problem] = field(default_factory=list)
-    parsed: ParsedConfig | None = None
-
-    @property
-    def is_ok(self) -> bool:
-        """True when a server would try to load the model."""
-        return not any(problem.is_error for problem in self.problems)
-
-    def add(
-        self,
-        message: str,
-        place: Path | str = "",
-        *,
-        expected: str = "",
-        suggestion: str = "",
-        text: str = "",
-        severity: Severity = "error",
-    ) -> None:
-        """Add a problem: `place` is a path on disk, or the path of a field of the configuration."""
-        position = None
-        filename = str(place)
-        if isinstance(place, str) and self.parsed is not None:
-            position, filename = self.parsed.position(place), self.parsed.filename
-        self.problems.append(
-            Problem(
-                message=message,
-                path=place if isinstance(place, str) else "",
-                filename=filename or str(self.path),
-                line=position.line if position else 0,
-                column=position.column if position else 0,
-                text=text,
-                expected=expected,
-                suggestion=suggestion,
-                severity=severity,
-            )
-        )
 
 
 def check_path(
@@ -95,17 +56,17 @@ def check_path(
 
 def is_model_dir(path: Path) -> bool:
     """Tell a model's directory from a repository: it has a configuration, a model file or version directories."""
-    names = _names(path)
+    names = names_in(path)
     if CONFIG_FILE in names or not names.isdisjoint(known.filename for known in FORMATS):
         return True
     if any(name.endswith(_CONFIG_SUFFIXES) for name in names):
         return True
     versions = [path / name for name in names if parse_version(name) is not None]
-    return any(CONFIG_FILE not in _names(version) and not _has_version_dir(version) for version in versions)
+    return any(CONFIG_FILE not in names_in(version) and not _has_version_dir(version) for version in versions)
 
 
 def _has_version_dir(path: Path) -> bool:
-    return any(parse_version(child.name) is not None and child.is_dir() for child in _children(path))
+    return any(parse_version(child.name) is not None and child.is_dir() for child in children_of(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +77,7 @@ class _Rules:
 
 
 def _check_repository(root: Path, rules: _Rules) -> list[ModelReport]:
-    names = sorted(child.name for child in _children(root) if child.is_dir() and not child.name.startswith("."))
+    names = sorted(child.name for child in children_of(root) if child.is_dir() and not child.name.startswith("."))
     if not names:
         report = ModelReport(root.name, root)
         report.add(
@@ -171,21 +132,21 @@ def _check_file(path: Path, rules: _Rules) -> ModelReport:
 
 def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
     report = ModelReport(model_dir.name, model_dir)
-    names = _names(model_dir)
+    names = names_in(model_dir)
     if CONFIG_FILE in names:
         _read_config(report, model_dir / CONFIG_FILE)
     else:
         _check_missing_config(report, names, rules.strict)
-    version_dirs = _find_versions(report)
+    version_dirs = find_versions(report)
     policy = report.parsed.config.version_policy if report.parsed else report.config.version_policy
     report.versions = select_versions(policy, list(version_dirs))
     first = version_dirs[report.versions[0]] if report.versions else None
-    files = sorted(_names(first)) if first else sorted(names) if not version_dirs else ()
+    files = sorted(names_in(first)) if first else sorted(names) if not version_dirs else ()
     _check_config(report, rules, version_files=files, has_directory=True)
-    _check_versions(report, version_dirs, names)
+    check_versions(report, version_dirs, names)
     for version in report.versions:
-        _check_model_file(report, version_dirs[version])
-    _check_side_files(report)
+        check_model_file(report, version_dirs[version])
+    check_side_files(report)
     return report
 
 
@@ -255,130 +216,3 @@ def _follows(problem: Problem, mistakes: Sequence[Problem]) -> bool:
         for mistake in mistakes
         if problem.path and mistake.path
     )
-
-
-# --- versions and files ---------------------------------------------------------------------------------------------
-
-
-def _find_versions(report: ModelReport) -> dict[int, Path]:
-    """Return the version directories by number; warn of those whose names are not quite numbers."""
-    found: dict[int, Path] = {}
-    for child in _children(report.path):
-        version = parse_version(child.name)
-        if version is not None and child.is_dir():
-            found[version] = child
-        elif version is not None:
-            report.add(f"version '{child.name}' is a file", child, expected="a directory", severity="warning")
-        elif child.is_dir() and child.name not in _NOT_VERSIONS:
-            _warn_of_version_name(report, child)
-    return dict(sorted(found.items()))
-
-
-def _warn_of_version_name(report: ModelReport, directory: Path) -> None:
-    digits = "".join(char for char in directory.name if char.isdigit()).lstrip("0")
-    holds_model = not _names(directory).isdisjoint(known.filename for known in FORMATS)
-    if not holds_model and not directory.name.lstrip("-").isdigit():
-        return
-    report.add(
-        f"directory '{directory.name}' of model '{report.name}' is not a version and is ignored",
-        directory,
-        text=directory.name,
-        expected="a number without sign or leading zeros",
-        suggestion=digits or "1",
-        severity="warning",
-    )
-
-
-def _check_versions(report: ModelReport, version_dirs: Mapping[int, Path], names: set[str]) -> None:
-    policy = report.config.version_policy
-    for position, version in enumerate(policy.specific.versions):
-        if version not in version_dirs:
-            report.add(
-                f"version {version} is specified for model '{report.name}', but the version directory is not present",
-                f"version_policy.specific.versions[{position}]",
-                text=str(version),
-                expected="one of " + (", ".join(map(str, version_dirs)) or "no version: there is none"),
-                severity="warning",
-            )
-    nothing_asked = any(problem.path.startswith("version_policy") and problem.is_error for problem in report.problems)
-    if report.versions or nothing_asked:
-        return
-    loose = sorted(names.intersection(known.filename for known in FORMATS))
-    if version_dirs:
-        expected = "a policy that selects one of the versions " + ", ".join(map(str, version_dirs))
-    elif loose:
-        expected = f"{loose[0]} in a version directory: {report.path / '1' / loose[0]}"
-    else:
-        expected = f"a version directory: {report.path / '1'}"
-    report.add(NO_VERSION.format(model_name=report.name), report.path, expected=expected)
-
-
-def _check_model_file(report: ModelReport, version_dir: Path) -> None:
-    """Check that a version has the model file."""
-    config = report.config
-    wanted = config.default_model_filename or _usual_filename(config.backend)
-    # Backends without a known file name (identity, third parties) may need no file.
-    if not wanted or config.HasField("ensemble_scheduling"):
-        return
-    names = _names(version_dir)
-    if wanted in names or (version_dir / wanted).exists():
-        return
-    own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
-    suggestion = nearest(wanted, names) or _same_suffix(wanted, names)
-    report.add(
-        f"version {version_dir.name} of model '{report.name}' has no model file '{wanted}'",
-        "default_model_filename" if own else version_dir,
-        text=wanted,
-        expected=f"{version_dir / wanted}; the directory has {', '.join(sorted(names)) or 'no files'}",
-        suggestion=suggestion,
-    )
-
-
-def _usual_filename(backend: str) -> str:
-    return next((known.filename for known in FORMATS if known.backend == backend), "")
-
-
-def _same_suffix(wanted: str, names: set[str]) -> str:
-    """Return the only file of the wanted kind, which is then probably the model under another name."""
-    alike = [name for name in names if Path(name).suffix == Path(wanted).suffix]
-    return alike[0] if len(alike) == 1 else ""
-
-
-def _check_side_files(report: ModelReport) -> None:
-    """Check that the files which the configuration names are there."""
-    for field_path, folder, name in _named_files(report.config):
-        directory = report.path / folder
-        if name and not (directory / name).is_file() and ".." not in name.split("/"):
-            report.add(
-                f"failed to open text file for read {directory / name}: No such file or directory",
-                field_path,
-                text=name,
-                expected=f"a file of {directory}",
-                suggestion=nearest(name, _names(directory)),
-            )
-
-
-def _named_files(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield field path, folder below the model's directory and name of every file that a configuration names."""
-    for index, output in enumerate(config.output):
-        yield f"output[{index}].label_filename", "", output.label_filename
-    for index, sample in enumerate(config.model_warmup):
-        for name in sorted(sample.inputs):
-            path = map_path(f"model_warmup[{index}].inputs", name)
-            yield f"{path}.input_data_file", "warmup", sample.inputs[name].input_data_file
-    for index, state in enumerate(config.sequence_batching.state):
-        for position, initial in enumerate(state.initial_state):
-            path = f"sequence_batching.state[{index}].initial_state[{position}].data_file"
-            yield path, "initial_state", initial.data_file
-
-
-def _children(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except OSError:
-        # An unreadable directory looks empty, and what is missing in it is reported.
-        return []
-
-
-def _names(directory: Path) -> set[str]:
-    return {child.name for child in _children(directory)}

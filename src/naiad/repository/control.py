@@ -1,4 +1,4 @@
-"""Commands to load and unload models while the server runs (control mode EXPLICIT), and their refusal (NONE).
+"""Commands to load and unload models while the server runs: control mode EXPLICIT.
 
 Everything here blocks and is called from threads of control, never on the event loop. Of the commands that concern
 the same models one waits for the other. The state of a model is what the catalog's life cycle says; what is kept here
@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
 from naiad.core.errors import InferError, UnloadableError, internal, invalid_argument, unavailable
-from naiad.core.model import IndexEntry, ModelKey, name_of
+from naiad.core.model import ModelKey, name_of
 from naiad.repository import heap
-from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
+from naiad.repository.catalog import Catalog, reason_of, stop_version
 from naiad.repository.claims import Claims
 from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.load_order import LoadOrder, LoadRecord
+from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.namespaces import ambiguous
+from naiad.repository.no_control import NoControl
 from naiad.repository.override import DRY_RUN, FORCE, BroughtFiles, Override, read_override, with_config
 
 _log = logging.getLogger(__name__)
@@ -33,52 +34,6 @@ FINISH_TIMEOUT_S = 600.0
 _START_THREADS = 8
 _PATTERN = frozenset("*?[")
 """What makes a name at start stand for all models whose names match."""
-
-
-class NoControl(Generic[V]):
-    """Mode NONE: everything is loaded at start, and commands are refused."""
-
-    def __init__(self, catalog: Catalog[V]) -> None:
-        self._catalog = catalog
-
-    def load_at_start(self) -> bool:
-        """Load every model; whether all of them are ready. Raises InferError when a repository cannot be read."""
-        return self._catalog.load_all()
-
-    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, as the life cycle knows it."""
-        return self._catalog.index(ready_only)
-
-    def is_ready(self, ill: Collection[str] = ()) -> bool:
-        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
-        return self._catalog.is_ready(ill)
-
-    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index with the models that the stores have and that were never loaded."""
-        rows = list(self._catalog.index(ready_only))
-        if not ready_only:
-            known = {row.name for row in rows}
-            rows += [IndexEntry(name) for name in self._catalog.known_names() if name not in known]
-            rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
-        return rows
-
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Refuse. Raises InferError(UNAVAILABLE)."""
-        raise _not_allowed()
-
-    def unload_model(
-        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
-    ) -> None:
-        """Refuse. Raises InferError(UNAVAILABLE)."""
-        raise _not_allowed()
-
-    def abandon(self) -> None:
-        """Give up loading: what is being loaded finishes, what waits is not begun."""
-        self._catalog.abandon()
-
-    def unload_all(self, timeout_s: float) -> bool:
-        """Unload everything; whether every accepted request finished within `timeout_s`."""
-        return self._catalog.unload_all(timeout_s)
 
 
 class ExplicitControl(NoControl[V]):
@@ -112,7 +67,7 @@ class ExplicitControl(NoControl[V]):
             if not _PATTERN.intersection(wanted):
                 names[wanted] = None
                 continue
-            found = fnmatch.filter({name_of(key) for key in self._catalog.list_names()}, wanted)
+            found = fnmatch.filter({name_of(key) for key in self._catalog.stores.list_names()}, wanted)
             names |= dict.fromkeys(found)
             if not found and wanted != "*":
                 _log.error("--load-model=%s: no model of any repository has such a name", wanted)
@@ -243,7 +198,7 @@ class ExplicitControl(NoControl[V]):
             if isinstance(name, ModelKey):
                 entry = replace(entry, namespace=name.namespace)
         else:
-            entry = self._catalog.find(name)
+            entry = self._catalog.stores.find(name)
             order.note_opened(entry)
             order.files_seen[name] = file_state(entry)
             if override is not None:
@@ -418,13 +373,3 @@ class ExplicitControl(NoControl[V]):
     def _members(self, name: str) -> frozenset[str]:
         record = self._records.get(name)
         return frozenset() if record is None else record.members
-
-
-def refuse_commands() -> NoReturn:
-    """Refuse a command. Raises InferError(UNAVAILABLE)."""
-    raise _not_allowed()
-
-
-def _not_allowed() -> InferError:
-    # Triton: the same text in mode NONE.
-    return unavailable("explicit model load / unload is not allowed if polling is enabled")

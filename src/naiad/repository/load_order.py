@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from naiad.repository.catalog import ModelPlan
 from naiad.repository.fingerprint import FileState
+from naiad.repository.model_plan import ModelPlan
 from naiad.repository.override import BroughtFiles, Override
 from naiad.repository.store import ModelEntry
 

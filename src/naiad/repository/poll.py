@@ -8,12 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import name_of
-from naiad.repository.catalog import DUPLICATE, Catalog, ModelPlan, member_names, reason_of
-from naiad.repository.control import ExplicitControl, refuse_commands
+from naiad.repository.catalog import Catalog, reason_of
+from naiad.repository.control import ExplicitControl
 from naiad.repository.fingerprint import fingerprint
 from naiad.repository.lifecycle import V
 from naiad.repository.load_order import LoadOrder
+from naiad.repository.model_plan import ModelPlan, member_names
+from naiad.repository.no_control import refuse_commands
 from naiad.repository.store import Sighting
+from naiad.repository.stores import DUPLICATE
 from naiad.repository.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -134,7 +137,7 @@ class PollControl(ExplicitControl[V]):
         a bucket that is away for a minute is no reason to unload anything. Of those that cannot be opened the index
         tells the reason.
         """
-        look = self._catalog.look()
+        look = self._catalog.stores.look()
         self._note_unreadable(look.unreadable)
         now: dict[str, dict[str, bytes]] = {each: self._seen.get(each, {}) for each in look.unreadable}
         owners = {name: [location] for location, models in now.items() for name in models}
@@ -201,7 +204,7 @@ class PollControl(ExplicitControl[V]):
     def _load_quietly(self, name: str) -> bool:
         """Load a model unless its files hold what is served already; what goes wrong is in the log and the index."""
         try:
-            contents = self._catalog.contents(name)
+            contents = self._catalog.stores.contents(name)
             if self._catalog.is_served(name) and self._contents.get(name) == contents:
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
                 return True

@@ -5,7 +5,7 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
-_RESERVED = frozenset({"warmup", "initial_state", "configs"})
+RESERVED = frozenset({"warmup", "initial_state", "configs"})
 """Subdirectories of a model that hold something else than a version."""
 
 
@@ -23,7 +23,7 @@ def parse_version(name: str) -> int | None:
 
 def is_known_directory(name: str) -> bool:
     """Tell whether the name is that of a version, or of a directory of a model with a meaning of its own."""
-    return name in _RESERVED or parse_version(name) is not None
+    return name in RESERVED or parse_version(name) is not None
 
 
 def list_version_dirs(model_dir: Path) -> dict[int, Path]:
@@ -33,7 +33,7 @@ def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     """
     found: dict[int, Path] = {}
     for child in sorted(model_dir.iterdir()):
-        if not child.is_dir() or child.name in _RESERVED or child.name.startswith("."):
+        if not child.is_dir() or child.name in RESERVED or child.name.startswith("."):
             continue
         version = parse_version(child.name)
         if version is not None:

@@ -21,9 +21,10 @@ from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.repository.catalog import Catalog
-from naiad.repository.control import ExplicitControl, NoControl
+from naiad.repository.control import ExplicitControl
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.namespaces import Namespaces
+from naiad.repository.no_control import NoControl
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.repository.poll import PollControl
 from naiad.server.cache_metrics import show_cache

@@ -2,9 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.telemetry.version_statistics import RecentBatch, VersionStatistics
+
+
+class ResourceUse(NamedTuple):
+    """A resource of the rate limiter that the instances of a version need."""
+
+    name: str
+    device: int | None
+    """None for one amount of the whole server."""
+    limit: int
+    held: int
+    waiting: int
+    """Instances, of all models, that wait and need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +40,7 @@ class Explanation:
     recent: Sequence[RecentBatch]
     """Oldest first."""
     adaptive: AdaptiveState | None
+    resources: Sequence[ResourceUse]
+    """Empty without a rate limiter, and where another process has it."""
     now_ns: int
     """The moment, by the clock of `recent`."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def escape_label(value: str) -> str:

@@ -143,7 +143,7 @@ class Registry:
     # --- the exposition -------------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
-        """Return everything in Prometheus' text format, of `exposition.CONTENT_TYPE`."""
+        """Return everything in Prometheus' text format."""
         slices = self.render_in_slices()
         while True:
             try:

@@ -1,8 +1,9 @@
 import pytest
 
 from naiad.cli.serve import format_help
+from naiad.config.command_line import OptionError, parse_options
 from naiad.config.flags import GROUPS, all_flags
-from naiad.config.options import OptionError, ServerOptions, parse_options
+from naiad.config.options import ServerOptions
 from naiad.config.rate_limit import ResourceAmount
 
 TRITON_FLAGS = """

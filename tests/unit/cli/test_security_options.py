@@ -2,7 +2,8 @@
 
 import pytest
 
-from naiad.config.options import OptionError, ServerOptions, parse_options
+from naiad.config.command_line import OptionError, parse_options
+from naiad.config.options import ServerOptions
 
 
 def parse(*arguments: str) -> ServerOptions:

@@ -163,7 +163,7 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
     ),
     "backend that is not installed": (
         {"m/config.pbtxt": 'platform: "tensorrt_plan"', "m/1/model.plan": ""},
-        [("m/config.pbtxt", "unable to find backend library for backend 'tensorrt'", "")],
+        [("m/config.pbtxt:1:11", "unable to find backend library for backend 'tensorrt'", "")],
     ),
     "unknown platform": (
         {"m/config.pbtxt": 'platform: "onnxruntime_onx"', "m/1/model.bin": ""},
@@ -398,6 +398,14 @@ def test_every_mistake_is_explained(case: str, tmp_path: Path):
         assert found, f"{place}: {message!r} is not in\n{shown}"
         assert found[0].suggestion == suggestion, shown
     assert len(problems) == len(expected), shown
+
+
+def test_a_backend_that_is_not_there_is_told_with_what_to_do_instead(tmp_path: Path):
+    build(tmp_path, {"m/config.pbtxt": 'backend: "pytorch"', "m/1/model.pt": ""})
+    (report,) = check_path(tmp_path, known_backends=BACKENDS)
+    (problem,) = report.problems
+    assert problem.expected.startswith("one of identity")
+    assert problem.expected.endswith("any framework runs in the model.py of the python backend")
 
 
 def test_good_repository_has_no_problem(tmp_path: Path):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from naiad.config.options import OptionError, parse_options
+from naiad.config.command_line import OptionError, parse_options
 from naiad.config.pbtxt import parse_pbtxt
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +85,28 @@ def test_python_compiles(text: str) -> None:
 @pytest.mark.parametrize("text", blocks(lambda language, _: language == "json"))
 def test_json_parses(text: str) -> None:
     json.loads(text)
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor that Python-Markdown gives a heading."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
+
+
+def links() -> list[Any]:
+    """Return page and anchor of every link to a place in a page."""
+    found = []
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([\w/-]+\.md)?#([\w-]+)\)", page.read_text()):
+            to = page.parent / target if target else page
+            found.append(pytest.param(to, anchor, id=f"{page.name}-{target}-{anchor}"))
+    return found
+
+
+@pytest.mark.parametrize(("page", "anchor"), links())
+def test_a_link_leads_somewhere(page: Path, anchor: str) -> None:
+    text = BLOCK.sub("", page.read_text())
+    assert anchor in {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("text", blocks(lambda language, _: language == "toml"))

@@ -2,7 +2,8 @@ import pytest
 
 from naiad.cli.serve import format_help
 from naiad.config.address import check_address, covers, host_of, unix_path
-from naiad.config.options import OptionError, ServerOptions, parse_options
+from naiad.config.command_line import OptionError, parse_options
+from naiad.config.options import ServerOptions
 from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
 
 TLS = ["--{0}-use-ssl=true", "--{0}-server-cert=c", "--{0}-server-key=k"]

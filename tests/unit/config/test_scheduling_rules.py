@@ -23,6 +23,12 @@ def config_of(text):
 @pytest.mark.parametrize(
     ("text", "kind", "told"),
     [
+        (
+            'instance_group [ { kind: KIND_CPU rate_limiter { resources [ { name: "R" global: true count: 3 }, '
+            '{ name: "S" count: 1 }, { name: "T" } ] priority: 2 } }, { kind: KIND_CPU } ]',
+            "default",
+            ["instance of group 0 executes when 3 R and 1 S of its device are free.", "its turn on by 2."],
+        ),
         ("max_batch_size: 8", "default", ["executed alone", "up to 8 rows itself"]),
         ("max_batch_size: 8 dynamic_batching { }", "dynamic", ["up to 8 rows, not requests.", "No batch is held"]),
         (

@@ -1,6 +1,7 @@
 import pytest
 
-from naiad.config.options import OptionError, ServerOptions, parse_options
+from naiad.config.command_line import OptionError, parse_options
+from naiad.config.options import ServerOptions
 from naiad.config.trace import OpenTelemetryOptions, TraceOptions
 
 

@@ -10,7 +10,7 @@ from naiad.core.errors import InferError, internal
 from naiad.engine.instances import instance_specs
 from naiad.engine.loader import ModelLoader
 from naiad.engine.resources import Resources
-from naiad.repository.catalog import ModelPlan
+from naiad.repository.model_plan import ModelPlan
 from naiad.repository.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop
 

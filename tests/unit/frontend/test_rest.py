@@ -259,6 +259,64 @@ def test_raw_inference(server, headers):
     assert exchange.answers[0][2].endswith(body)
 
 
+@pytest.mark.parametrize("media_type", [b"image/jpeg", b"Audio/wav", b"video/mp4; codecs=x"])
+def test_media_are_raw_tensors(server, media_type):
+    body = struct.pack("<3f", 1, 2, 3)
+    server.call("POST", "/v2/models/m/infer", body, content_type=media_type)
+    (request,) = server.engine.submitted
+    assert (request.header.inputs[0].shape, bytes(request.data[0])) == ((1, 3), body)
+
+
+def test_json_of_any_other_type_is_json(server):
+    server.call("POST", "/v2/models/m/infer", infer_body(), content_type=b"application/octet-stream")
+    assert server.engine.submitted[0].header.inputs[0].shape == (1, 2)
+
+
+def test_a_raw_request_may_have_its_answer_as_json(server):
+    body = struct.pack("<2f", 1, 2)
+    exchange = server.call("POST", "/v2/models/m/infer", body, content_type=b"image/x", accept=b"application/json")
+    server.engine.answer()
+    ((status, headers, answer),) = exchange.answers
+    assert (status, headers) == (200, {b"Content-Type": b"application/json"})
+    assert json.loads(answer)["outputs"][0]["data"] == [1, 2]
+
+
+def test_a_json_request_may_have_its_answer_in_binary(server):
+    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), accept=b"application/octet-stream")
+    server.engine.answer()
+    ((_, headers, answer),) = exchange.answers
+    assert answer[int(headers[b"Inference-Header-Content-Length"]) :] == struct.pack("<2f", 1, 2)
+
+
+def large_json(count=300_000):
+    return infer_body(shape=[1, count], data=[1.5] * count)
+
+
+def test_large_json_is_told_what_it_cost_and_logged_once(server, caplog):
+    caplog.set_level(logging.INFO)
+    assert len(large_json()) > 1 << 20
+    for _ in range(2):
+        exchange = server.call("POST", "/v2/models/m/infer", large_json())
+        server.engine.answer()
+        (name, duration) = exchange.answers[0][1][b"Server-Timing"].split(b";dur=")
+        assert (name, float(duration) > 0) == (b"decode", True)
+    (line,) = [record.getMessage() for record in caplog.records if "of JSON took" in record.getMessage()]
+    assert line.startswith("model 'm': 1.5 MB of JSON took ")
+
+
+def test_large_binary_bodies_are_told_nothing(server):
+    tail = bytes(1 << 21)
+    text = BINARY.replace(b"[1,1]", b"[1,524288]").replace(b'"binary_data_size":4', b'"binary_data_size":2097152')
+    length = str(len(text)).encode()
+    for body, fields in (
+        (text + tail, {"inference_header_content_length": length}),
+        (tail, {"content_type": b"image/x"}),
+    ):
+        exchange = server.call("POST", "/v2/models/m/infer", body, **fields)
+        server.engine.answer()
+        assert (exchange.answers[0][0], b"Server-Timing" in exchange.answers[0][1]) == (200, False)
+
+
 def test_disconnect_cancels(server):
     exchange = server.call("POST", "/v2/models/m/infer", infer_body())
     exchange.on_disconnect(Departure.DISCONNECTED)

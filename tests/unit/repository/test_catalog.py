@@ -6,9 +6,11 @@ import pytest
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ModelState
-from naiad.repository.catalog import DUPLICATE, Catalog, ModelPlan
+from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.model_plan import ModelPlan
 from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores import DUPLICATE
 
 
 class Version:

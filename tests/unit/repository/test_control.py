@@ -11,9 +11,11 @@ import pytest
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument
 from naiad.core.model import ModelState
-from naiad.repository.catalog import Catalog, ModelPlan
-from naiad.repository.control import ExplicitControl, NoControl
+from naiad.repository.catalog import Catalog
+from naiad.repository.control import ExplicitControl
 from naiad.repository.lifecycle import ReadyRule
+from naiad.repository.model_plan import ModelPlan
+from naiad.repository.no_control import NoControl
 from naiad.repository.store import LocalStore, ModelEntry
 
 

@@ -9,8 +9,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, model_key, name_of
 from naiad.engine.namespaces import rows_named, with_unique_names
-from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names
+from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import Lifecycle, ReadyRule
+from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.namespaces import Namespaces
 from naiad.repository.store import LocalStore, ModelEntry
 
@@ -107,9 +108,9 @@ def test_the_catalog_loads_models_of_equal_names(tmp_path: Path) -> None:
     assert sorted(published) == [f"{tmp_path / store}::{model}" for store in "ab" for model in "em"]
     assert catalog.is_ready()
     assert catalog.named("m") == [f"{tmp_path / 'a'}::m", f"{tmp_path / 'b'}::m"] == catalog.known_as("m")
-    plan = catalog.plan(catalog.find(ModelKey(str(tmp_path / "b"), "e")))
+    plan = catalog.plan(catalog.stores.find(ModelKey(str(tmp_path / "b"), "e")))
     assert member_names(plan.config) == {f"{tmp_path / 'b'}::m"}
-    member = catalog.plan(catalog.find(ModelKey(str(tmp_path / "b"), "m")))
+    member = catalog.plan(catalog.stores.find(ModelKey(str(tmp_path / "b"), "m")))
     assert [[each.entry.key for each in group] for group in by_dependency([plan, member])] == [
         [member.entry.key],
         [plan.entry.key],
@@ -118,7 +119,7 @@ def test_the_catalog_loads_models_of_equal_names(tmp_path: Path) -> None:
 
 def test_without_namespaces_those_of_a_configuration_are_not_heeded(tmp_path: Path) -> None:
     catalog = Catalog(make_stores(tmp_path, a=["m", "e<m"]), Loader(), lambda ready: None)
-    assert member_names(catalog.plan(catalog.find("e")).config) == {"m"}
+    assert member_names(catalog.plan(catalog.stores.find("e")).config) == {"m"}
     assert (catalog.named("m"), catalog.known_as("m")) == (["m"], ["m"])
 
 

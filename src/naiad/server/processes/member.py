@@ -26,7 +26,7 @@ from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.router import Router
-from naiad.repository.catalog import ModelPlan
+from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
 from naiad.server.endpoint import Service
 from naiad.server.ports import Ports, ServedConnections

@@ -1,0 +1,105 @@
+"""Several repositories seen as one: which models there are, and where each of them is."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from naiad.core.errors import InferError, invalid_argument, not_found
+from naiad.core.model import name_of
+from naiad.repository.fingerprint import content_digest
+from naiad.repository.store import ModelEntry, Sighting, Store, check_model_name
+
+_log = logging.getLogger(__name__)
+
+DUPLICATE = "model appears in two or more repositories"
+"""Triton's reason for a model that is not unique."""
+
+
+@dataclass(slots=True)
+class Look:
+    """How all stores looked at one moment."""
+
+    sightings: dict[str, list[tuple[str, Sighting]]] = field(default_factory=dict)
+    """By name of the model, each with the location of the store."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Locations of stores that could not be read, with the reason."""
+
+
+class Stores:
+    """The stores of a server; every question reads them."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self._stores = stores
+        self._last_names: dict[str, list[str]] = {}
+        """By location, as `known_names` found them."""
+
+    def list_names(self) -> list[str]:
+        """Return the names of all models in all stores, sorted. Reads them. Raises InferError when it cannot."""
+        return sorted({name for store in self._stores for name in store.list_models()})
+
+    def known_names(self) -> list[str]:
+        """Return the names as `list_names`, of a store that cannot be read those it had when it could."""
+        for store in self._stores:
+            try:
+                self._last_names[store.location] = list(store.list_models())
+            except InferError as error:
+                _log.error("the index lacks what is new in %s: %s", store.location, error.message)
+        return sorted({name for names in self._last_names.values() for name in names})
+
+    def find(self, name: str) -> ModelEntry:
+        """Return a model as the stores have it; whoever gets it releases it.
+
+        Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
+        """
+        check_model_name(name_of(name))
+        if len(self._stores) == 1:
+            return self._stores[0].open_model(name)
+        found: list[tuple[str, Sighting]] = []
+        unreadable: InferError | None = None
+        for store in self._stores:
+            try:
+                sighting = store.sight(name)
+            except InferError as error:
+                _log.error("looking for model '%s': %s", name, error.message)
+                unreadable = error
+                continue
+            if sighting is not None:
+                found.append((store.location, sighting))
+        if not found:
+            where = ", ".join(store.location for store in self._stores)
+            raise unreadable or not_found(f"no model '{name_of(name)}' in {where}")
+        if len(found) > 1:
+            raise invalid_argument(f"{DUPLICATE}: {', '.join(location for location, _ in found)}")
+        return found[0][1].open()
+
+    def contents(self, name: str) -> bytes:
+        """Return what is the same as long as a model's files hold the same. Raises InferError, OSError."""
+        entry = self.find(name)
+        try:
+            return content_digest(entry)
+        finally:
+            entry.release()
+
+    def look(self) -> Look:
+        """Return how all models look now, with one question to each store."""
+        look = Look()
+        for store in self._stores:
+            try:
+                models = store.look()
+            except InferError as error:
+                look.unreadable[store.location] = error.message
+                continue
+            for name, sighting in models.items():
+                look.sightings.setdefault(name, []).append((store.location, sighting))
+        return look
+
+    def sightings(self) -> dict[str, list[tuple[str, Sighting]]]:
+        """Return how all models look now, each with the locations of those that have it.
+
+        Raises InferError when a store cannot be read.
+        """
+        sightings: dict[str, list[tuple[str, Sighting]]] = {}
+        for store in self._stores:
+            for name, sighting in store.look().items():
+                sightings.setdefault(name, []).append((store.location, sighting))
+        return sightings
