@@ -9,6 +9,7 @@ from typing import Any
 
 from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.host_policy import HostPolicy, parse_host_policies
 from naiad.config.places import Place, is_one_port, problem_of_places
 from naiad.config.rate_limit import RateLimitOptions, ResourceAmount, parse_amounts
 from naiad.config.security import (
@@ -173,6 +174,8 @@ class ServerOptions:
     """Backend name to settings; the settings for all backends under ""."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Name of the response cache to its settings."""
+    host_policies: Mapping[str, HostPolicy] = field(default_factory=dict)
+    """Name of a policy to the cores of the instances that have it."""
     cache_size_bytes: int = 0
     """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()
@@ -286,6 +289,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
         trace=_trace_options(collected),
         backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
         cache_config=cache_config,
+        host_policies=_host_policies(collected.get("host_policies", ())),
         no_effect=tuple(dict.fromkeys(no_effect)),
     )
 
@@ -422,6 +426,13 @@ def _amounts(texts: Sequence[str]) -> Sequence[ResourceAmount]:
         return parse_amounts(texts)
     except ValueError as error:
         raise OptionError(f"--rate-limit-resource: {error}") from None
+
+
+def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
+    try:
+        return parse_host_policies(_named_settings("host-policy", texts))
+    except ValueError as error:
+        raise OptionError(f"--host-policy: {error}") from None
 
 
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:

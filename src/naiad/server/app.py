@@ -10,6 +10,7 @@ import sys
 from naiad.backend.cores import usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
+from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
@@ -125,6 +126,7 @@ class Server:
             port=ModelCalls(self._engine, loop),
             metrics=self._custom_metrics,
             gpu_count=gpu_count(),
+            host_policies=resolve_policies(options.host_policies),
         )
 
     def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:

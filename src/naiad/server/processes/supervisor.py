@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
+from naiad.backend.host_policies import resolve_policies
 from naiad.config.options import ServerOptions
 from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import internal
@@ -61,6 +62,7 @@ class Supervisor:
     """The parent of all members. Implements `member_process.Listener`."""
 
     def __init__(self, options: ServerOptions) -> None:
+        resolve_policies(options.host_policies)  # raises once, not in every member
         # What the machine has is measured once: members plan with their part of the cores.
         amounts = measured_amounts(options.rate_limit.resources)
         options = replace(options, rate_limit=replace(options.rate_limit, resources=amounts))
