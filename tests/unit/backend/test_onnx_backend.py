@@ -136,12 +136,42 @@ def test_a_model_of_sequences_is_refused(tmp_path, complete):
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_with_external_data_in_a_directory(tmp_path):
-    onnx_models.external_data(tmp_path / "1" / "model.onnx")
-    model, config = load_onnx(tmp_path, None)
+@pytest.mark.parametrize("place", ["1", "1/model.onnx"])
+@pytest.mark.parametrize("fields", [{}, {"default_model_filename": "model.onnx"}])
+def test_weights_in_a_file_of_their_own(tmp_path, place, fields):
+    """Beside the model file, or with it in a directory of its name."""
+    onnx_models.external_data(tmp_path / place)
+    model, config = load_onnx(tmp_path, None, **fields)
     assert list(config.input[0].dims) == [4096]
     returned = infer(new_instance(model), {"INPUT0": np.ones((1, 4096), np.float32)})
     assert returned["OUTPUT0"][0, 4095] == 4096
+
+
+@pytest.mark.parametrize("place", ["1", "1/model.onnx"])
+def test_weights_that_are_not_there_are_named(tmp_path, place):
+    (onnx_models.external_data(tmp_path / place).parent / "model.onnx.data").unlink()
+    error = refusal(tmp_path, None)
+    assert f"{tmp_path / place / 'model.onnx'} cannot be loaded: onnx runtime error" in error.message
+    assert str(tmp_path / place / "model.onnx.data") in error.message
+
+
+def test_weights_that_are_cut_off_are_refused(tmp_path):
+    data = onnx_models.external_data(tmp_path / "1").parent / "model.onnx.data"
+    os.truncate(data, 100)
+    assert "weights" in refusal(tmp_path, None).message
+
+
+@pytest.mark.parametrize("place", ["1", "1/model.onnx"])
+@pytest.mark.parametrize(("size_bytes", "spins"), [(0, False), (300 << 10, True)])
+def test_threads_spin_for_models_of_which_the_weights_are_worth_it(tmp_path, place, size_bytes, spins):
+    path = onnx_models.external_data(tmp_path / place)
+    os.truncate(path.parent / "model.onnx.data", (16 << 10) + size_bytes)
+    model, _ = load_onnx(tmp_path, None, usable_cores=2)
+    if spins:
+        with pytest.raises(RuntimeError, match="allow_spinning"):
+            options_of(model).get_session_config_entry("session.intra_op.allow_spinning")
+    else:
+        assert options_of(model).get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 def test_default_model_filename(tmp_path):
