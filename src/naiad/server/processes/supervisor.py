@@ -19,7 +19,7 @@ from naiad.backend.host_policies import resolve_policies
 from naiad.config.options import ServerOptions
 from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import internal
-from naiad.engine.resource_owner import ResourceOwner
+from naiad.engine.resource_owner import ResourceOwner, Suspicion
 from naiad.server.addresses import addresses, has_tls
 from naiad.server.listener import Listener, bind, refused
 from naiad.server.processes.balance import Balance
@@ -33,8 +33,10 @@ from naiad.server.processes.messages import (
     Finish,
     Granted,
     Loaded,
+    RefuseSuspect,
     RegisterClaims,
     StopBeingReady,
+    Suspected,
     Welcome,
 )
 from naiad.server.processes.orders import Orders
@@ -232,6 +234,14 @@ class Supervisor:
         elif isinstance(message, ClaimSteps) and self._resources is not None:
             self._resources.take(member, message.steps)
             self._resources.unregister(member, message.ended)
+        elif isinstance(message, Suspected) and self._resources is not None:
+            self._take_suspicion(self._resources, member, message.suspicion)
+
+    def _take_suspicion(
+        self, resources: "ResourceOwner[MemberProcess]", member: MemberProcess, suspicion: Suspicion
+    ) -> None:
+        if resources.suspect(member, suspicion):
+            member.tell(RefuseSuspect(suspicion))
 
     async def asked(self, member: MemberProcess, question: object) -> object:
         """Return the answer to a member's question."""
