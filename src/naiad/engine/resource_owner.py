@@ -4,8 +4,8 @@ A process says what its instances need, asks and gives back; the owner grants by
 one. What comes from a process comes in order, and so does what goes to it; nothing is promised between processes.
 
 An execution gets all that it needs at once, so executions alone never wait for each other. Calls of models can: their
-callers hold something while they wait for others to execute. Which of its calls are stuck unless it is granted more is
-for each process to say; the owner finds those that never will be.
+callers hold something while they wait for others to execute. Which of its calls are stuck unless it is granted more
+is for each process to say; the owner finds those that never will be.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
