@@ -12,10 +12,16 @@ from bench.payloads import HTTP_BINARY, Payload, Workload
 from bench.peers import Naiad, Running
 from bench.session import Session
 
-LOADS = {"light": 0.15, "medium": 0.4, "heavy": 0.7}
-"""Shares of what the model answers when there is always something to do."""
+LOADS = {"light": 0.15, "medium": 0.35, "heavy": 0.55}
+"""Shares of what the model answers when there is always something to do. A machine that others share has moments at
+half its speed, so that more than half of the load is none that it always carries."""
 SHARE = 0.95
 """Of the load that the adaptive batcher is to carry at the p99 of the best fixed delay."""
+_TURNS = 4
+"""Short turns for each round: a pause of the machine spoils the p99 of the turn it falls into, and no other."""
+_TURN_SHARE = 0.25
+_WARM_UP_S = 0.2
+"""The rate has changed: an adaptive batcher has to see so many requests, and all fill the queue as they do later."""
 
 
 def run(session: Session) -> None:
@@ -27,7 +33,7 @@ def run(session: Session) -> None:
             each = {way: _checked(session, server, f"deep_{instances}_{way}") for way in ways}
             capacity = open_loop.capacity(server, each["0"], session.options.seconds)
             for load, share in LOADS.items():
-                for number in range(session.options.rounds):
+                for number in range(_TURNS * session.options.rounds):
                     row: dict[str, str | float] = {
                         "instances": instances,
                         "load": load,
@@ -39,10 +45,10 @@ def run(session: Session) -> None:
 
 
 def _measure(session: Session, server: Running, payload: Payload, row: dict[str, str | float], number: int) -> None:
-    options, rate_per_s = session.options, float(row["rate"]) * float(row["share"])
-    open_loop.measure(server, payload, open_loop.poisson(rate_per_s, options.warm_up_s, seed=-1 - number))
+    seconds, rate_per_s = _TURN_SHARE * session.options.seconds, float(row["rate"]) * float(row["share"])
+    open_loop.measure(server, payload, open_loop.poisson(rate_per_s, _WARM_UP_S, seed=-1 - number))
     before = _counts(server, payload.workload.model)
-    found = open_loop.measure(server, payload, open_loop.poisson(rate_per_s, options.seconds, seed=number))
+    found = open_loop.measure(server, payload, open_loop.poisson(rate_per_s, seconds, seed=number))
     rows, batches = (b - a for a, b in zip(before, _counts(server, payload.workload.model), strict=True))
     session.add("adaptive", row, {**found.as_dict(), "mean_rows": rows / batches})
 

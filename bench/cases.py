@@ -231,11 +231,11 @@ def _image_rounds(session: Session, workload: Workload, repository: Path, bare: 
             fastapi = stack.enter_context(session.serve(FastApi(threads), repository))
             json_entries.append(checked(session, fastapi, workload, HTTP_JSON))
         alone = {"server": "bare", "model": "resnet50", "transport": "none", "concurrency": 1, "threads": threads}
-        seconds = _IMAGE_TIMES * options.seconds
-        for _ in range(options.rounds):
-            session.add("image", {**alone, "load": "loop"}, bare.measure(seconds))
+        # The speed of a shared machine changes within seconds: short turns, compared with those next to them.
+        for _ in range(_IMAGE_TURNS * options.rounds):
+            session.add("image", {**alone, "load": "loop"}, bare.measure(options.seconds))
             for entry, shape in plan:
-                found = measure(entry.server, entry.payload, shape, seconds, options.warm_up_s)
+                found = measure(entry.server, entry.payload, shape, options.seconds, _A_FEW_IMAGES_S, is_whole=True)
                 session.add("image", {**_describe(entry, shape), "threads": threads}, found.as_dict())
         # The figure is a small difference of large numbers: so in turns that are close to each other, and many, and
         # with whole requests only (wrk leaves one behind at the end, which is 100 ms of CPU).
@@ -247,8 +247,10 @@ def _image_rounds(session: Session, workload: Workload, repository: Path, bare: 
 
 
 _JSON_TURNS = 3
-_IMAGE_TIMES = 5
-"""How much longer than others these are measured: an image takes 0.1 s, and one more or less of 20 is 5 %."""
+_IMAGE_TURNS = 5
+"""An image takes 0.1 s, so that one more or less is 5 % of a turn."""
+_A_FEW_IMAGES_S = 0.2
+"""Enough to know how many there are in a turn; nothing has to warm up from one turn to the next."""
 
 
 def _image_alone(session: Session) -> None:

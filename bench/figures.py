@@ -78,7 +78,18 @@ def _processes(rows: Sequence[Row]) -> Iterator[Figure]:
             if many["processes"] == 2:
                 ratio = median(_ratios(many, one, "throughput"))
                 name = f"Two processes, {one['transport']}, {one['load']}: throughput"
-                yield Figure(name, "at least 1.4 x one process", f"{ratio:.2f} x", ratio >= 1.4)
+                measured = f"{ratio:.2f} x (all that is left of two cores: {_left_of_two_cores(one):.2f} x)"
+                yield Figure(name, "at least 1.4 x one process", measured, ratio >= 1.4)
+
+
+def _left_of_two_cores(one: Row) -> float:
+    """Return how many times what one process answers two could, if nothing got dearer by there being two.
+
+    The load generator has the same two cores, and takes more of them the more is answered.
+    """
+    ours_us = middle(one, "cpu_us")
+    client_us = median(each["client_cores"] / each["throughput"] for each in one["rounds"]) * 1e6
+    return 2e6 / (ours_us + client_us) / middle(one, "throughput")
 
 
 def _image(rows: Sequence[Row]) -> Iterator[Figure]:
@@ -99,7 +110,9 @@ def _image(rows: Sequence[Row]) -> Iterator[Figure]:
             else:
                 percent = 100 * median(_ratios(ours, bare, "throughput"))
                 promise = "at least 97 % of the bare loop"
-                yield Figure(f"{name}: throughput, {ours['transport']}", promise, f"{percent:.1f} %", percent >= 97)
+                client = 100 * middle(ours, "client_cores")
+                measured = f"{percent:.1f} % (the client: {client:.1f} % of a core)"
+                yield Figure(f"{name}: throughput, {ours['transport']}", promise, measured, percent >= 97)
 
 
 def _large(rows: Sequence[Row]) -> Iterator[Figure]:
@@ -182,13 +195,28 @@ def _adaptive(rows: Sequence[Row]) -> Iterator[Figure]:
             continue
         same = {"instances": ours["instances"], "load": ours["load"], "share": 1.0}
         fixed = [row for row in _rows(measured, **same) if row["delay_us"] != "adaptive"]
-        # Of the server: the client has the same cores, and is late by milliseconds when they are taken.
-        best = min(fixed, key=lambda row: middle(row, "served_p99_us"))
-        p99_us, limit_us = middle(ours, "served_p99_us"), middle(best, "served_p99_us")
+        ratio, names = _beside_best(ours, fixed)
         name = f"Adaptive batching, {ours['instances']} instance(s), {ours['load']} load: p99 at 95 % of it"
-        limit = f"at most {limit_us / 1000:.2f} ms, that of the best of {len(fixed)} fixed delays at 100 %"
-        text = f"{p99_us / 1000:.2f} ms (best fixed delay: {best['delay_us']} µs)"
-        yield Figure(name, limit, text, p99_us <= limit_us)
+        limit = f"at most 1 x that of the best of {len(fixed)} fixed delays at 100 %"
+        yield Figure(name, limit, f"{ratio:.2f} x (best: {' and '.join(names)} µs)", ratio <= 1.0)
+
+
+def _beside_best(ours: Row, fixed: Sequence[Row]) -> tuple[float, list[str]]:
+    """Return the median ratio of p99 in the same turn, and which fixed delays were the best.
+
+    The best is chosen by one half of the turns and compared in the other, both ways: the smallest of several
+    measured values is also the luckiest. Times are the server's: the client is late when the cores are taken.
+    """
+    if len(ours["rounds"]) < 2:
+        best = min(fixed, key=lambda row: middle(row, "served_p99_us"))
+        return median(_ratios(ours, best, "served_p99_us")), [best["delay_us"]]
+    ratios: list[float] = []
+    names: dict[str, None] = {}
+    for chosen, compared in ((0, 1), (1, 0)):
+        best = min(fixed, key=lambda row: middle({"rounds": row["rounds"][chosen::2]}, "served_p99_us"))
+        ratios += _ratios(ours, best, "served_p99_us")[compared::2]
+        names[best["delay_us"]] = None
+    return float(median(ratios)), list(names)
 
 
 def _start(rows: Sequence[Row]) -> Iterator[Figure]:

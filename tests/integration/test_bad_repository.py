@@ -198,8 +198,8 @@ def test_files(server: ServerProcess, root: Path, tmp_path: Path, case: str) -> 
     ("name", "words"),
     [
         ("..", "must not be a path"),
-        ("a%2Fb", "must not be a path"),
-        ("..%2Fgood", "must not be a path"),
+        ("a%2Fb", "model 'a%2Fb' is not found in"),
+        ("..%2Fgood", "model '..%2Fgood' is not found in"),
         ("a%5Cb", "must not be a path"),
         (".git", "model '.git' is not found in"),
         ("a%0Ab", "'a\\nb' has characters that cannot be printed"),

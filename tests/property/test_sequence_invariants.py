@@ -189,7 +189,7 @@ class SequenceMachine(RuleBasedStateMachine):
         requests = list(batch.requests)
         stories = [self.story_of[request] for request in requests]
         assert requests
-        assert batch.size == len(requests) <= self.max_rows
+        assert batch.size == (batch.slots[-1] + 1 if batch.slots else len(requests)) <= self.max_rows
         assert len({request.shape_key for request in requests}) == 1
         assert len(set(stories)) == len(stories), "two requests of a sequence in one batch"
         for request, story in zip(requests, stories, strict=True):

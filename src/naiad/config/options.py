@@ -11,6 +11,7 @@ from naiad.config.address import check_address, is_unix
 from naiad.config.flags import Flag, Kind, all_flags
 from naiad.config.host_policy import HostPolicy, parse_host_policies
 from naiad.config.places import Place, is_one_port, problem_of_places
+from naiad.config.quantiles import parse_quantiles
 from naiad.config.rate_limit import RateLimitOptions, ResourceAmount, parse_amounts
 from naiad.config.security import (
     GRPC_HEADER_PREFIX,
@@ -441,11 +442,13 @@ def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:
         name, _, value = text.partition("=")
         if name not in METRICS_SETTINGS:
             raise OptionError(f"--metrics-config: unknown setting '{name}'; known are {_listed(METRICS_SETTINGS)}")
-        if name != "summary_quantiles":
-            try:
+        try:
+            if name == "summary_quantiles":
+                parse_quantiles(value)
+            else:
                 value = str(_parse_boolean(value)).lower()
-            except ValueError as error:
-                raise OptionError(f"--metrics-config: {name}: '{value}' {error}") from None
+        except ValueError as error:
+            raise OptionError(f"--metrics-config: {name}: '{value}' {error}") from None
         settings[name] = value
     return settings
 

@@ -57,6 +57,13 @@ class UnknownSequenceError(InferError):
     """A request goes on with a sequence that nobody has begun, or that has ended."""
 
 
+class UnloadableError(InferError):
+    """A model is there and its configuration can be read, but it cannot be loaded as it is.
+
+    Triton: INVALID_ARG to who asked for the load, where a model that cannot be read at all is INTERNAL.
+    """
+
+
 def invalid_argument(message: str) -> InferError:
     """Return an INVALID_ARG error with `message`."""
     return InferError(ErrorCode.INVALID_ARG, message)

@@ -11,12 +11,14 @@ from naiad.config.autofill import autofill, merge_auto_completed, normalize
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.parsed_config import ParsedConfig
 from naiad.config.pbtxt import parse_pbtxt
-from naiad.config.problem import raise_problems
+from naiad.config.problem import errors_of, problems_error, raise_problems
 from naiad.config.validation import validate
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import ErrorCode, UnloadableError, invalid_argument
 from naiad.repository.store import CONFIG_FILE, ModelEntry
 
 _log = logging.getLogger(__name__)
+_WHILE_LOADING = ("input[", "output[", "batch_input[", "batch_output[", "model_warmup[", "backend")
+"""What Triton finds wrong with these fields it finds when it loads the model, and not yet when it looks at it."""
 
 
 def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
@@ -55,6 +57,9 @@ def prepare_config(
     """
     config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
     problems = validate(config, model_name=entry.name, parsed=parsed, known_backends=known_backends, complete=False)
+    errors = errors_of(problems)
+    if errors and all(problem.path.startswith(_WHILE_LOADING) for problem in errors):
+        raise UnloadableError(ErrorCode.INVALID_ARG, problems_error(problems).message)
     raise_problems(problems)
     for problem in problems:
         _log.warning("model '%s': %s", entry.name, problem)

@@ -18,7 +18,7 @@ from naiad.config.response_caching import LIMIT, read_cache_limit_bytes
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validation_ensemble import ensemble_member_problems
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.model import model_key
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
@@ -104,9 +104,10 @@ class ModelLoader:
     def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
         versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
         if not versions:
-            raise invalid_argument(
+            raise UnloadableError(
+                ErrorCode.INVALID_ARG,
                 f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
-                f"{', '.join(map(str, entry.version_dirs)) or 'none'}"
+                f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
             )
         files = _list_files(entry.version_dirs[versions[0]])
         config = prepare_config(parsed, entry, files, self._backends.names())

@@ -5,6 +5,7 @@ field. A head ends at the first empty line; where llhttp disagrees about that th
 be smuggled past either of the two.
 """
 
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
@@ -15,6 +16,7 @@ from naiad.frontend.http1_limits import Http1Limits
 from naiad.wire.preface import TLS_REFUSAL, is_tls
 
 _CACHED_HEAD_LIMIT_BYTES = 4096
+_ENCODED_SLASH = re.compile("%(2[fF])")
 
 
 class HttpError(Exception):
@@ -157,13 +159,19 @@ def _join(fields: list[tuple[bytes, bytes]]) -> HeaderFields:
 
 
 def decode_path(target: str) -> str:
-    """Return the percent-decoded path of a request target, without the query. Raises HttpError(400)."""
+    """Return the percent-decoded path of a request target, without the query. Raises HttpError(400).
+
+    A slash that is encoded stays so: it is part of a name (RFC 3986 2.2), and must not part the path where a proxy
+    that looked at it before saw none.
+    """
     path = target.partition("?")[0]
     if not path.startswith("/") and "://" in path:
         # RFC 9112 3.2.2: the absolute form must be accepted.
         path = "/" + path.partition("://")[2].partition("/")[2]
+    if "%" not in path:
+        return path
     try:
-        return unquote(path, errors="strict")
+        return unquote(_ENCODED_SLASH.sub(r"%25\1", path), errors="strict")
     except UnicodeDecodeError:
         raise HttpError(400, "the path of the request is not valid UTF-8") from None
 

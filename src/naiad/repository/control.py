@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Generic, NoReturn
 
 from naiad.config.in_place import may_stay
-from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.errors import InferError, UnloadableError, internal, invalid_argument, unavailable
 from naiad.core.model import IndexEntry, ModelKey, name_of
 from naiad.repository import heap
 from naiad.repository.catalog import Catalog, ModelPlan, by_dependency, member_names, reason_of, stop_version
@@ -210,7 +210,7 @@ class ExplicitControl(NoControl[V]):
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def _make_plans(self, order: LoadOrder) -> None:
-        """Find out what is to be loaded. Raises InferError(INTERNAL), as Triton, whatever is wrong with it."""
+        """Find out what is to be loaded. Raises InferError: INTERNAL unless it could be read."""
         try:
             self._plan(order, order.name, order.override)
         except Exception as error:
@@ -219,6 +219,8 @@ class ExplicitControl(NoControl[V]):
                 self._catalog.note_failure(order.name, reason)
             else:
                 _log.error("Poll failed for model '%s': %s", order.name, reason)
+            if isinstance(error, UnloadableError):
+                raise invalid_argument(f"load failed for model '{order.name}': {reason}\n") from None
             raise internal(f"failed to load '{order.name}', failed to poll from model repository: {reason}") from None
         waiting = list(member_names(order.plans[order.name].config))
         while waiting:

@@ -103,18 +103,17 @@ class SequenceTable:
         correlation_id = header.sequence_id
         if request.batch_size > 1:
             raise invalid_argument(
-                f"{_prefix(request)}inference request to model '{self._model_name}' must specify batch-size 1 due to "
-                "requirements of sequence batcher"
+                f"inference request to model '{self._model_name}' must specify batch-size 1 due to requirements of "
+                "sequence batcher"
             )
         if not correlation_id:
             raise invalid_argument(
-                f"{_prefix(request)}inference request to model '{self._model_name}' must specify a non-zero or "
-                "non-empty correlation ID"
+                f"inference request to model '{self._model_name}' must specify a non-zero or non-empty correlation ID"
             )
         sequence = self._by_id.get(correlation_id)
         if sequence is None:
             if not header.sequence_start:
-                raise self._without_start(request, correlation_id, now_ns)
+                raise self._without_start(correlation_id, now_ns)
             sequence = self.open(correlation_id, now_ns)
         sequence.active_ns = now_ns
         if header.sequence_end:
@@ -122,10 +121,10 @@ class SequenceTable:
             del self._by_id[correlation_id]
         return sequence
 
-    def _without_start(self, request: InferRequest, correlation_id: int | str, now_ns: int) -> InferError:
+    def _without_start(self, correlation_id: int | str, now_ns: int) -> InferError:
         message = (
-            f"{_prefix(request)}inference request for sequence {correlation_id} to model '{self._model_name}' must "
-            "specify the START flag on the first request of the sequence"
+            f"inference request for sequence {correlation_id} to model '{self._model_name}' must specify the START "
+            "flag on the first request of the sequence"
         )
         idle_since_ns = self._expired.get(correlation_id)
         if idle_since_ns is not None:

@@ -68,7 +68,8 @@ class DirectSequenceScheduler(SequenceScheduler):
                 taken.append(request)
                 slots.append(slot)
         self._note_taken(instance, taken)
-        batch = Batch(taken, len(taken), self._reason(heads, taken))
+        # Triton: the rows between that are filled count in the batch's size, though nobody has sent them.
+        batch = Batch(taken, slots[-1] + 1, self._reason(heads, taken))
         batch.slots = slots
         return batch
 

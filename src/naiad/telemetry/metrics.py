@@ -7,16 +7,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import naiad
 from naiad.config.options import MetricsOptions
+from naiad.config.quantiles import DEFAULT_QUANTILES, parse_quantiles
 from naiad.telemetry import model_metrics
 from naiad.telemetry.exposition import Kind, format_family, format_labels, format_value
 from naiad.telemetry.gpu_meter import GPU_FAMILIES
 from naiad.telemetry.model_metrics import ModelFamily, ModelSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics import ModelStatistics
-
-DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
-"""Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors go unused."""
-
 
 _SLICE_MODELS = 8
 """Models that are rendered in about a millisecond."""
@@ -233,18 +230,3 @@ def _process() -> list[str]:
 
 def _gauge(name: str, help_text: str, value: float) -> str:
     return format_family(name, "gauge", help_text, [f"{name} {format_value(value)}"])
-
-
-def parse_quantiles(text: str) -> Sequence[float]:
-    """Return the quantiles of `0.5:0.05,0.99:0.001`. Raises ValueError for what is no quantile."""
-    quantiles = []
-    for pair in text.split(","):
-        quantile, colon, error = pair.partition(":")
-        try:
-            numbers = float(quantile), float(error)
-        except ValueError:
-            numbers = -1.0, -1.0
-        if not colon or not all(0.0 <= number <= 1.0 for number in numbers):
-            raise ValueError(f"summary_quantiles: '{pair}' is not of the form QUANTILE:ERROR, each from 0 to 1")
-        quantiles.append(numbers[0])
-    return quantiles

@@ -162,6 +162,11 @@ _LATENCIES: Sequence[tuple[str, str, str, Read]] = (
 )
 """Name, help, help's end, and where its count and sum are."""
 
+_CACHE_LATENCIES: Sequence[tuple[str, Read]] = (
+    ("hit", lambda counts: counts.cache_hit),
+    ("miss", lambda counts: counts.cache_miss),
+)
+
 
 def _count(name: str, help_text: str, read: Callable[[VersionStatistics], int]) -> ModelFamily:
     return ModelFamily(name, "counter", help_text, _single, lambda scrape: (read(scrape.counts),))
@@ -281,12 +286,28 @@ GAUGES: Sequence[ModelFamily] = (
 
 def summaries(quantiles: Sequence[float]) -> Sequence[ModelFamily]:
     """Return Triton's summaries with the given quantiles, over the requests of the last minute."""
-    return [_summary(position, *row, quantiles) for position, row in enumerate(_LATENCIES)]
+    # Field 0 of a sample is its time, the latencies follow in the order of the tables.
+    families = [_latency_summary(field, *row, quantiles) for field, row in enumerate(_LATENCIES, 1)]
+    for field, (kind, read) in enumerate(_CACHE_LATENCIES, 1 + len(_LATENCIES)):
+        help_text = f"Summary of cache {kind} counts/durations per model, in microseconds."
+        family = _summary(f"nv_cache_{kind}_summary_per_model", help_text, field, read, quantiles)
+        families.append(family._replace(has=lambda source: source.is_cached))
+    return families
 
 
-def _summary(
-    position: int, name: str, help_text: str, help_end: str, read: Read, quantiles: Sequence[float]
+def _latency_summary(
+    field: int, name: str, help_text: str, help_end: str, read: Read, quantiles: Sequence[float]
 ) -> ModelFamily:
+    if name in ("request", "queue"):
+        # Triton: the summaries of the compute times are called cumulative.
+        help_text = help_text.replace("Cumulative", "Summary of")
+    help_text = f"{help_text} in microseconds {help_end}"
+    return _summary(f"nv_inference_{name}_summary_us", help_text, field, read, quantiles)
+
+
+def _summary(name: str, help_text: str, field: int, read: Read, quantiles: Sequence[float]) -> ModelFamily:
+    """Return a summary of the samples' `field`, whose count and sum are those of `read`."""
+
     def template(family: str, labels: Mapping[str, str]) -> str:
         totals = [f"{family}_count{_labels(labels)} %s", f"{family}_sum{_labels(labels)} %s"]
         lines = [f"{family}{_labels({**labels, 'quantile': format_value(q)})} %s" for q in quantiles]
@@ -295,14 +316,14 @@ def _summary(
     def numbers(scrape: Scrape) -> tuple[object, ...]:
         total = read(scrape.counts)
         oldest_ns = time.monotonic_ns() - _SUMMARY_WINDOW_NS
-        # Field 0 of a sample is its time, the latencies follow in the order of the table.
-        latencies = sorted(sample[position + 1] // 1000 for sample in scrape.samples if sample.end_ns >= oldest_ns)
+        latencies = sorted(
+            latency_ns // 1000
+            for sample in scrape.samples
+            if sample.end_ns >= oldest_ns and (latency_ns := sample[field]) is not None
+        )
         return (total.count, total.ns // 1000, *(_quantile(latencies, q) for q in quantiles))
 
-    help_text = help_text.replace("Cumulative inference", "Summary of inference")
-    return ModelFamily(
-        f"nv_inference_{name}_summary_us", "summary", f"{help_text} in microseconds {help_end}", template, numbers
-    )
+    return ModelFamily(name, "summary", help_text, template, numbers)
 
 
 def _quantile(ascending: Sequence[int], quantile: float) -> object:

@@ -36,14 +36,19 @@ RECENT_LIMIT = 32
 
 
 class Sample(NamedTuple):
-    """The latencies of one successful request, for summaries."""
+    """The latencies of one successful request, or of one that the response cache did not know, for summaries.
+
+    None is what the request did not have: one that the cache answered was not computed.
+    """
 
     end_ns: int
-    request_ns: int
-    queue_ns: int
-    compute_input_ns: int
-    compute_infer_ns: int
-    compute_output_ns: int
+    request_ns: int | None = None
+    queue_ns: int | None = None
+    compute_input_ns: int | None = None
+    compute_infer_ns: int | None = None
+    compute_output_ns: int | None = None
+    cache_hit_ns: int | None = None
+    cache_miss_ns: int | None = None
 
 
 class ModelStatistics:
@@ -143,12 +148,18 @@ class ModelStatistics:
             self._cache_hit[1] += lookup_ns
             self._last_inference_ms = time.time_ns() // 1_000_000
             self._buckets[0][bisect_left(LATENCY_BOUNDS_NS, end_ns - request.arrival_ns)] += 1
+            # Triton: a hit has queued too, for no time at all.
+            self._buckets[1][0] += 1
+            if self._samples is not None:
+                self._samples.append(Sample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
 
     def record_cache_miss(self, duration_ns: int) -> None:
         """Count a request that was executed since the cache did not know it: time to look for and to keep it."""
         with self._lock:
             self._cache_miss[0] += 1
             self._cache_miss[1] += duration_ns
+            if self._samples is not None:
+                self._samples.append(Sample(time.monotonic_ns(), cache_miss_ns=duration_ns))
 
     def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
         """Count a request that had been queued and ended without being executed."""
@@ -242,7 +253,7 @@ class ModelStatistics:
         """Return the counts of one moment."""
         with self._lock:
             count = self._success_count
-            # Triton: what the cache has answered was neither queued nor computed.
+            # Triton: what the cache has answered was queued, but not computed.
             executed = count - self._cache_hit[0]
             computes = [Duration(executed, ns) for ns in self._compute_ns]
             return VersionStatistics(
@@ -254,7 +265,7 @@ class ModelStatistics:
                 execution_count=self._execution_count,
                 success=Duration(count, self._request_ns),
                 fail=Duration(self._fail_count, self._fail_ns),
-                queue=Duration(executed, self._queue_ns),
+                queue=Duration(count, self._queue_ns),
                 compute_input=computes[0],
                 compute_infer=computes[1],
                 compute_output=computes[2],

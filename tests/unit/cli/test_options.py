@@ -124,6 +124,12 @@ def test_metrics_settings_are_known_and_checked() -> None:
         parse("--metrics-config=counter_latencies=maybe")
 
 
+@pytest.mark.parametrize("text", ["", "0.5", "half:0.1", "1.5:0.1", "0.5:-1", "0.5:0.1,,"])
+def test_quantiles_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"summary_quantiles: '.*' is not of the form QUANTILE:ERROR"):
+        parse(f"--metrics-config=summary_quantiles={text}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, UnloadableError
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.repository.store import LocalStore, ModelEntry, open_path
 
@@ -99,3 +99,21 @@ def test_finish_refuses_a_model_that_stays_incomplete(tmp_path: Path) -> None:
     with pytest.raises(InferError) as caught:
         finish_config(config, config, parsed, default_instance_count=1)
     assert caught.value.code is ErrorCode.INVALID_ARG
+
+
+@pytest.mark.parametrize(
+    ("config", "is_for_the_load"),
+    [
+        ('backend: "identity" input [ { name: "A" data_type: TYPE_FP32 dims: [ 0 ] } ]', True),
+        ('backend: "identity" output [ { data_type: TYPE_FP32 dims: [ 1 ] } ]', True),
+        ('backend: "nowhere"', True),
+        ('backend: "identity" max_batch_size: -1', False),
+        ('backend: "identity" max_batch_size: -1 input [ { name: "A" dims: [ 0 ] } ]', False),
+    ],
+)
+def test_mistakes_that_triton_finds_when_it_loads(tmp_path: Path, config: str, is_for_the_load: bool) -> None:
+    entry = make_entry(tmp_path, config)
+    with pytest.raises(InferError) as caught:
+        prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert isinstance(caught.value, UnloadableError) is is_for_the_load

@@ -23,6 +23,9 @@ def test_fields_are_lower_case_and_repeated_ones_joined():
     [
         (b"/v2?a=b", "/v2"),
         (b"/v2/models/a%20b", "/v2/models/a b"),
+        (b"/v2/models/a%2Fb", "/v2/models/a%2Fb"),
+        (b"/v2%2fhealth%2Flive", "/v2%2fhealth%2Flive"),
+        (b"/v2/models/a%252Fb", "/v2/models/a%2Fb"),
         (b"/%C3%A9", "/é"),
         (b"http://host:1/p/q?x", "/p/q"),
         (b"http://host", "/"),

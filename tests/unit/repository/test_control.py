@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import ErrorCode, InferError, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository.catalog import Catalog, ModelPlan
 from naiad.repository.control import ExplicitControl, NoControl
@@ -65,7 +65,7 @@ class Loader:
             if child.name == "bad":
                 raise invalid_argument("bad config")
         if not entry.version_dirs:
-            raise invalid_argument("no versions")
+            raise UnloadableError(ErrorCode.INVALID_ARG, "no versions")
         return ModelPlan(entry, config, list(entry.version_dirs))
 
     def update(self, plan: ModelPlan, version: int, loaded: Version) -> "Change | None":
@@ -279,16 +279,22 @@ class TestLoad:
         assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE unloaded"}
         assert scene.control.is_ready()
 
-    @pytest.mark.parametrize("name", ["nothing", "..", "bad", "empty"])
+    @pytest.mark.parametrize("name", ["nothing", "..", "bad"])
     def test_what_cannot_be_polled(self, scene: Scene, name: str) -> None:
         (scene.write("bad") / "bad").touch()
-        (scene.root / "empty").mkdir()
         error = scene.refused(name)
         if name == "..":
             assert error.code is ErrorCode.INVALID_ARG
         else:
             assert error.code is ErrorCode.INTERNAL
             assert error.message.startswith(f"failed to load '{name}', failed to poll from model repository")
+        assert scene.control.is_ready()
+
+    def test_what_can_be_polled_but_not_loaded(self, scene: Scene) -> None:
+        (scene.root / "empty").mkdir()
+        error = scene.refused("empty")
+        assert error.code is ErrorCode.INVALID_ARG
+        assert error.message == "load failed for model 'empty': no versions\n"
         assert scene.control.is_ready()
 
     def test_model_in_two_stores(self, scene: Scene, tmp_path: Path) -> None:

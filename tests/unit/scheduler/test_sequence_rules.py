@@ -61,9 +61,10 @@ class TestAdmission:
         request.id = "abc"
         with pytest.raises(InferError) as caught:
             make().enqueue(request, 0)
+        # Without the request's id, which Triton puts before what is wrong with a request itself.
         assert caught.value.message == (
-            "[request id: abc] inference request for sequence 7 to model 'm' must specify the START flag on the "
-            "first request of the sequence"
+            "inference request for sequence 7 to model 'm' must specify the START flag on the first request of the "
+            "sequence"
         )
 
 
@@ -355,6 +356,7 @@ class TestBatches:
         batch = scheduler.take(0)
         assert [request.id for request in batch.requests] == ["3b"]
         assert list(batch.slots) == [2], "whoever executes it fills rows 0 and 1"
+        assert batch.size == 3, "which count as executed rows"
 
     def test_direct_a_slot_that_was_freed_is_filled_for_the_next_batch(self):
         # S11

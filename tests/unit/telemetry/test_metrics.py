@@ -11,7 +11,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import FailureReason
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.metrics import Registry, parse_quantiles
+from naiad.telemetry.metrics import Registry
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics import ModelStatistics
 
@@ -144,10 +144,36 @@ def test_summaries_are_exact_over_the_last_minute():
     assert of_model(values, f"{name}_count") == 7
 
 
-@pytest.mark.parametrize("text", ["", "0.5", "half:0.1", "1.5:0.1", "0.5:-1", "0.5:0.1,,"])
-def test_quantiles_that_are_none_are_refused(text):
-    with pytest.raises(ValueError, match="summary_quantiles"):
-        parse_quantiles(text)
+def test_summaries_of_a_cached_model_tell_hits_from_misses():
+    statistics = ModelStatistics("m", "1")
+    registry = Registry(MetricsOptions(settings={"summary_latencies": "true", "summary_quantiles": "0.5:0.05"}))
+    registry.add_model(statistics, pending=lambda: 0, executing=lambda: 0, is_cached=True)
+    now_ns = time.monotonic_ns()
+    for lookup_us in (10, 20, 30):
+        request = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None, arrival_ns=now_ns)
+        statistics.record_cache_hit(request, lookup_us * US, now_ns + 40 * US)
+    statistics.record_cache_miss(7 * US)
+    values = samples(registry)
+    assert of_model(values, "nv_cache_hit_summary_per_model", quantile="0.5") == 20
+    assert of_model(values, "nv_cache_hit_summary_per_model_count") == 3
+    assert of_model(values, "nv_cache_hit_summary_per_model_sum") == 60
+    assert of_model(values, "nv_cache_miss_summary_per_model", quantile="0.5") == 7
+    assert of_model(values, "nv_cache_miss_summary_per_model_count") == 1
+    # A hit is a request that has queued, for no time, and not computed.
+    assert of_model(values, "nv_inference_request_summary_us", quantile="0.5") == 40
+    assert of_model(values, "nv_inference_queue_summary_us", quantile="0.5") == 0
+    assert of_model(values, "nv_inference_queue_summary_us_count") == 3
+    assert of_model(values, "nv_inference_compute_infer_summary_us_count") == 0
+
+
+def test_models_without_a_cache_have_no_summaries_of_one():
+    names = families(registry_of(executed_statistics(), summary_latencies="true"))
+    assert names["nv_inference_request_summary_us"].samples
+    assert not [family.samples for name, family in names.items() if name.startswith("nv_cache") and family.samples]
+    # Triton calls the summaries of the compute times cumulative.
+    assert names["nv_inference_queue_summary_us"].documentation.startswith("Summary of inference queuing duration")
+    documentation = names["nv_inference_compute_output_summary_us"].documentation
+    assert documentation.startswith("Cumulative inference compute output duration in microseconds")
 
 
 def test_odd_names_are_escaped():

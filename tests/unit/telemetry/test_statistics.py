@@ -7,7 +7,7 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.telemetry.duration import Duration
-from naiad.telemetry.statistics import LATENCIES, LATENCY_BOUNDS_NS, ModelStatistics
+from naiad.telemetry.statistics import LATENCIES, LATENCY_BOUNDS_NS, ModelStatistics, Sample
 
 MS = 1_000_000
 HEADER = ResponseHeader("m", "1", ())
@@ -170,10 +170,24 @@ class TestSamples:
         statistics = ModelStatistics("m", "1")
         statistics.keep_samples()
         statistics.record_batch(batch([request(0), request(4 * MS)]), [OK, OK], 20 * MS)
-        assert [tuple(sample) for sample in statistics.samples()] == [
-            (20 * MS, 20 * MS, 10 * MS, 1 * MS, 5 * MS, 2 * MS),
-            (20 * MS, 16 * MS, 6 * MS, 1 * MS, 5 * MS, 2 * MS),
+        assert statistics.samples() == [
+            Sample(20 * MS, 20 * MS, 10 * MS, 1 * MS, 5 * MS, 2 * MS),
+            Sample(20 * MS, 16 * MS, 6 * MS, 1 * MS, 5 * MS, 2 * MS),
         ]
         for _ in range(10_000):
             statistics.record_batch(batch([request(0)]), [OK], 20 * MS)
+            statistics.record_cache_hit(request(0), 1, 20 * MS)
+            statistics.record_cache_miss(1)
         assert len(statistics.samples()) < 10_000
+
+
+def test_what_the_cache_answered_has_queued_but_not_computed():
+    statistics = ModelStatistics("m", "1")
+    statistics.record_batch(batch([request(2 * MS)]), [OK], 20 * MS)
+    statistics.record_cache_miss(3)
+    statistics.record_cache_hit(request(21 * MS), 5, 22 * MS)
+    counts = statistics.snapshot()
+    assert (counts.success, counts.queue) == (Duration(2, 19 * MS), Duration(2, 8 * MS))
+    assert counts.compute_input.count == counts.compute_infer.count == counts.compute_output.count == 1
+    assert (counts.cache_hit, counts.cache_miss) == (Duration(1, 5), Duration(1, 3))
+    assert [sum(counts.latencies[name]) for name in LATENCIES] == [2, 2, 1, 1, 1]
