@@ -88,7 +88,7 @@ def _left_of_two_cores(one: Row) -> float:
     The load generator has the same two cores, and takes more of them the more is answered.
     """
     ours_us = middle(one, "cpu_us")
-    client_us = median(each["client_cores"] / each["throughput"] for each in one["rounds"]) * 1e6
+    client_us = 1e6 * float(median(each["client_cores"] / each["throughput"] for each in one["rounds"]))
     return 2e6 / (ours_us + client_us) / middle(one, "throughput")
 
 
