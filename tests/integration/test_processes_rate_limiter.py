@@ -1,5 +1,6 @@
 """The rate limiter with several server processes: resources are the server's, whoever executes and whoever dies."""
 
+import json
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from support.bls_models import run_code, write_script
+from support.bls_models import code_input, run_code, write_script
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import ServerProcess
 
@@ -142,6 +143,33 @@ def test_a_call_that_needs_what_its_caller_holds_is_refused_in_each_process(scen
     assert error["code"] == "UNAVAILABLE"
     assert "would wait for itself for ever (caller -> called -> caller)" in error["message"]
     assert run_code(scene.server, "result = run('modest', 'result = 1')", "caller") == 1
+
+
+def test_calls_that_wait_for_resources_of_each_others_processes_are_refused_one_by_one(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """Each process has one execution that holds 1 of 3, and calls what needs 2."""
+    clients = scene.clients(2)
+    code = f"""
+open({str(tmp_path)!r} + f"/{{os.getppid()}}", "w").close()
+while len(os.listdir({str(tmp_path)!r})) < 2:
+    time.sleep(0.01)
+result = run("called", "result = 1")
+"""
+
+    def run(client: grpcclient.InferenceServerClient) -> object:
+        found = client.infer("modest", [code_input(code)], client_timeout=120)
+        return json.loads(found.as_numpy("RESULT")[0])
+
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(run, clients))
+    (error,) = (each for each in made if each != 1)
+    assert made.count(1) == 1, "the other could go on"
+    assert error["code"] == "UNAVAILABLE"
+    assert "the call of model 'called' by model 'modest' would wait for ever" in error["message"]
+    wait_for(lambda: scene.metric("naiad_rate_limiter_held") == [0], scene)
+    for client in clients:
+        client.close()
 
 
 def test_a_killed_process_gives_back_what_it_held(scene: Scene) -> None:

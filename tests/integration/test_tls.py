@@ -1,6 +1,8 @@
 """TLS and mutual TLS on both protocols, asked by stock clients, curl and bare sockets."""
 
 import contextlib
+import http.client
+import json
 import socket
 import ssl
 import subprocess
@@ -162,19 +164,35 @@ def test_old_tls_is_refused(tls_server: ServerProcess, certificates: Certificate
     assert subprocess.run(command, capture_output=True, check=False).returncode == 35  # the handshake failed
 
 
-def test_plain_text_gets_no_answer(tls_server: ServerProcess) -> None:
-    host, port = tls_server.http_url.split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as raw:
-        raw.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"200" not in raw.recv(4096)
-
-
 @pytest.mark.parametrize("service", ["http", "grpc"])
-def test_log_tells_of_plain_text(tls_server: ServerProcess, service: str) -> None:
+def test_a_plain_request_is_told_of_tls_and_so_is_the_log(tls_server: ServerProcess, service: str) -> None:
     before = tls_server.log_text().count("the client speaks plain text")
-    host, port = (tls_server.http_url if service == "http" else tls_server.grpc_url).split(":")
+    url = tls_server.http_url if service == "http" else tls_server.grpc_url
+    connection = http.client.HTTPConnection(url, timeout=60)
+    try:
+        connection.request("POST", "/v2/models/identity/infer", body=b"x" * 100_000)
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("connection")) == (400, "close")
+        assert "a plain HTTP request was sent to an HTTPS port" in json.loads(answer.read())["error"]
+    finally:
+        connection.close()
+    wait_until(lambda: tls_server.log_text().count("the client speaks plain text") > before)
+
+
+def test_a_plain_client_is_told_in_words(tls_server: ServerProcess) -> None:
+    said = r"was sent to an HTTPS port: .*use https://, or ssl=True"
+    with (
+        triton_http.InferenceServerClient(tls_server.http_url) as client,
+        pytest.raises(InferenceServerException, match=said),
+    ):
+        client.get_server_metadata()
+
+
+def test_log_tells_of_words_that_are_neither_http_nor_tls(tls_server: ServerProcess) -> None:
+    before = tls_server.log_text().count("the client speaks plain text")
+    host, port = tls_server.http_url.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
-        plain.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.sendall(b"HELO models.example\r\n")
         with contextlib.suppress(ConnectionError):
             assert plain.recv(100) == b""
     wait_until(lambda: tls_server.log_text().count("the client speaks plain text") > before)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rate_limit import ResourceAmount
-from naiad.engine.resource_owner import Grant, ResourceOwner, Step, Terms
+from naiad.engine.resource_owner import Grant, ResourceOwner, Step, Suspicion, Terms
 from naiad.engine.resources import ModelResources
 from naiad.engine.shared_resources import SharedResources
 
@@ -33,7 +33,9 @@ class Process:
 
     def __init__(self, server: "Server", amounts: Sequence[ResourceAmount]) -> None:
         self._server = server
-        self.sent: deque[Step | Collection[int]] = deque()
+        self.sent: deque[Step | Suspicion | Collection[int]] = deque()
+        self.refused = 0
+        """How often it was told to refuse a call."""
         self.received: deque[Sequence[Grant]] = deque()
         self.resources = SharedResources(amounts, self)
 
@@ -52,6 +54,9 @@ class Process:
     def take(self, step: Step) -> None:
         self.sent.append(step)
 
+    def suspect(self, suspicion: Suspicion) -> None:
+        self.sent.append(suspicion)
+
     def unregister(self, numbers: Collection[int]) -> None:
         self.sent.append(numbers)
 
@@ -63,6 +68,8 @@ class Process:
             message = self.sent.popleft()
             if isinstance(message, Step):
                 self._server.owner.take(self, [message])
+            elif isinstance(message, Suspicion):
+                self.refused += self._server.owner.suspect(self, message)
             else:
                 self._server.owner.unregister(self, message)
 

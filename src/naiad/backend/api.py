@@ -43,6 +43,8 @@ class ModelContext:
     """How the model reaches other models of the server; None without a server."""
     metrics: CustomMetrics | None = None
     """Where the model's own metrics are shown; None without a server."""
+    host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """The cores of each host policy of the server, by its name."""
     namespace: str = ""
     """What tells it from models of equal names; empty in a server without namespaces."""
 
@@ -58,6 +60,8 @@ class InstanceSpec:
     kind: str
     """KIND_CPU, KIND_GPU or KIND_MODEL; KIND_AUTO has been resolved."""
     device_id: int = 0
+    host_policy: str = ""
+    """Name of its host policy, which binds it to cores where the server has one of that name."""
 
 
 class Instance(abc.ABC):
@@ -67,6 +71,11 @@ class Instance(abc.ABC):
     """Whether `execute` may also be called on the event loop, never at the same time as on its own thread.
 
     The engine does so while executions take less time than waking a thread costs.
+    """
+    cores: frozenset[int] = frozenset()
+    """Cores that it is bound to by its host policy, set by the engine; empty for any.
+
+    It was made by a thread that runs on them alone, and so do the threads and processes that were started then.
     """
 
     @abc.abstractmethod

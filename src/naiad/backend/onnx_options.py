@@ -82,7 +82,7 @@ def plan_session(
         options.use_per_session_threads = False
     else:
         _set_threads(options, threads)
-        if threads.intra_op > 1 and _size_bytes(context.version_dir) < _SPINNING_BYTES:
+        if threads.intra_op > 1 and _size_bytes(_model_dir(context)) < _SPINNING_BYTES:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if "enable_mem_arena" in parameters:
         options.enable_cpu_mem_arena = _flag(parameters, "enable_mem_arena")
@@ -97,10 +97,16 @@ def plan_session(
     return SessionPlan(options, _providers(config, gpu), run_entries)
 
 
-def _size_bytes(version_dir: Path) -> int:
-    """Return the size of the files of a version: a model may have its weights beside it."""
+def _model_dir(context: ModelContext) -> Path:
+    """Return the directory that the model file is in."""
+    path = context.version_dir / _filename(context)
+    return path if path.is_dir() else context.version_dir
+
+
+def _size_bytes(directory: Path) -> int:
+    """Return the size of a model's files: it may have its weights beside it."""
     try:
-        with os.scandir(version_dir) as children:
+        with os.scandir(directory) as children:
             return sum(child.stat().st_size for child in children if child.is_file())
     except OSError:
         return 0  # opening the model tells what is wrong
@@ -234,7 +240,7 @@ def model_path(context: ModelContext) -> Path:
 
     Raises InferError(INVALID_ARG) when it is not there.
     """
-    path = context.version_dir / (context.config.default_model_filename or "model.onnx")
+    path = context.version_dir / _filename(context)
     # Triton: a model with external data is a directory of the same name.
     inner = path / "model.onnx" if path.is_dir() else path
     if inner.is_file():
@@ -243,3 +249,7 @@ def model_path(context: ModelContext) -> Path:
         f"model '{context.name}' version {context.version}: there is no file {inner}; put the model there, or name "
         "another one with 'default_model_filename'"
     )
+
+
+def _filename(context: ModelContext) -> str:
+    return context.config.default_model_filename or "model.onnx"

@@ -1,11 +1,8 @@
 """The ONNX Runtime backend: `model.onnx` files, one session for all CPU instances of a version."""
 
-import logging
-import re
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 import numpy as np
 import onnxruntime
@@ -13,25 +10,17 @@ import onnxruntime
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.onnx_autocomplete import DEFAULT_MAX_BATCH_SIZE, complete, is_complete
 from naiad.backend.onnx_binding import run_bound, run_into
-from naiad.backend.onnx_options import (
-    SessionPlan,
-    gpu_obstacle,
-    inspection_options,
-    model_path,
-    plan_session,
-    read_parameters,
-)
-from naiad.backend.onnx_signature import OnnxSignature, SignatureCheck, read_signature
+from naiad.backend.onnx_options import SessionPlan, gpu_obstacle, inspection_options, model_path
+from naiad.backend.onnx_sessions import OnnxSession, OnnxSessions, open_session, ort_message, refuse_to_run
+from naiad.backend.onnx_signature import SignatureCheck, read_signature
 from naiad.backend.onnx_staging import OnnxStagedRun, are_small, plan_outputs
-from naiad.backend.onnx_threads import ThreadPlan, plan_threads, thread_count
+from naiad.backend.onnx_threads import thread_count
 from naiad.backend.tensor_instance import StagedRun, TensorInstance
 from naiad.config.execution import execution_config
-from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, TensorSpec
-
-_log = logging.getLogger(__name__)
 
 MAX_STAGED_RUNS = 64
 """Buffer sets that an instance keeps, one per shape of batch."""
@@ -39,7 +28,6 @@ MAX_STAGED_RUNS = 64
 LARGE_BYTES = 1 << 20
 """With an input of this size, memory for the outputs is worth giving back."""
 
-_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _global_threads_lock = threading.Lock()
 
 
@@ -59,7 +47,9 @@ class OnnxRuntimeBackend(Backend):
             return context.config
         default = _setting_number(context.backend_config, "default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
         path = model_path(context)
-        session = _open(context, path, SessionPlan(inspection_options(context), [("CPUExecutionProvider", {})]))
+        session = open_session(
+            context, path, SessionPlan(inspection_options(context), [("CPUExecutionProvider", {})])
+        )
         return complete(context.config, read_signature(session), default)
 
     def default_instance_count(self, context: ModelContext) -> int:
@@ -68,7 +58,8 @@ class OnnxRuntimeBackend(Backend):
         A second instance keeps the cores busy while the first one's batch is gathered and scattered; on fewer than
         four cores it would only take threads away from the first.
         """
-        return 2 if context.usable_cores >= 4 else 1
+        cores = context.host_policies.get("cpu") or range(context.usable_cores)
+        return 2 if min(len(cores), context.usable_cores) >= 4 else 1
 
     def gpu_obstacle(self) -> str:
         """Return what the installed onnxruntime lacks."""
@@ -79,23 +70,14 @@ class OnnxRuntimeBackend(Backend):
         path = model_path(context)
         try:
             has_global_threads = self._use_global_threads(context)
-            threads = plan_threads(read_parameters(context.config), context.usable_cores, _cpu_count(context.config))
-            sessions = {
-                gpu: _Session(
-                    context, path, plan_session(context, threads, gpu=gpu, has_global_threads=has_global_threads)
-                )
-                for gpu in _devices(context.config)
-            }
+            sessions = OnnxSessions(context, path, has_global_threads=has_global_threads)
         except InferError as error:
             if error.message.startswith("parameter "):
                 raise InferError(error.code, f"model '{context.name}': {error.message}") from None
             raise
         strict = context.backend_config.get("strict-model-config", "false").lower() == "true"
-        signature = next(iter(sessions.values())).signature
-        SignatureCheck(execution_config(context.config), signature, strict=strict).check()
-        if not has_global_threads:
-            _log.info("model '%s' version %d: %s", context.name, context.version, threads)
-        return OnnxModel(context, sessions, threads)
+        SignatureCheck(execution_config(context.config), sessions.signature, strict=strict).check()
+        return OnnxModel(context, sessions)
 
     def _use_global_threads(self, context: ModelContext) -> bool:
         """Whether all sessions of the process share one pool; its size is set once, before the first session."""
@@ -111,55 +93,29 @@ class OnnxRuntimeBackend(Backend):
         return True
 
 
-class _Session:
-    """An InferenceSession, what it says of the model, and how it is called."""
-
-    def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
-        self.ort = _open(context, path, plan)
-        self.signature: OnnxSignature = read_signature(self.ort)
-        self.run_options: Any = None
-        if plan.run_entries:
-            self.run_options = onnxruntime.RunOptions()
-            for name, value in plan.run_entries.items():
-                self.run_options.add_run_config_entry(name, value)
-        # `InferenceSession.run` checks names and values on every call that admission has checked: 2 us of 8.
-        direct = getattr(self.ort, "_sess", None)
-        self.run = direct.run if direct is not None else self.ort.run
-
-    def close(self) -> None:
-        """Give the weights back at once; what the session said of the model stays.
-
-        Headers of requests that were admitted hold the version that they were admitted to, until the next request.
-        """
-        self.ort = None
-        self.run = _refuse_to_run
-
-
-def _refuse_to_run(*_: object) -> NoReturn:
-    raise RuntimeError("the session is closed")
-
-
 class OnnxModel(Model):
-    """One loaded version: a session for the CPU and one for each GPU that instances are on."""
+    """One loaded version."""
 
-    def __init__(self, context: ModelContext, sessions: Mapping[int | None, _Session], threads: ThreadPlan) -> None:
-        self.threads = threads
+    def __init__(self, context: ModelContext, sessions: OnnxSessions) -> None:
+        self.sessions = sessions
         self._context = context
-        self._sessions = dict(sessions)
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
-        """Create an instance on the session of its device."""
-        gpu = spec.device_id if spec.kind == "KIND_GPU" else None
-        session = self._sessions[gpu]
+        """Create an instance on the session of its device and host policy. Raises InferError."""
+        session = self.sessions.find(spec)
         tensors = (*session.signature.inputs.values(), *session.signature.outputs.values())
         if any(tensor.datatype is DataType.BF16 for tensor in tensors):
             return Bf16OnnxInstance(self._context, session)
-        return OnnxInstance(self._context, session) if gpu is None else GpuOnnxInstance(self._context, session)
+        kind = GpuOnnxInstance if spec.kind == "KIND_GPU" else OnnxInstance
+        return kind(self._context, session)
+
+    def update_config(self, config: ModelConfig) -> None:
+        """Take note of other instance groups."""
+        self.sessions.update_config(config)
 
     def close(self) -> None:
         """Let go of the sessions."""
-        for session in self._sessions.values():
-            session.close()
+        self.sessions.close()
 
 
 class OnnxInstance(TensorInstance):
@@ -167,7 +123,7 @@ class OnnxInstance(TensorInstance):
 
     runs_on_any_thread: ClassVar[bool] = True
 
-    def __init__(self, context: ModelContext, session: _Session) -> None:
+    def __init__(self, context: ModelContext, session: OnnxSession) -> None:
         super().__init__(context)
         self._session = session
         self._run = session.run
@@ -182,7 +138,7 @@ class OnnxInstance(TensorInstance):
     def close(self) -> None:
         """Let go of the session, which may stay with other instances."""
         super().close()
-        self._run = _refuse_to_run
+        self._run = refuse_to_run
         self._staged.clear()
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
@@ -274,7 +230,7 @@ class GpuOnnxInstance(OnnxInstance):
 
     runs_on_any_thread: ClassVar[bool] = False
 
-    def __init__(self, context: ModelContext, session: _Session) -> None:
+    def __init__(self, context: ModelContext, session: OnnxSession) -> None:
         super().__init__(context, session)
         self._may_preallocate = False
 
@@ -300,38 +256,6 @@ class Bf16OnnxInstance(OnnxInstance):
             return run_bound(self._session.ort, inputs, [self._session.signature.outputs[n] for n in output_names])
         except Exception as error:  # ONNX Runtime raises a different class for each status
             raise internal(ort_message(error)) from error
-
-
-def ort_message(error: Exception) -> str:
-    """Return ONNX Runtime's text with Triton's beginning: `onnx runtime error 2: Got invalid dimensions ...`."""
-    found = _ORT_ERROR.fullmatch(str(error))
-    if found is None:
-        return f"onnx runtime error: {error}"
-    return f"onnx runtime error {found.group(1)}: {found.group(2).strip()}"
-
-
-def _open(context: ModelContext, path: Path, plan: SessionPlan) -> Any:
-    """Open a session. Raises InferError(INTERNAL) with ONNX Runtime's reason."""
-    names = [name for name, _ in plan.providers]
-    options = [dict(options) for _, options in plan.providers]
-    try:
-        return onnxruntime.InferenceSession(str(path), plan.options, providers=names, provider_options=options)
-    except Exception as error:  # ONNX Runtime raises a different class for each status
-        raise internal(
-            f"model '{context.name}' version {context.version}: {path} cannot be loaded: {ort_message(error)}"
-        ) from error
-
-
-def _cpu_count(config: ModelConfig) -> int:
-    return sum(group.count for group in config.instance_group if group.kind != ModelInstanceGroup.KIND_GPU)
-
-
-def _devices(config: ModelConfig) -> set[int | None]:
-    """Return the GPUs that instances are on, None for the CPU."""
-    devices: set[int | None] = set()
-    for group in config.instance_group:
-        devices |= set(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else {None}
-    return devices or {None}
 
 
 def _setting_number(settings: Mapping[str, str], name: str, default: int) -> int:

@@ -22,6 +22,7 @@ from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
 from naiad.backend.worker.alertness import NEVER_AWAKE
 from naiad.config.execution import execution_config
+from naiad.config.host_policy import policy_name
 from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
@@ -108,7 +109,7 @@ class PythonInstance(RemoteInstance):
             "args": args,
             "outputs": [output.name for output in execution_config(context.config).output],
         }
-        environment = settings.interpreter.environ(worker_environment(context))
+        environment = settings.interpreter.environ(worker_environment(context, spec.host_policy))
         rules = OutputRules(execution_config(context.config))
         port = context.port
         self._calls: CallLine | None = None
@@ -379,13 +380,25 @@ def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
     }
 
 
-def worker_environment(context: ModelContext) -> dict[str, str]:
+def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
     """Return the environment of a worker: threads times workers do not exceed the cores, unless the user says so."""
     environment = dict(os.environ)
     if is_charged_for_waiting():
         environment[NEVER_AWAKE] = "1"
     if not any(name in environment for name in _THREAD_VARIABLES):
-        instance_count = sum(group.count * max(1, len(group.gpus)) for group in context.config.instance_group)
-        threads = max(1, context.usable_cores // max(1, instance_count))
+        threads = _thread_count(context, context.host_policies.get(host_policy))
         environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     return environment
+
+
+def _thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
+    """Return how many threads each worker may have that runs on these cores; None for any."""
+    policies = context.host_policies
+    workers = sum(
+        group.count
+        for group in context.config.instance_group
+        for device in group.gpus or (0,)
+        if policies.get(policy_name(group, device)) == cores
+    )
+    usable = min(context.usable_cores, len(cores)) if cores else context.usable_cores
+    return max(1, usable // max(1, workers))

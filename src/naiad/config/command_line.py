@@ -8,6 +8,7 @@ from typing import Any
 
 from naiad.config.address import check_address
 from naiad.config.flags import Flag, Kind, all_flags
+from naiad.config.host_policy import HostPolicy, parse_host_policies
 from naiad.config.options import (
     GrpcOptions,
     HttpOptions,
@@ -115,6 +116,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
         trace=_trace_options(collected),
         backend_config=_named_settings("backend-config", collected.get("backend_config", ())),
         cache_config=cache_config,
+        host_policies=_host_policies(collected.get("host_policies", ())),
         no_effect=tuple(dict.fromkeys(no_effect)),
     )
 
@@ -251,6 +253,13 @@ def _amounts(texts: Sequence[str]) -> Sequence[ResourceAmount]:
         return parse_amounts(texts)
     except ValueError as error:
         raise OptionError(f"--rate-limit-resource: {error}") from None
+
+
+def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
+    try:
+        return parse_host_policies(_named_settings("host-policy", texts))
+    except ValueError as error:
+        raise OptionError(f"--host-policy: {error}") from None
 
 
 def _metrics_settings(texts: Sequence[str]) -> dict[str, str]:

@@ -620,7 +620,14 @@ _DEVICE = (
     Flag("cuda-virtual-address-size", _STRING, "CUDA addresses by device.", no_effect=True, repeat=True),
     Flag("min-supported-compute-capability", _FLOAT, "Oldest GPU to use.", no_effect=True),
     Flag("buffer-manager-thread-count", _INTEGER, "Threads that copy tensors.", no_effect=True),
-    Flag("host-policy", Kind.SETTING, "NUMA node and cores by policy.", no_effect=True, repeat=True),
+    Flag(
+        "host-policy",
+        Kind.SETTING,
+        "Cores that the instances of a policy run on: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; repeatable. "
+        "<policy> is the 'host_policy' of an instance group, else cpu, model or gpu_N by the kind of its instances.",
+        target="host_policies",
+        repeat=True,
+    ),
     Flag("model-load-gpu-limit", _STRING, "GPU memory limit for loading.", no_effect=True, repeat=True),
 )
 

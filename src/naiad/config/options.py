@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.config.address import is_unix
+from naiad.config.host_policy import HostPolicy
 from naiad.config.places import Place, is_one_port
 from naiad.config.rate_limit import RateLimitOptions
 from naiad.config.security import AccessOptions, TlsOptions
@@ -157,6 +158,8 @@ class ServerOptions:
     """Backend name to settings; the settings for all backends under ""."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Name of the response cache to its settings."""
+    host_policies: Mapping[str, HostPolicy] = field(default_factory=dict)
+    """Name of a policy to the cores of the instances that have it."""
     cache_size_bytes: int = 0
     """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()

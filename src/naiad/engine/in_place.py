@@ -4,7 +4,7 @@ No request notices: the queue is the version's, and an instance that leaves fini
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig
@@ -28,7 +28,11 @@ class InstanceUpdate:
         self._instances = list(kept)
         self._created: list[Instance] = []
 
-    def create(self, warm_up: Callable[[Instance, InstanceSpec], None] | None) -> None:
+    def create(
+        self,
+        warm_up: Callable[[Instance, InstanceSpec], None] | None,
+        host_policies: Mapping[str, frozenset[int]],
+    ) -> None:
         """Create and warm up what is missing. Raises InferError; nothing is left behind then."""
         specs = instance_specs(self._config)
         missing = [spec for spec, instance in zip(specs, self._instances, strict=True) if instance is None]
@@ -37,7 +41,7 @@ class InstanceUpdate:
         backend_model = self._model.backend_model
         backend_model.update_config(self._config)
         try:
-            self._created = create_instances(backend_model, missing, warm_up)
+            self._created = create_instances(backend_model, missing, warm_up, host_policies)
         except BaseException:
             backend_model.update_config(self._model.config)
             raise

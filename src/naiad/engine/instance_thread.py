@@ -10,6 +10,7 @@ import threading
 import time
 
 from naiad.backend.api import Instance
+from naiad.backend.host_policies import bind_thread
 from naiad.core.batch import Batch
 from naiad.core.ports import Loop
 from naiad.engine.completion import Completion
@@ -45,7 +46,8 @@ class InstanceThread:
         self._dispatcher = dispatcher
         self._completion = completion
         self._loop = loop
-        self._placement = Placement() if instance.runs_on_any_thread else None
+        # The loop runs on any core, so it never executes for an instance that is bound to some.
+        self._placement = Placement() if instance.runs_on_any_thread and not instance.cores else None
         self._is_roused = False
         """Whether the thread was woken ever, and so is started or about to be."""
         self._was_single = False
@@ -121,6 +123,7 @@ class InstanceThread:
 
     def _run(self) -> None:
         self._is_running = True
+        bind_thread(self.instance.cores)
         while True:
             batch = self._next()
             if batch is None:

@@ -1,11 +1,16 @@
 """From instance groups to instances."""
 
 import functools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from naiad.backend.api import Instance, InstanceSpec, Model
+from naiad.backend.host_policies import running_on
+from naiad.config.host_policy import format_cores, policy_name
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+_log = logging.getLogger(__name__)
 
 _CREATING_THREADS = 16
 """Most instances of one version that are created at the same time."""
@@ -28,7 +33,8 @@ def instance_specs(config: ModelConfig, *, passive: bool = False) -> list[Instan
         for number in range(group.count):
             for device_id in group.gpus or (0,):
                 name = f"{group.name}_{number}" + (f"_gpu{device_id}" if group.gpus else "")
-                specs.append(InstanceSpec(name, first + len(specs), kind, device_id))
+                policy = policy_name(group, device_id)
+                specs.append(InstanceSpec(name, first + len(specs), kind, device_id, policy))
     return specs
 
 
@@ -45,12 +51,27 @@ def groups_of_instances(config: ModelConfig) -> list[bytes]:
 
 
 def create_instances(
-    model: Model, specs: Sequence[InstanceSpec], warm_up: Callable[[Instance, InstanceSpec], None] | None
+    model: Model,
+    specs: Sequence[InstanceSpec],
+    warm_up: Callable[[Instance, InstanceSpec], None] | None,
+    host_policies: Mapping[str, frozenset[int]],
 ) -> list[Instance]:
-    """Create instances, several at a time, and warm each one up; when one fails, none is left."""
+    """Create instances, several at a time, each on the cores of its host policy, and warm each one up.
+
+    When one fails, none is left. Raises InferError.
+    """
 
     def create(spec: InstanceSpec) -> Instance:
-        instance = model.create_instance(spec)
+        cores = host_policies.get(spec.host_policy, frozenset())
+        with running_on(cores):
+            instance = model.create_instance(spec)
+            if cores:
+                instance.cores = cores
+                text = "instance '%s' runs on cores %s, by host policy '%s'"
+                _log.info(text, spec.name, format_cores(cores), spec.host_policy)
+            return warmed_up(instance, spec)
+
+    def warmed_up(instance: Instance, spec: InstanceSpec) -> Instance:
         if warm_up is not None:
             try:
                 warm_up(instance, spec)

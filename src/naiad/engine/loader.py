@@ -62,12 +62,14 @@ class ModelLoader:
         resources: ResourceRegister | None = None,
         metrics: CustomMetrics | None = None,
         gpu_count: int = 0,
+        host_policies: Mapping[str, frozenset[int]] | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
         `port` is how models reach others while they execute, `metrics` is where their own are shown.
 
-        `response_store` is the cache of the models that ask for one, `resources` what their instances share.
+        `response_store` is the cache of the models that ask for one, `resources` what their instances share,
+        `host_policies` the cores that instances are bound to, by the name of the policy.
         """
         self._loop = loop
         self._backends = backends
@@ -80,6 +82,7 @@ class ModelLoader:
         self._port = port
         self._metrics = metrics
         self._gpu_count = gpu_count
+        self._host_policies = host_policies or {}
         self._resources = resources
         # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
         self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
@@ -142,7 +145,7 @@ class ModelLoader:
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
-        update.create(_warm_up(replace(context, config=config)))
+        update.create(_warm_up(replace(context, config=config)), self._host_policies)
         return update
 
     def _cached(self, served: Served) -> Served:
@@ -165,6 +168,7 @@ class ModelLoader:
     def _load_model(self, plan: ModelPlan, version: int) -> Served:
         backend = self._backends.get(plan.config.backend)
         context = self._configure(plan, version, backend)
+        self._warn_of_policies(context.config)
         labels = read_labels(context.config, context.model_dir)
         strategy = read_strategy(context)
         resources = self._register(context.config)
@@ -172,8 +176,9 @@ class ModelLoader:
         instances: list[Instance] = []
         try:
             model = backend.load(context)
-            model = with_passive_instances(model, context.config)
-            instances = create_instances(model, instance_specs(context.config), _warm_up(context))
+            model = with_passive_instances(model, context.config, self._host_policies)
+            specs = instance_specs(context.config)
+            instances = create_instances(model, specs, _warm_up(context), self._host_policies)
             if strategy is not None:
                 strategy.start(context.config)
             return self._serve(context, backend, model, instances, labels, resources, strategy)
@@ -193,6 +198,17 @@ class ModelLoader:
             config.name,
         )
         return None
+
+    def _warn_of_policies(self, config: ModelConfig) -> None:
+        """Tell of host policies that the server was not told of; Triton lets them pass as well, in silence."""
+        for name in {group.host_policy for group in config.instance_group} - {"", *self._host_policies}:
+            _log.warning(
+                "model '%s' has 'host_policy: \"%s\"', but the server has no policy of that name: start it with "
+                "--host-policy=%s,cpu-cores=...",
+                config.name,
+                name,
+                name,
+            )
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
         """Hold an ensemble against its members, which are loaded. Raises InferError."""
@@ -258,6 +274,7 @@ class ModelLoader:
             backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
             port=self._port,
             metrics=self._metrics,
+            host_policies=self._host_policies,
         )
 
     def _serve(

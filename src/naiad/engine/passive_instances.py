@@ -1,6 +1,6 @@
 """Passive instances: made and kept with a version, but given no requests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.config.model_config_pb2 import ModelConfig
@@ -29,10 +29,12 @@ class ModelWithPassiveInstances(Model):
         self._model.close()
 
 
-def with_passive_instances(model: Model, config: ModelConfig) -> Model:
+def with_passive_instances(model: Model, config: ModelConfig, host_policies: Mapping[str, frozenset[int]]) -> Model:
     """Return the model with the passive instances of its configuration. Raises InferError; none is left then.
 
     Triton: they are not warmed up.
     """
     specs = instance_specs(config, passive=True)
-    return ModelWithPassiveInstances(model, create_instances(model, specs, None)) if specs else model
+    if not specs:
+        return model
+    return ModelWithPassiveInstances(model, create_instances(model, specs, None, host_policies))

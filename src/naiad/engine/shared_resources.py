@@ -6,13 +6,13 @@ of one process.
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import invalid_argument
-from naiad.engine.resource_owner import Grant, Step, Terms
+from naiad.engine.resource_owner import NOTHING, Grant, Step, Suspicion, Terms
 from naiad.engine.resources import ModelResources, claims_of
 from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Usage
 
@@ -25,6 +25,9 @@ class Owner(Protocol):
 
     def take(self, step: Step) -> None:
         """Tell what becomes of a claim."""
+
+    def suspect(self, suspicion: Suspicion) -> None:
+        """Tell what is held until what is waited for is granted."""
 
     def unregister(self, numbers: Collection[int]) -> None:
         """Tell that there are no such claims any more."""
@@ -51,6 +54,7 @@ class SharedResources:
         self._numbers = itertools.count(1)
         self._asked: dict[Claim, _Asked] = {}
         self._claims: dict[int, _Asked] = {}
+        self._told = NOTHING
         self._own = RateLimiter(amounts)
         """Knows the limits and the claims of this process; whose turn it is is not for it to say."""
 
@@ -121,6 +125,29 @@ class SharedResources:
         """Whether a claim cannot be granted while the instances with these ids, all of this process, hold theirs."""
         with self._lock:
             return self._own.is_barred(claim, holders)
+
+    def waiting(self) -> set[int]:
+        """Return the ids of the instances that wait for what they need."""
+        with self._lock:
+            return {claim.holder for claim in self._asked if claim.state == WAITING}
+
+    def suspect(self, holders: Collection[int], waiting: Collection[int]) -> Suspicion:
+        """Tell the owner which instances keep what they hold unless one of those that wait is granted what it needs.
+
+        It is told again and again, so that it knows what was so at the same time in all processes. Return what was
+        told.
+        """
+        with self._lock:
+            held = [number for claim, number in self._numbered(holders) if claim.state in (GRANTED, EXECUTING)]
+            asked = [number for claim, number in self._numbered(waiting) if claim.state == WAITING]
+            suspicion = Suspicion(frozenset(held), frozenset(asked)) if asked else NOTHING
+            if suspicion is not NOTHING or self._told is not NOTHING:
+                self._owner.suspect(suspicion)
+            self._told = suspicion
+            return suspicion
+
+    def _numbered(self, holders: Collection[int]) -> Iterator[tuple[Claim, int]]:
+        return ((claim, asked.number) for claim, asked in self._asked.items() if claim.holder in holders)
 
     def granted(self, grants: Iterable[Grant]) -> None:
         """Wake those who may execute now; called when the owner says so."""

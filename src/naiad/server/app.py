@@ -10,6 +10,7 @@ import sys
 from naiad.backend.cores import usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
+from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
 from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
@@ -114,6 +115,7 @@ class Server:
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options
+        resources = self._open_resources(loop)
         return self._loader_type(
             loop=loop,
             backends=self._backends,
@@ -122,11 +124,15 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
-            resources=self._open_resources(loop),
-            port=ModelCalls(self._engine, loop),
+            resources=resources,
+            port=self._make_calls(loop, resources),
             metrics=self._custom_metrics,
             gpu_count=gpu_count(),
+            host_policies=resolve_policies(options.host_policies),
         )
+
+    def _make_calls(self, loop: asyncio.AbstractEventLoop, resources: ResourceRegister | None) -> ModelCalls:
+        return ModelCalls(self._engine, loop)
 
     def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
         return open_resources(self._options.rate_limit, self._registry)

@@ -1,12 +1,10 @@
 """TLS contexts from PEM files: what a port offers, and whom it lets in."""
 
-import logging
 import ssl
 
 from naiad.config.security import TlsOptions
 from naiad.core.errors import InferError, internal
-
-_log = logging.getLogger(__name__)
+from naiad.server.handshake import ServerContext, reason_of
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """A peer that has not finished its handshake by then is dropped."""
@@ -22,10 +20,7 @@ def server_context(options: TlsOptions, protocol: str, alpn: tuple[str, ...]) ->
     """
     if not options.is_on:
         return None
-    # The interpreter's defaults for servers: TLS 1.2 and up, forward secrecy, no compression.
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.sslobject_class = _LoggedHandshake
-    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(list(alpn))
     load(context, options, protocol)
     return context
@@ -36,26 +31,6 @@ def load(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
     _load_chain(context, options, protocol)
     if options.use_ssl_mutual:
         _load_root(context, options, protocol)
-
-
-class _LoggedHandshake(ssl.SSLObject):
-    """The TLS of a connection; says why a handshake failed, which the event loop keeps to itself."""
-
-    def do_handshake(self) -> None:
-        """Go on with the handshake. Raises ssl.SSLError."""
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            _log.info("TLS handshake failed: %s", _explained(error))
-            raise
-
-
-def _explained(error: ssl.SSLError) -> str:
-    if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
-        return "the client speaks plain text: let it use https:// or ssl=True, or turn TLS off here"
-    return _reason(error)
 
 
 def _load_chain(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
@@ -70,7 +45,7 @@ def _load_chain(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> 
     except ssl.SSLError as error:
         raise internal(
             f"--{protocol}-server-cert {options.server_cert} and --{protocol}-server-key {options.server_key} "
-            f"are not a PEM certificate and its key: {_reason(error)}"
+            f"are not a PEM certificate and its key: {reason_of(error)}"
         ) from error
 
 
@@ -80,7 +55,7 @@ def _load_root(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> N
         context.load_verify_locations(cafile=options.root_cert)
     except ssl.SSLError as error:
         raise internal(
-            f"--{protocol}-root-cert {options.root_cert} holds no PEM certificate: {_reason(error)}"
+            f"--{protocol}-root-cert {options.root_cert} holds no PEM certificate: {reason_of(error)}"
         ) from error
     context.verify_mode = ssl.CERT_REQUIRED
 
@@ -95,7 +70,3 @@ def _check_readable(path: str, flag: str) -> None:
 
 def _unreadable(path: str, flag: str, error: OSError) -> InferError:
     return internal(f"{flag} {path}: {error.strerror}")
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()

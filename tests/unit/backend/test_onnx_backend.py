@@ -2,13 +2,17 @@
 
 import gc
 import logging
+import os
 import weakref
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 
 from naiad.backend.api import InstanceSpec
+from naiad.backend.onnx_sessions import Place
 from naiad.backend.onnxruntime import OnnxInstance, OnnxModel, OnnxRuntimeBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
@@ -132,12 +136,42 @@ def test_a_model_of_sequences_is_refused(tmp_path, complete):
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_with_external_data_in_a_directory(tmp_path):
-    onnx_models.external_data(tmp_path / "1" / "model.onnx")
-    model, config = load_onnx(tmp_path, None)
+@pytest.mark.parametrize("place", ["1", "1/model.onnx"])
+@pytest.mark.parametrize("fields", [{}, {"default_model_filename": "model.onnx"}])
+def test_weights_in_a_file_of_their_own(tmp_path, place, fields):
+    """Beside the model file, or with it in a directory of its name."""
+    onnx_models.external_data(tmp_path / place)
+    model, config = load_onnx(tmp_path, None, **fields)
     assert list(config.input[0].dims) == [4096]
     returned = infer(new_instance(model), {"INPUT0": np.ones((1, 4096), np.float32)})
     assert returned["OUTPUT0"][0, 4095] == 4096
+
+
+@pytest.mark.parametrize("place", ["1", "1/model.onnx"])
+def test_weights_that_are_not_there_are_named(tmp_path, place):
+    (onnx_models.external_data(tmp_path / place).parent / "model.onnx.data").unlink()
+    error = refusal(tmp_path, None)
+    assert f"{tmp_path / place / 'model.onnx'} cannot be loaded: onnx runtime error" in error.message
+    assert str(tmp_path / place / "model.onnx.data") in error.message
+
+
+def test_weights_that_are_cut_off_are_refused(tmp_path):
+    data = onnx_models.external_data(tmp_path / "1").parent / "model.onnx.data"
+    os.truncate(data, 100)
+    assert "weights" in refusal(tmp_path, None).message
+
+
+@pytest.mark.parametrize("place", ["1", "1/model.onnx"])
+@pytest.mark.parametrize(("size_bytes", "spins"), [(0, False), (300 << 10, True)])
+def test_threads_spin_for_models_of_which_the_weights_are_worth_it(tmp_path, place, size_bytes, spins):
+    path = onnx_models.external_data(tmp_path / place)
+    os.truncate(path.parent / "model.onnx.data", (16 << 10) + size_bytes)
+    model, _ = load_onnx(tmp_path, None, usable_cores=2)
+    if spins:
+        with pytest.raises(RuntimeError, match="allow_spinning"):
+            options_of(model).get_session_config_entry("session.intra_op.allow_spinning")
+    else:
+        assert options_of(model).get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 def test_default_model_filename(tmp_path):
@@ -416,7 +450,7 @@ def test_a_closed_model_lets_go_of_its_sessions(tmp_path):
     model, _ = load_onnx(tmp_path, onnx_models.add_sub())
     instance = new_instance(model)
     infer(instance, pair())
-    session = weakref.ref(model._sessions[None].ort._sess)
+    session = weakref.ref(session_of(model)._sess)
     gc.disable()  # who is asked to give memory back does so at once
     try:
         instance.close()
@@ -432,8 +466,12 @@ def test_a_closed_model_lets_go_of_its_sessions(tmp_path):
 # --- options --------------------------------------------------------------------------------------------------------
 
 
+def session_of(model: OnnxModel, policy: str = ""):
+    return model.sessions.find(InstanceSpec("m_0_0", 0, "KIND_CPU", 0, policy)).ort
+
+
 def options_of(model: OnnxModel):
-    return model._sessions[None].ort.get_session_options()
+    return session_of(model).get_session_options()
 
 
 def test_instances_share_one_session_and_the_cores(tmp_path, caplog):
@@ -442,7 +480,7 @@ def test_instances_share_one_session_and_the_cores(tmp_path, caplog):
     first, second = new_instance(model, 0), new_instance(model, 1)
     assert isinstance(first, OnnxInstance)
     assert first._session is second._session
-    assert model.threads.computing == 8
+    assert model.sessions.plan(Place()).computing == 8
     assert options_of(model).intra_op_num_threads == 6
     assert "model 'm' version 1: 3 instances share a session of 6 intra-op threads" in caplog.text
 
@@ -603,3 +641,68 @@ def test_a_large_request_that_fails_fails_with_the_reason(tmp_path):
     with pytest.raises(InferError, match="Got invalid dimensions for input: INPUT0"):
         infer(instance, {"INPUT0": large()})
     assert instance._may_preallocate
+
+
+# --- host policies --------------------------------------------------------------------------------------------------
+
+
+def policy_model(tmp_path, policies, groups, usable_cores=8, **parameters):
+    """Load a model whose instances have host policies."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").write_bytes(onnx_models.add_sub())
+    config = ModelConfig(name="m", max_batch_size=4, instance_group=groups, **ADD_SUB_IO, **parameters)
+    context = make_context(config, tmp_path, usable_cores=usable_cores)
+    return OnnxRuntimeBackend().load(replace(context, host_policies=policies))
+
+
+def pool_affinities(opens):
+    """Return where the threads run that this process has more of after `opens`."""
+    tasks = Path("/proc/self/task")
+    before = set(tasks.iterdir())
+    opened = opens()
+    return opened, [os.sched_getaffinity(int(task.name)) for task in set(tasks.iterdir()) - before]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_a_session_for_each_host_policy_has_its_threads_on_the_cores_of_it(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    allowed = os.sched_getaffinity(0)
+    one = frozenset({min(allowed)})
+    groups = [{"kind": "KIND_CPU"} | group for group in ({"count": 2}, {"count": 1, "host_policy": "one"})]
+    many = parameters(intra_op_thread_count="3")
+    model, affinities = pool_affinities(lambda: policy_model(tmp_path, {"one": one}, groups, parameters=many))
+    # Three threads an instance: 2 * 3 - 2 + 1 = 5 for the two that share a session, with the caller, and 3.
+    assert sorted(map(len, affinities)) == sorted([len(allowed)] * 4 + [1] * 2)
+    assert affinities.count(set(one)) >= 2
+    assert session_of(model, "one") is not session_of(model)
+    assert session_of(model, "cpu") is session_of(model), "no policy of that name"
+    assert f"1 instance uses a session of 3 intra-op threads: at most 3 compute at once, on cores {min(one)}" in (
+        caplog.text
+    )
+    instance = model.create_instance(InstanceSpec("m_1_0", 2, "KIND_CPU", 0, "one"))
+    assert output_arrays(execute(instance, [make_request(pair())])[0])["OUTPUT0"].size
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_a_session_has_no_more_threads_than_its_policy_has_cores(tmp_path):
+    cores = frozenset({min(os.sched_getaffinity(0))})
+    model = policy_model(tmp_path, {"cpu": cores}, [{"kind": "KIND_CPU", "count": 1}])
+    assert session_of(model, "cpu").get_session_options().intra_op_num_threads == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_an_update_may_bring_another_host_policy(tmp_path):
+    cores = frozenset({min(os.sched_getaffinity(0))})
+    model = policy_model(tmp_path, {"one": cores}, [{"kind": "KIND_CPU", "count": 1}])
+    config = ModelConfig(name="m", max_batch_size=4, **ADD_SUB_IO)
+    config.instance_group.add(kind="KIND_CPU", count=1, host_policy="one")
+    model.update_config(config)
+    assert session_of(model, "one") is session_of(model, "one") is not session_of(model)
+    assert session_of(model, "one").get_session_options().intra_op_num_threads == 1
+    model.close()
+    assert session_of(model, "one") is session_of(model) is None
+
+
+def test_the_default_instance_count_respects_the_policy_of_cpus():
+    context = replace(make_context(ModelConfig(name="m"), usable_cores=8), host_policies={"cpu": frozenset({0, 1})})
+    assert OnnxRuntimeBackend().default_instance_count(context) == 1

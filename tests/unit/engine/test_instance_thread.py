@@ -1,5 +1,6 @@
 """The thread of an instance, when several others wake it."""
 
+import os
 import threading
 
 import pytest
@@ -44,3 +45,23 @@ def test_a_thread_may_be_woken_again_before_its_start_has_returned(monkeypatch: 
     starter.join()
     assert driver.join(60)
     assert source.count == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_the_thread_of_an_instance_runs_on_the_cores_of_its_host_policy() -> None:
+    class Anywhere(ScriptedInstance):
+        runs_on_any_thread = True
+
+    class Asked(Source):
+        def take(self, driver: object) -> tuple[Batch | None, int]:
+            self.seen = os.sched_getaffinity(0)
+            return None, -1
+
+    before = os.sched_getaffinity(0)
+    instance, source = Anywhere(), Asked()
+    instance.cores = frozenset({min(before)})
+    driver = InstanceThread(source, None, instance, StepLoop())
+    driver.wake_now()
+    assert driver.join(60)
+    assert source.seen == instance.cores
+    assert os.sched_getaffinity(0) == before

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -335,3 +336,36 @@ def test_names_and_numbers_of_passive_instances() -> None:
     config.instance_group.add(name="a", count=2, kind=ModelInstanceGroup.KIND_CPU)
     assert [(spec.name, spec.index) for spec in instance_specs(config)] == [("a_0", 0), ("a_1", 1)]
     assert [(spec.name, spec.index) for spec in instance_specs(config, passive=True)] == [("p_0", 2)]
+
+
+POLICIES = """
+instance_group [ { name: 'a' count: 1 kind: KIND_CPU }, { name: 'b' count: 1 kind: KIND_CPU host_policy: 'one' },
+                 { name: 'c' count: 1 kind: KIND_MODEL }, { name: 'd' count: 1 host_policy: 'two' },
+                 { name: 'p' count: 1 kind: KIND_CPU host_policy: 'one' passive: true } ]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_instances_are_made_on_the_cores_of_their_host_policies(
+    tmp_path: Path, backend: RecordingBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    allowed = os.sched_getaffinity(0)
+    one = frozenset({min(allowed)})
+    made_on: dict[str, set[int]] = {}
+
+    class WatchingModel(RecordingModel):
+        def create_instance(self, spec: InstanceSpec) -> Instance:
+            made_on[spec.name] = os.sched_getaffinity(0)
+            return super().create_instance(spec)
+
+    backend.model = WatchingModel()
+    loader = make_loader(backend, host_policies={"one": one, "cpu": frozenset(allowed)})
+    served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + POLICIES)), 1)
+    assert backend.contexts[0].host_policies == {"one": one, "cpu": allowed}
+    assert made_on == {"a_0": allowed, "b_0": one, "c_0": allowed, "d_0": allowed, "p_0": one}
+    cores = [backend.model.instances[index].cores for index in range(5)]
+    assert cores == [allowed, one, set(), set(), one]
+    assert "has 'host_policy: \"two\"', but the server has no policy of that name" in caplog.text
+    assert "--host-policy=two,cpu-cores=..." in caplog.text
+    assert 'host_policy: "one"' not in caplog.text
+    assert served.stop(timeout_s=5.0)

@@ -106,3 +106,88 @@ def test_readiness_of_unknown_models_is_false(scene):
     scene.engine.refusal = not_found("unknown")
     assert scene.calls.is_ready("m", "") is False
     assert scene.calls.is_decoupled("decoupled", "") is True
+
+
+# --- resources that other processes hold ----------------------------------------------------------------------------
+
+
+class FakeShared:
+    """Resources of several processes: which instances wait for them, and what was suspected."""
+
+    def __init__(self) -> None:
+        self.waiters: set[int] = set()
+        self.told: list = []
+
+    def waiting(self):
+        return self.waiters
+
+    def suspect(self, holders, waiting):
+        self.told.append((frozenset(holders), frozenset(waiting)))
+        return self.told[-1]
+
+
+class SharingScene(Scene):
+    """`a` has called `b`, whose instance waits for resources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = FakeShared()
+        self.calls = ModelCalls(self.engine, self.loop, self.shared)
+        self.caller, self.called = FakeServed("a"), FakeServed("b")
+        self.call = make_call(self.caller, self.called, refused=self.refused)
+        self.shared.waiters = {id(self.called.instances[0])}
+        self.found = (frozenset({id(self.caller.instances[0])}), frozenset({id(self.called.instances[0])}))
+        self.calls.submit(self.call)
+        self.loop.fire()
+
+
+def test_a_call_whose_model_waits_for_resources_is_suspected_and_not_refused():
+    scene = SharingScene()
+    scene.loop.fire()
+    assert scene.shared.told == [scene.found] * 2
+    assert scene.refused == []
+
+
+def test_a_suspect_is_refused_when_the_owner_of_the_resources_says_so():
+    scene = SharingScene()
+    scene.calls.refuse_suspect(scene.found)
+    ((refused, error),) = scene.refused
+    assert refused is scene.call
+    assert error.code is ErrorCode.UNAVAILABLE
+    for words in (
+        "model 'b' by model 'a' would wait for ever",
+        "(rate_limiter)",
+        "--processes",
+        "different resources",
+    ):
+        assert words in error.message
+
+
+def test_nothing_is_refused_that_has_changed_since_it_was_told():
+    scene = SharingScene()
+    scene.shared.waiters = set()
+    scene.calls.refuse_suspect(scene.found)
+    assert scene.shared.told[-1] == (frozenset(), frozenset())
+    assert scene.refused == []
+
+
+def test_a_call_for_which_an_instance_is_free_to_execute_is_not_suspected():
+    scene = SharingScene()
+    scene.called.instances.append(object())
+    scene.loop.fire()
+    assert scene.shared.told[-1] == (frozenset(), frozenset())
+
+
+def test_a_call_is_suspected_only_after_a_while():
+    scene = SharingScene()
+    scene.call.arrival_ns = time.monotonic_ns()
+    scene.loop.fire()
+    assert scene.shared.told[-1] == (frozenset(), frozenset())
+
+
+def test_suspicions_end_with_the_last_call():
+    scene = SharingScene()
+    scene.calls.close(scene.call)
+    scene.loop.fire()
+    assert scene.shared.told[-1] == (frozenset(), frozenset())
+    assert scene.loop.timers == []

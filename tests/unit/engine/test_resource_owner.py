@@ -145,3 +145,100 @@ def test_what_own_callers_hold_bars_a_claim() -> None:
     server.settle()
     assert called.is_barred(0, {id(held)})
     assert not called.is_barred(0, set())
+
+
+# --- calls that wait for each other in several processes ------------------------------------------------------------
+
+
+class Caller:
+    """A process of which one instance executes and holds, while a model that it calls waits for as much."""
+
+    def __init__(self, server: Server, number: int, needs: int = 1) -> None:
+        self.process = server.processes[number]
+        (self.holding, (self.holder,)), (self.asking, (self.asker,)) = (
+            self.process.load(model(count)) for count in (1, needs)
+        )
+        assert not self.holding.acquire(0)
+        server.settle()
+        self.holding.start(0)
+
+    def suspects(self) -> int:
+        """Tell what is stuck; return how often the process was told to refuse a call by now."""
+        self.process.resources.suspect({id(self.holder)}, {id(self.asker)})
+        self.process.deliver()
+        return self.process.refused
+
+
+def calling(server: Server, count: int = 2) -> list[Caller]:
+    """Instances of so many processes execute; then each calls a model that needs as much as they hold."""
+    callers = [Caller(server, number) for number in range(count)]
+    for caller in callers:
+        assert not caller.asking.acquire(0)
+    server.settle()
+    return callers
+
+
+def test_calls_that_wait_for_each_other_in_two_processes_are_found_when_both_have_told_so_again() -> None:
+    server = Server(ResourceAmount("R", 2))
+    one, other = calling(server)
+    assert one.process.resources.waiting() == {id(one.asker)}
+    assert [one.suspects(), one.suspects()] == [0, 0], "the other may go on"
+    assert other.suspects() == 0, "what the first has told is older"
+    assert one.suspects() == 0, "the other has told it only once"
+    assert other.suspects() == 1, "one of them has to give way"
+    assert one.suspects() == 0, "not both"
+
+
+def test_after_a_refusal_everybody_has_to_tell_again() -> None:
+    server = Server(ResourceAmount("R", 3), process_count=3)
+    callers = calling(server, 3)
+    found = [caller.suspects() for _ in range(3) for caller in callers]
+    assert found == [0, 0, 0, 0, 0, 1, 0, 0, 2]
+    # The call is refused, its caller ends, and one of the others gets what it waits for.
+    callers[2].asking.release(0)
+    callers[2].holding.release(0)
+    server.settle()
+    assert [caller.asker.woken for caller in callers] == [1, 0, 0]
+    assert [caller.suspects() for _ in range(3) for caller in callers[:2]] == [0] * 6
+
+
+def test_a_process_that_waits_for_somebody_who_goes_on_is_not_stuck() -> None:
+    server = Server(ResourceAmount("R", 3), process_count=3)
+    busy, _ = server.processes[2].load(model(1))
+    assert not busy.acquire(0)
+    server.settle()
+    busy.start(0)
+    callers = calling(server)
+    assert server.held() == 3
+    assert [caller.suspects() for _ in range(4) for caller in callers] == [0] * 8
+
+
+def test_who_changes_its_mind_has_to_tell_again() -> None:
+    server = Server(ResourceAmount("R", 2))
+    one, other = calling(server)
+    one.suspects()
+    other.suspects()
+    one.process.resources.suspect((), ())
+    one.process.deliver()
+    assert [other.suspects(), one.suspects(), other.suspects()] == [0, 0, 0]
+    assert one.suspects() == 1
+
+
+def test_nothing_is_told_while_nothing_is_suspected() -> None:
+    server = Server(ResourceAmount("R", 2))
+    one, _ = calling(server)
+    one.process.resources.suspect((), ())
+    assert not one.process.sent
+    one.process.resources.suspect({id(one.holder)}, ())
+    assert not one.process.sent
+
+
+def test_what_a_process_that_ends_has_suspected_is_forgotten() -> None:
+    server = Server(ResourceAmount("R", 2))
+    one, other = calling(server)
+    for _ in range(2):
+        one.suspects()
+    server.end(one.process)
+    assert [other.suspects() for _ in range(4)] == [0] * 4
+    server.settle()
+    assert other.asker.woken == 1

@@ -15,6 +15,7 @@ from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.loader import ModelLoader
+from naiad.engine.model_calls import ModelCalls
 from naiad.engine.resources import ResourceRegister
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
@@ -42,6 +43,7 @@ from naiad.server.processes.messages import (
     Finish,
     Granted,
     Loaded,
+    RefuseSuspect,
     StopBeingReady,
     Welcome,
 )
@@ -170,6 +172,12 @@ class Member(Server):
         assert self._link is not None
         return self._link.resources(self._options.rate_limit, loop)
 
+    def _make_calls(self, loop: asyncio.AbstractEventLoop, resources: ResourceRegister | None) -> ModelCalls:
+        assert self._link is not None
+        shared = resources if isinstance(resources, SharedResources) else None
+        self._link.calls = ModelCalls(self._engine, loop, shared)
+        return self._link.calls
+
     def _serves(self) -> None:
         assert self._link is not None
         self._neighbours.listen()
@@ -183,6 +191,8 @@ class Link:
     def __init__(self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, handover: socket.socket) -> None:
         self.channel: Channel | None = None
         self.has_loaded = False
+        self.calls: ModelCalls | None = None
+        """The port of models that call others."""
         self._ports = welcome.ports
         self._directory = welcome.directory
         self._engine = engine
@@ -269,6 +279,9 @@ class Link:
         elif isinstance(message, Granted):
             assert self._resources is not None
             self._resources.granted(message.grants)
+        elif isinstance(message, RefuseSuspect):
+            assert self.calls is not None
+            self.calls.refuse_suspect(message.suspicion)
         elif isinstance(message, Finish):
             task = asyncio.get_running_loop().create_task(self._finish())
             self._tasks.add(task)

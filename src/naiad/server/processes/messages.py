@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from naiad.config.options import ServerOptions
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
-from naiad.engine.resource_owner import Grant, Step, Terms
+from naiad.engine.resource_owner import Grant, Step, Suspicion, Terms
 from naiad.frontend.exchange import Headers
 from naiad.server.processes.journal import ControlKey
 from naiad.telemetry.version_statistics import VersionStatistics
@@ -44,6 +44,13 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseSuspect:
+    """What the member has told is so: calls of models wait for ever; refuse one of them."""
+
+    suspicion: Suspicion
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """No more connections come; answer what is in flight and end."""
 
@@ -76,6 +83,13 @@ class ClaimSteps:
 
     steps: Sequence[Step]
     ended: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Calls of models are stuck unless claims that wait are granted; told again while it is so."""
+
+    suspicion: Suspicion
 
 
 # --- questions, which the supervisor asks all members, and a member asks the supervisor -----------------------------

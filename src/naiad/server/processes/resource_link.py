@@ -4,9 +4,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
-from naiad.engine.resource_owner import Step, Terms
+from naiad.engine.resource_owner import Step, Suspicion, Terms
 from naiad.server.processes.channel import ChannelError
-from naiad.server.processes.messages import ClaimSteps, RegisterClaims
+from naiad.server.processes.messages import ClaimSteps, RegisterClaims, Suspected
 
 
 class ResourceLink:
@@ -39,6 +39,11 @@ class ResourceLink:
             self._steps.append(step)
             self._schedule()
 
+    def suspect(self, suspicion: Suspicion) -> None:
+        """Tell what is held until what is waited for is granted; called on the loop."""
+        self._flush()  # the owner has to know of all steps before
+        self._tell(Suspected(suspicion))
+
     def unregister(self, numbers: Collection[int]) -> None:
         """Tell that there are no such claims any more."""
         with self._lock:
@@ -55,4 +60,5 @@ class ResourceLink:
             message = ClaimSteps(self._steps, self._ended)
             self._steps, self._ended = [], []
             self._is_scheduled = False
-        self._tell(message)
+        if message.steps or message.ended:
+            self._tell(message)

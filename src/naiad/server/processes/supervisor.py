@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
+from naiad.backend.host_policies import resolve_policies
 from naiad.config.options import ServerOptions
 from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import internal
-from naiad.engine.resource_owner import ResourceOwner
+from naiad.engine.resource_owner import ResourceOwner, Suspicion
 from naiad.server.addresses import addresses, has_tls
 from naiad.server.listener import Listener, bind, refused
 from naiad.server.processes.balance import Balance
@@ -32,8 +33,10 @@ from naiad.server.processes.messages import (
     Finish,
     Granted,
     Loaded,
+    RefuseSuspect,
     RegisterClaims,
     StopBeingReady,
+    Suspected,
     Welcome,
 )
 from naiad.server.processes.orders import Orders
@@ -61,6 +64,7 @@ class Supervisor:
     """The parent of all members. Implements `member_process.Listener`."""
 
     def __init__(self, options: ServerOptions) -> None:
+        resolve_policies(options.host_policies)  # raises once, not in every member
         # What the machine has is measured once: members plan with their part of the cores.
         amounts = measured_amounts(options.rate_limit.resources)
         options = replace(options, rate_limit=replace(options.rate_limit, resources=amounts))
@@ -230,6 +234,14 @@ class Supervisor:
         elif isinstance(message, ClaimSteps) and self._resources is not None:
             self._resources.take(member, message.steps)
             self._resources.unregister(member, message.ended)
+        elif isinstance(message, Suspected) and self._resources is not None:
+            self._take_suspicion(self._resources, member, message.suspicion)
+
+    def _take_suspicion(
+        self, resources: "ResourceOwner[MemberProcess]", member: MemberProcess, suspicion: Suspicion
+    ) -> None:
+        if resources.suspect(member, suspicion):
+            member.tell(RefuseSuspect(suspicion))
 
     async def asked(self, member: MemberProcess, question: object) -> object:
         """Return the answer to a member's question."""
