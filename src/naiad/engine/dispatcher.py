@@ -30,7 +30,7 @@ from naiad.telemetry.statistics import ModelStatistics
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
-_NEXT_REQUEST_NS = 400_000
+_NEXT_REQUEST_NS = 600_000
 """A request that follows an answer within this is waited for awake."""
 STOPPED = -1
 """What `Dispatcher.take` says instead of a time to a driver that is to end."""

@@ -16,7 +16,7 @@ _EXIT_POLL_S = 0.002
 """How often a process that has closed its lines is asked how it has died."""
 _LARGE_BATCH_BYTES = 1 << 20
 """Handing over more than this would hold the loop up; a thread does it."""
-_ANSWER_NS = 300_000
+_ANSWER_NS = 600_000
 """An answer that comes within this is waited for awake."""
 
 

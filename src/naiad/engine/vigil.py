@@ -13,13 +13,12 @@ import time
 from typing import ClassVar
 
 from naiad.backend.cores import is_charged_for_waiting, usable_cores
+from naiad.backend.worker.alertness import is_trial
 from naiad.core.ports import Loop
 
 _MISS_COST = 4
 """How many times in time make up for one that came too late."""
 _CREDIT_LIMIT = 16
-_ASLEEP_COUNT = 500
-"""How often it is slept at once before staying awake is tried again."""
 
 
 class Vigil:
@@ -31,7 +30,7 @@ class Vigil:
     last_begin_ns: ClassVar[int] = 0
     """When any vigil of the process began last: while others do, what is due is on its way (a model calls models)."""
 
-    __slots__ = ("_asleep_count", "_credit", "_end_ns", "_is_kept", "_is_possible", "_loop", "_window_ns", "is_due")
+    __slots__ = ("_credit", "_end_ns", "_is_asleep", "_is_kept", "_is_possible", "_loop", "_window_ns", "is_due")
 
     def __init__(self, loop: Loop, window_ns: int) -> None:
         """`window_ns`: how long to stay awake at most."""
@@ -41,26 +40,29 @@ class Vigil:
         self._is_kept = False
         self._end_ns = 0
         self._credit = 0
-        self._asleep_count = 0
+        self._is_asleep = False
+        """Whether it is slept at once until all that have a part in requests try again, at the same time."""
         self.is_due = False
         """Between `begin` and `end`; who calls `end` often may ask before."""
 
     def begin(self) -> None:
         """Something is due from now on."""
-        if self._asleep_count:
-            self._asleep_count -= 1
-        elif self._is_possible:
-            self.is_due = True
-            Vigil.last_begin_ns = now_ns = time.monotonic_ns()
-            self._end_ns = now_ns + self._window_ns
-            if not self._is_kept:
-                self._is_kept = True
-                self._loop.call_soon(self._keep)
+        if not self._is_possible:
+            return
+        now_ns = time.monotonic_ns()
+        if self._is_asleep and not is_trial(now_ns):
+            return
+        self.is_due = True
+        Vigil.last_begin_ns = now_ns
+        self._end_ns = now_ns + self._window_ns
+        if not self._is_kept:
+            self._is_kept = True
+            self._loop.call_soon(self._keep)
 
     def end(self) -> None:
         """It has come, or is no longer waited for."""
         if self.is_due:
-            self.is_due = False
+            self.is_due = self._is_asleep = False
             if self._credit < _CREDIT_LIMIT:
                 self._credit += 1
 
@@ -80,10 +82,15 @@ class Vigil:
             self._loop.call_soon(self._keep)
         else:
             self.is_due = self._is_kept = False
-            self._credit -= _MISS_COST
-            if self._credit < 0:
-                self._credit = 0
-                self._asleep_count = _ASLEEP_COUNT
+            self._note_miss()
+
+    def _note_miss(self) -> None:
+        if is_trial(time.monotonic_ns()):
+            return
+        self._credit -= _MISS_COST
+        if self._credit < 0:
+            self._credit = 0
+            self._is_asleep = True
 
 
 @functools.cache

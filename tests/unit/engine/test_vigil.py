@@ -5,11 +5,22 @@ from typing import Any
 
 import pytest
 
+from naiad.backend.worker.alertness import TRIAL_NS, TRIAL_PERIOD_NS
 from naiad.engine import vigil as module
 from naiad.engine.vigil import Vigil
 from support.engine_parts import StepLoop
 
 FOR_EVER_NS = 1 << 60
+LATER_NS = TRIAL_PERIOD_NS // 2
+"""A time at which nobody tries because all do."""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time of the test, which does not move by itself."""
+    now = [LATER_NS]
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: now[0])
+    return now
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +83,29 @@ def test_it_sleeps_when_the_time_is_over() -> None:
     assert not vigil.is_due
 
 
-def test_what_never_comes_in_time_is_waited_for_asleep_500_times() -> None:
+def test_what_never_comes_in_time_is_waited_for_asleep_until_all_try_again(clock: list[int]) -> None:
     loop = CountingLoop()
     vigil = Vigil(loop, 0)
     assert miss(loop, vigil)
-    assert [miss(loop, vigil) for _ in range(501)] == [False] * 500 + [True]
+    clock[0] = TRIAL_PERIOD_NS - 1
+    assert not miss(loop, vigil)
+    clock[0] = TRIAL_PERIOD_NS
+    assert [miss(loop, vigil) for _ in range(20)] == [True] * 20
+    clock[0] = TRIAL_PERIOD_NS + TRIAL_NS
+    assert not miss(loop, vigil)
+
+
+def test_what_comes_in_time_while_all_try_is_waited_for_awake_afterwards(clock: list[int]) -> None:
+    loop = CountingLoop()
+    vigil = Vigil(loop, 0)
+    assert miss(loop, vigil)
+    clock[0] = TRIAL_PERIOD_NS
+    vigil.begin()
+    vigil.end()
+    loop.step()
+    clock[0] += LATER_NS
+    assert miss(loop, vigil)
+    assert not miss(loop, vigil)
 
 
 def test_four_times_in_time_make_up_for_one_too_late() -> None:
@@ -122,17 +151,15 @@ def test_on_one_core_or_a_small_quota_it_sleeps_at_once(
     assert not vigil.is_due
 
 
-def test_it_goes_on_while_others_have_something_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0]
-    monkeypatch.setattr(module.time, "monotonic_ns", lambda: clock[0])
+def test_it_goes_on_while_others_have_something_due(clock: list[int]) -> None:
     loop = CountingLoop()
     outer, inner = Vigil(loop, 100), Vigil(loop, 100)
     outer.begin()
-    for clock[0] in (90, 180, 270):
+    for clock[0] in (LATER_NS + 90, LATER_NS + 180, LATER_NS + 270):
         inner.begin()
         inner.end()
         loop.step()
         assert outer.is_due
-    clock[0] = 370
+    clock[0] = LATER_NS + 370
     loop.step()
     assert not outer.is_due

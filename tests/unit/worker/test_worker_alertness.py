@@ -3,7 +3,10 @@
 import pytest
 
 from naiad.backend.worker import alertness
-from naiad.backend.worker.alertness import Alertness
+from naiad.backend.worker.alertness import TRIAL_NS, TRIAL_PERIOD_NS, Alertness
+
+LATER_NS = TRIAL_PERIOD_NS // 2
+"""A time at which nobody tries because all do."""
 
 
 class Poll:
@@ -12,6 +15,7 @@ class Poll:
     def __init__(self) -> None:
         self.looks = 0
         self.input_after = 0
+        self.began_ns = LATER_NS
 
     def poll(self, timeout_ms: int) -> list[tuple[int, int]]:
         assert timeout_ms == 0
@@ -23,7 +27,7 @@ class Poll:
 def poll(monkeypatch: pytest.MonkeyPatch) -> Poll:
     # Every look takes 10 us.
     made = Poll()
-    monkeypatch.setattr(alertness.time, "monotonic_ns", lambda: made.looks * 10_000)
+    monkeypatch.setattr(alertness.time, "monotonic_ns", lambda: made.began_ns + made.looks * 10_000)
     monkeypatch.setattr(alertness.os, "sched_getaffinity", lambda _: {0, 1})
     return made
 
@@ -44,11 +48,24 @@ def test_looks_until_there_is_input(poll: Poll) -> None:
     assert [looks_of(wait, poll, 5) for _ in range(50)] == [6] * 50
 
 
-def test_gives_up_after_a_moment_and_then_sleeps_for_many_batches(poll: Poll) -> None:
+def test_gives_up_after_a_moment_and_then_sleeps_until_all_try_again(poll: Poll) -> None:
     wait = Alertness(poll)
     wait.had_single_request = True
-    assert looks_of(wait, poll, 10_000) == 31
-    assert [looks_of(wait, poll, 5) for _ in range(500)] == [0] * 500
+    assert looks_of(wait, poll, 10_000) == 61
+    assert looks_of(wait, poll, 5) == 0
+    poll.began_ns = TRIAL_PERIOD_NS
+    assert [looks_of(wait, poll, 10_000) for _ in range(20)] == [61] * 20
+    poll.began_ns = TRIAL_PERIOD_NS + TRIAL_NS
+    assert looks_of(wait, poll, 5) == 0
+
+
+def test_input_in_time_while_all_try_is_waited_for_awake_afterwards(poll: Poll) -> None:
+    wait = Alertness(poll)
+    wait.had_single_request = True
+    looks_of(wait, poll, 10_000)
+    poll.began_ns = TRIAL_PERIOD_NS
+    assert looks_of(wait, poll, 5) == 6
+    poll.began_ns += LATER_NS
     assert looks_of(wait, poll, 5) == 6
 
 
@@ -57,7 +74,7 @@ def test_input_in_time_makes_up_for_some_that_is_late(poll: Poll) -> None:
     wait.had_single_request = True
     for _ in range(16):
         looks_of(wait, poll, 0)
-    assert [looks_of(wait, poll, 10_000) for _ in range(5)] == [31] * 5
+    assert [looks_of(wait, poll, 10_000) for _ in range(5)] == [61] * 5
     assert looks_of(wait, poll, 5) == 0
 
 
