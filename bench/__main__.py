@@ -88,7 +88,8 @@ def _run(arguments: argparse.Namespace, path: Path) -> int:
         for name in arguments.cases or CASES:
             session.look_for_others(name)
             try:
-                CASES[name](session)
+                with session.watch_host(name):
+                    CASES[name](session)
             except Exception as error:  # whatever a client, a server or a tool raises
                 # One case that fails must not cost the others' results.
                 session.note(f"case {name} failed: {type(error).__name__}: {error}")

@@ -21,6 +21,8 @@ from naiad.backend.cores import usable_cores
 
 BUSY_PERCENT = 5.0
 """More than this used by others before a case begins is worth a note."""
+STOLEN_PERCENT = 2.0
+"""More than this taken by the host during a case is worth a note."""
 
 Row = dict[str, Any]
 
@@ -110,6 +112,19 @@ class Session:
         busy = psutil.cpu_percent(interval=1.0)
         if busy > BUSY_PERCENT:
             self.note(f"before case {case} other processes used {busy:.0f} % of the machine")
+
+    @contextlib.contextmanager
+    def watch_host(self, case: str) -> Iterator[None]:
+        """Note when the host of a virtual machine takes its cores away meanwhile: waking up costs more then."""
+        before_s, began_s = _stolen_s(), time.monotonic()
+        yield
+        percent = 100 * (_stolen_s() - before_s) / ((time.monotonic() - began_s) * (psutil.cpu_count() or 1))
+        if percent > STOLEN_PERCENT:
+            self.note(f"during case {case} the host took {percent:.0f} % of the machine's cores away (steal time)")
+
+
+def _stolen_s() -> float:
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def sum_ms() -> float:

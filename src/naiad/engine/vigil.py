@@ -16,9 +16,9 @@ from naiad.backend.cores import is_charged_for_waiting, usable_cores
 from naiad.backend.worker.alertness import is_trial
 from naiad.core.ports import Loop
 
-_MISS_COST = 4
+_MISS_COST = 2
 """How many times in time make up for one that came too late."""
-_CREDIT_LIMIT = 16
+_CREDIT_LIMIT = 32
 
 
 class Vigil:

@@ -21,9 +21,9 @@ NEVER_AWAKE = "NAIAD_WORKER_NEVER_AWAKE"
 """The variable of its environment that tells a worker not to: a quota is charged for the time."""
 AWAKE_NS = 600_000
 """How long to look for the next request before going to sleep."""
-_MISS_COST = 4
+_MISS_COST = 2
 """How many requests in time make up for one that came later."""
-_CREDIT_LIMIT = 16
+_CREDIT_LIMIT = 32
 TRIAL_PERIOD_NS = 400_000_000
 TRIAL_NS = 12_000_000
 """For so long in each period all stay awake, whatever was learned before."""
