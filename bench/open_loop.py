@@ -34,6 +34,8 @@ class OpenLoop:
     """CPU time of the server for each request."""
     served_p99_us: float
     """The same without the time by which the client itself was late: what the server has made of what it got."""
+    served_p90_us: float
+    """That of nine in ten, which pauses of the machine do not decide."""
     late_p99_us: float
     """How late the client itself was: much of this, and its latencies say little."""
 
@@ -167,6 +169,7 @@ def measure(server: Running, payload: Payload, due: "deque[float]") -> OpenLoop:
         p99_us=_quantile_us(load.latencies_s, 0.99),
         cpu_us=cpu_s / count * 1e6,
         served_p99_us=_quantile_us(load.served_s, 0.99),
+        served_p90_us=_quantile_us(load.served_s, 0.9),
         late_p99_us=_quantile_us(load.late_s, 0.99),
     )
 
