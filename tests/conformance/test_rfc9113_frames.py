@@ -225,6 +225,15 @@ def test_rfc9113_6_5_3_each_settings_frame_is_acknowledged_at_once(client):
     assert client.accepts(settings() + settings()) == [SETTINGS_ACK, SETTINGS_ACK]
 
 
+def test_rfc9113_6_5_3_what_settings_allow_is_sent_after_their_acknowledgement(client):
+    """Else grpc-core resets the stream: it counts data against the window of before until it has the ACK."""
+    client.accepts(settings((INITIAL_WINDOW_SIZE, 1)))
+    assert data_sizes(client.accepts(client.request(1, bytes(40_000)))) == [1]
+    acknowledgement, *answer = client.accepts(settings((INITIAL_WINDOW_SIZE, 30_000), (MAX_FRAME_SIZE, 20_000)))
+    assert acknowledgement == SETTINGS_ACK
+    assert data_sizes(answer) == [20_000, 9_999]
+
+
 def test_rfc9113_6_5_3_settings_ack_is_not_acknowledged(client):
     assert client.accepts(frame(SETTINGS, ACK, 0)) == []
 

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -24,9 +25,11 @@ from naiad.backend.python import PythonBackend, PythonInstance
 from naiad.config import pbtxt
 from naiad.config.autofill import merge_auto_completed
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestHeader
+from naiad.core.sequence_end import SequenceEnd
 from naiad.core.tensor import Array, TensorSpec
 from support.backend_parts import (
     execute,
@@ -458,6 +461,24 @@ def test_inputs_that_a_model_keeps_stay_valid(models):
     for index in range(5):
         array = np.full(1 << 18, index, np.float32)
         assert ask(instance, array).tolist() == [float(each) for each in range(index + 1)]
+
+
+def test_a_batch_that_comes_together_with_another_message_is_executed(models):
+    # A worker that has shared memory looks every 10 s whether to give some up; here it would wait for longer.
+    source = """
+    sys.modules["naiad.backend.worker.loop"].IDLE_S = 600.0
+    return [answer(OUT=value(request)) for request in requests]
+    """
+    instance = models.executing(source)
+    ask(instance, np.zeros(100_000, np.float32))
+    (worker,) = workers()
+    worker.suspend()
+    instance.end_sequences([SequenceEnd(7, "expired")])
+    instance.begin(Batch([make_request({"IN": FLOATS})], 1))
+    worker.resume()
+    assert select.select([instance.fileno()], [], [], 60)[0], "the worker waits for what it has already read"
+    (response,) = instance.finish()
+    assert output_arrays(response)["OUT"].tolist() == FLOATS.tolist()
 
 
 def test_memory_at_its_cap_is_a_refusal_that_names_it(models):

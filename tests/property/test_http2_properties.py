@@ -1,5 +1,6 @@
 """HTTP/2: how bytes are cut does not matter, no bytes do harm, windows are kept, the header cache changes nothing."""
 
+from collections import deque
 from contextlib import suppress
 from itertools import pairwise
 
@@ -119,7 +120,10 @@ ACTIONS = st.lists(
 
 
 class WindowedPeer:
-    """Keeps the windows of four streams as a client does, and what was sent and is owed on each."""
+    """Keeps the windows of four streams as grpc-core does, and what was sent and is owed on each.
+
+    A setting counts from its acknowledgement on, neither earlier nor later.
+    """
 
     ids = (1, 3, 5, 7)
 
@@ -130,6 +134,7 @@ class WindowedPeer:
         self.peer.frames()
         self.windows = dict.fromkeys((0, *self.ids), 65_535)
         self.initial = 65_535
+        self.unacknowledged = deque()
         self.sent = dict.fromkeys(self.ids, b"")
         self.owed = dict.fromkeys(self.ids, b"")
 
@@ -146,22 +151,27 @@ class WindowedPeer:
         self.peer.send(window_update(stream_id, size))
 
     def set_initial(self, size, _):
-        for i in self.ids:
-            self.windows[i] += size - self.initial
-        self.initial = size
+        self.unacknowledged.append(size)
         self.peer.send(settings_frame({wire.SETTING_INITIAL_WINDOW_SIZE: size}))
 
     def reset(self, which, _):
         self.peer.send(frame(wire.RST_STREAM, 0, self.ids[which], bytes(4)))
 
     def read(self):
-        for kind, _, stream_id, payload in split_frames(self.peer.raw()):
-            if kind == wire.DATA:
+        for kind, flags, stream_id, payload in split_frames(self.peer.raw()):
+            if kind == wire.SETTINGS and flags & wire.FLAG_ACK:
+                self._acknowledged(self.unacknowledged.popleft())
+            elif kind == wire.DATA:
                 self.windows[0] -= len(payload)
                 self.windows[stream_id] -= len(payload)
                 self.sent[stream_id] += payload
                 assert self.windows[0] >= 0
                 assert self.windows[stream_id] >= 0
+
+    def _acknowledged(self, size):
+        for i in self.ids:
+            self.windows[i] += size - self.initial
+        self.initial = size
 
 
 @given(ACTIONS)

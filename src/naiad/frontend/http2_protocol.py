@@ -41,6 +41,9 @@ _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED
 """Of what the transport itself refuses."""
 _HELD_MESSAGE_BYTES = 64 * 1024
 """Smaller messages are not counted while they wait: the number of streams bounds them."""
+_ORDINARY_RESETS = frozenset((Http2Code.NO_ERROR, Http2Code.CANCEL))
+"""With these a peer tells that it does not want the answer."""
+_CODES = frozenset(Http2Code)
 _MUCH_BYTES = 64 * 1024
 _LONG_NS = 2_000_000
 """A peer that sends more than this at once, and keeps the loop for longer than that, lets others pass."""
@@ -93,6 +96,7 @@ class Http2Protocol(asyncio.Protocol):
         self._is_reading = True
         self._is_ending = False
         self._drain_sweeps = 0
+        self._has_found_fault = False
         self._held_calls: dict[Http2Call, None] = {}
         """Calls whose service takes no messages for now."""
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
@@ -289,6 +293,12 @@ class Http2Protocol(asyncio.Protocol):
 
     def stream_reset(self, call: Http2Call, code: int) -> None:
         """Tell the service that nobody waits for the call's answer."""
+        if code not in _ORDINARY_RESETS and not self._has_found_fault:
+            # The peer finds fault with what it was sent, and its application perhaps never hears of it. Once a
+            # connection: the log is not to be flooded.
+            self._has_found_fault = True
+            name = Http2Code(code).name if code in _CODES else f"error code {code}"
+            _log.warning("the client reset its call of %s with %s", call.path, name)
         self._leave(call, Departure.CANCELLED)
 
     def stream_broken(self, call: Http2Call, code: int) -> None:

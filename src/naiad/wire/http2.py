@@ -555,6 +555,7 @@ class Http2Connection(Generic[S]):
         for key, value in wire.SETTING.iter_unpack(payload):
             self._apply_setting(key, value)
         self.output.send_control(wire.SETTINGS_ACK)
+        self.output.pump()
         if not self._has_settings:
             self._has_settings = True
             self._takes_short_way = self._goaway_last_id < 0

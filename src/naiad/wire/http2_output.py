@@ -231,7 +231,11 @@ class Http2Output:
         return True
 
     def set_initial_window(self, size: int) -> None:
-        """Apply SETTINGS_INITIAL_WINDOW_SIZE to new and open streams (RFC 9113 6.9.2). Raises Http2Error."""
+        """Apply SETTINGS_INITIAL_WINDOW_SIZE to new and open streams (RFC 9113 6.9.2). Raises Http2Error.
+
+        The caller acknowledges the setting, and only then has `pump` send what it allows: grpc-core counts data that
+        come before the acknowledgement against the window of before, and resets their stream.
+        """
         change = size - self.peer_window
         self.peer_window = size
         for stream in self._streams.values():
@@ -242,7 +246,6 @@ class Http2Output:
                 self._ready[stream.id] = stream
             else:
                 self._ready.pop(stream.id, None)
-        self.pump()
 
     def set_peer_table_bytes(self, size: int) -> None:
         """Apply SETTINGS_HEADER_TABLE_SIZE. Our blocks use no table, but a smaller one must be acknowledged."""

@@ -512,6 +512,15 @@ def test_reset_cancels_the_call(scene):
     assert scene.frames() == []
 
 
+@pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "with PROTOCOL_ERROR"), (8, ""), (99, "with error code 99")])
+def test_a_peer_that_finds_fault_with_its_answer_is_in_the_log_once(scene, caplog, code, said):
+    for stream_id in (1, 3):
+        scene.send(scene.request(stream_id, b"a", "/s/Keep"))
+        scene.send(frame(wire.RST_STREAM, 0, stream_id, code.to_bytes(4, "big")))
+    lines = [line for line in caplog.messages if "reset" in line]
+    assert lines == ([f"the client reset its call of /s/Keep {said}"] if said else [])
+
+
 def test_lost_connection_cancels_all_calls(scene):
     scene.send(scene.request(1, b"a", "/s/Keep") + scene.request(3, b"a", "/s/Keep"))
     scene.protocol.connection_lost(None)

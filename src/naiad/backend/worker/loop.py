@@ -73,6 +73,9 @@ class Worker:
 
     def _next_frame(self) -> Frame:
         channel = self._channel
+        if channel.has_rest:
+            # It came together with the frame before, and perhaps nothing else does: there is nothing to wait for.
+            return channel.receive()
         self._alertness.wait()
         # Only who has shared memory wakes up now and then to give some back.
         while (channel.lender.total_bytes or self._calls.has_blocks) and not self._poll.poll(IDLE_S * 1000):
