@@ -406,6 +406,18 @@ def test_pings_that_come_too_soon_end_the_connection_in_grpcs_words():
     assert goaway[3].endswith(b"too_many_pings")
 
 
+def test_pings_between_the_frames_of_one_long_answer_are_no_strikes():
+    # grpc-go and others measure the bandwidth with a PING per round trip while data flows.
+    peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=2)))
+    peer.send(peer.request(1) + settings_frame({4: 10_000}))
+    peer.connection.output.send_answer(peer.sink.streams[1], b"\x88", [bytes(100_000)], 100_000, b"\x88")
+    for _ in range(9):
+        peer.send(frame(wire.PING, 0, 0, bytes(8)) + wire.window_update(1, 10_000) + wire.window_update(0, 10_000))
+        kinds = [kind for kind, _, _, _ in peer.frames()]
+        assert wire.PING in kinds
+        assert wire.DATA in kinds
+
+
 def test_answers_to_our_own_pings_are_no_strikes():
     peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=1)))
     for _ in range(10):
