@@ -168,9 +168,10 @@ class Http2Protocol(asyncio.Protocol):
         self._server.flush_soon(self)
 
     def release(self, call: Http2Call) -> None:
-        """The call no longer holds its message."""
+        """The call no longer holds its message, nor what came of others."""
         self._held_bytes -= call.held_bytes
-        call.held_bytes = 0
+        self._collecting_bytes -= call.collected_bytes
+        call.held_bytes = call.collected_bytes = 0
         if not self._is_reading:
             self._update_reading()
 
@@ -246,7 +247,7 @@ class Http2Protocol(asyncio.Protocol):
         """Cut messages and hand them over. Raises GrpcError."""
         for message in assembler.feed(data):
             self._take_message(call, message)
-        if call.assembler is not None:
+        if call.assembler is not None and not call.is_local_closed:
             complete_bytes = 0 if call.message is None else len(call.message)
             unread_bytes = 0 if call.held_body is None else call.held_body.unread_bytes
             self._count_collected(call, assembler.pending_bytes + complete_bytes + unread_bytes)
@@ -478,8 +479,11 @@ class Http2Protocol(asyncio.Protocol):
         if transport is None:
             return
         self._write(transport)
-        if self._held_calls:
+        while self._held_calls:
             self._tell_held()
+            if not self.output.has_frames:
+                break
+            # What leaves now may be what another held call waits for: nobody else would tell it.
             self._write(transport)
         self.is_dirty = False
         if self._is_ending and self._connection.is_drained:

@@ -478,6 +478,40 @@ def test_held_call_is_told_when_bytes_have_left():
     assert scene.service.writable == [(call, 0)]
 
 
+def test_held_call_is_told_of_what_leaves_while_others_are_told():
+    """An answer that the service sends when it is told may leave at once: that is to be told as well."""
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    (call,) = scene.service.calls
+    told = []
+
+    def writable(call):
+        told.append(call.queued_bytes)
+        if len(told) == 1:
+            call.send((bytes(10_000_000),))  # more than the transport is handed at a time
+
+    scene.service.stream_writable = writable
+    scene.send(settings_frame({4: 2**31 - 1}) + window_update(0, 2**30))
+    assert told == [0, 0]
+    assert call.queued_bytes == 0
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_call_that_the_service_ends_gives_back_what_was_collected(has_more):
+    scene = Scene(Http2Limits(collecting_bytes=100)).open()
+    for stream_id in (1, 3, 5):
+        # The service ends the call while a message is on its way, or with the message that came before it.
+        scene.service.stream_message = lambda call, message: has_more and call.finish(9)
+        scene.send(scene.headers(stream_id, "/s/Stream"))
+        call = scene.protocol._connection.streams[stream_id]
+        scene.send(data_frame(stream_id, framed(b"a") + framed(bytes(70))[:60]))
+        call.finish(9)
+        assert scene.status(stream_id)[0] == "9"
+    scene.send(scene.headers(7) + data_frame(7, framed(bytes(70))[:60]))
+    scene.send(data_frame(7, framed(bytes(70))[60:], end=True))
+    assert scene.status(7)[0] == "0"
+
+
 def test_small_pieces_of_a_held_body_share_memory():
     body = HeldBody()
     for _ in range(100_000):
