@@ -280,7 +280,7 @@ def test_rfc9113_6_8_open_streams_are_answered_after_goaway(client):
     client.accepts(client.headers(1, STREAM))
     client.send(frame(GOAWAY, 0, 0, bytes(8)) + frame(DATA, END_STREAM, 1, MESSAGE))
     assert client.body(client.frames()) == MESSAGE
-    assert client.transport.is_closed
+    assert client.transport.is_ended
 
 
 def test_rfc9113_6_8_goaway_on_a_stream_is_connection_error(client):

@@ -101,6 +101,7 @@ class Transport:
     def __init__(self) -> None:
         self.written = bytearray()
         self.is_closed = False
+        self.is_ended = False
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed, "written after the connection was closed"
@@ -130,6 +131,12 @@ class Transport:
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_ended = True
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
         pass

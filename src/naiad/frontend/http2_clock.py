@@ -58,6 +58,10 @@ class Http2Clock:
         """Tell whether a frame or header block has been incomplete for too long."""
         return incomplete_since_ns > 0 and now_ns - max(incomplete_since_ns, self._excused_ns) >= self._frame_ns
 
+    def has_sent_lately(self, sent_count: int) -> bool:
+        """Tell whether answers were sent since the last sweep."""
+        return sent_count != self._sent_count
+
     def write_is_stalled(self, unsent_bytes: int, now_ns: int) -> bool:
         """Tell whether the peer has taken nothing of the unsent bytes for too long."""
         if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:

@@ -98,6 +98,8 @@ class Http2Protocol(asyncio.Protocol):
         self._is_reading = True
         self._is_ending = False
         self._drain_sweeps = 0
+        self._is_lingering = False
+        self._linger_sweeps = 0
         self._has_found_fault = False
         self._held_calls: dict[Http2Call, None] = {}
         """Calls whose service takes no messages for now."""
@@ -506,7 +508,7 @@ class Http2Protocol(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is to write."""
         transport = self._transport
-        if transport is None:
+        if transport is None or self._is_lingering:
             return
         self._write(transport)
         while self._held_calls or self._waiting:
@@ -518,7 +520,31 @@ class Http2Protocol(asyncio.Protocol):
             self._write(transport)
         self.is_dirty = False
         if self._is_ending and self._connection.is_drained:
+            self._close_gently(transport)
+
+    def _close_gently(self, transport: asyncio.Transport) -> None:
+        """Close once the peer has the last answer.
+
+        A socket that is closed answers what still comes, a WINDOW_UPDATE say, with a reset, and the kernel then drops
+        what it has not delivered. So this side says that it is done and reads on until the peer, which has been sent
+        GOAWAY, closes; not for long.
+        """
+        if not self._clock.has_sent_lately(self.output.data_count):
             transport.close()
+            return
+        self._is_lingering = self.is_dirty = True
+        self._connection.close()
+        if transport.can_write_eof():  # not with TLS
+            transport.write_eof()
+
+    def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
+        unsent_bytes = transport.get_write_buffer_size()
+        if self._clock.write_is_stalled(unsent_bytes, now_ns):
+            transport.abort()
+        elif not unsent_bytes:
+            self._linger_sweeps += 1
+            if self._linger_sweeps > 1:
+                transport.close()
 
     def _tell_held(self) -> None:
         for call in list(self._held_calls):
@@ -591,6 +617,9 @@ class Http2Protocol(asyncio.Protocol):
         """Enforce the time limits."""
         transport, connection, clock = self._transport, self._connection, self._clock
         if transport is None:
+            return
+        if self._is_lingering:
+            self._sweep_lingering(transport, now_ns)
             return
         if not self._is_reading or connection.is_window_held:
             clock.excuse(now_ns)

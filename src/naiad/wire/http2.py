@@ -159,6 +159,10 @@ class Http2Connection(Generic[S]):
         if not self._is_closed:
             self.output.send_control(wire.frame(wire.PING, 0, 0, _KEEPALIVE_PING))
 
+    def close(self) -> None:
+        """Look at nothing that is received from now on."""
+        self._is_closed = True
+
     def fail(self, code: Http2Code, message: str) -> None:
         """Queue the GOAWAY of a connection error; nothing received later is looked at."""
         if not self._is_closed:

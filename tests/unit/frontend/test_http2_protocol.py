@@ -50,6 +50,7 @@ class FakeTransport:
         self.is_reading = True
         self.is_closed = False
         self.is_aborted = False
+        self.is_ended = False
 
     def write(self, data):
         self.written.append(bytes(data))
@@ -77,6 +78,12 @@ class FakeTransport:
 
     def get_write_buffer_size(self):
         return self.unsent_bytes
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        self.is_ended = True
 
     def set_write_buffer_limits(self, high, low):
         assert low < high
@@ -842,7 +849,7 @@ def test_drain_lets_calls_finish(scene):
     assert not scene.transport.is_closed
     scene.service.calls[0].respond([b"last"])
     assert scene.answers()[1][1] == framed(b"last")
-    assert scene.transport.is_closed
+    assert scene.transport.is_ended
 
 
 def test_drain_does_not_wait_for_a_peer_that_answers_no_ping(scene):
@@ -857,7 +864,37 @@ def test_goaway_of_the_peer_closes_after_its_calls(scene):
     assert not scene.transport.is_closed
     scene.service.calls[0].respond([b"x"])
     scene.frames()
+    assert scene.transport.is_ended
+
+
+def test_connection_with_a_last_answer_on_its_way_reads_on_until_the_peer_closes(scene):
+    """Closed at once, it would answer the peer's next WINDOW_UPDATE with a reset that destroys the answer."""
+    scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
+    scene.service.calls[0].respond([b"x"])
+    assert scene.answers()[1][1] == framed(b"x")
+    scene.transport.unsent_bytes = 1000
+    begin_ns = start_ns(scene)
+    for second in range(5):
+        scene.send(window_update(0, 10) + frame(wire.PING, 0, 0, bytes(8)) + scene.request(3, b"late"))
+        scene.transport.unsent_bytes -= 1
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+    assert not scene.transport.is_closed
+    scene.transport.unsent_bytes = 0
+    scene.server.sweep(begin_ns + 6 * SECOND_NS)
+    assert not scene.transport.is_closed
+    scene.server.sweep(begin_ns + 7 * SECOND_NS)
     assert scene.transport.is_closed
+    assert scene.frames() == []  # nothing may be written after the end
+
+
+def test_peer_that_does_not_take_its_last_answer_is_dropped(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
+    scene.service.calls[0].respond([b"x"])
+    scene.frames()
+    scene.transport.unsent_bytes = 1000
+    for second in (0, 30, 61):
+        scene.server.sweep(start_ns(scene) + second * SECOND_NS)
+    assert scene.transport.is_aborted
 
 
 def test_connection_error_is_told_and_closes(scene):
@@ -915,7 +952,7 @@ def test_old_connection_is_asked_to_go_and_closes_after_its_last_answer():
     assert not scene.transport.is_closed
     scene.service.calls[0].respond((b"x",))
     assert scene.answers()[1][1] == framed(b"x")
-    assert scene.transport.is_closed
+    assert scene.transport.is_ended
     assert not scene.transport.is_aborted
 
 
