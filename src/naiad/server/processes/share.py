@@ -9,7 +9,7 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
     """Return the options of the process that takes a slot for the `start`-th time.
 
     Limits of connections and the local cache are divided; delays and warnings that are the supervisor's are left out.
-    --exit-on-error is about the start of the server: what the others serve on, though it could not be loaded any more,
+    --exit-on-error is about the start of the server: what the others serve on, and could not be loaded any more,
     keeps no successor from serving the rest.
     """
     count = options.process_count
