@@ -66,26 +66,27 @@ class Conversation:
         # hot: bench/micro_worker.py
         requests = batch.requests
         channel = self._channel
-        words, extra, parts, payload_bytes = self._encoder.encode(requests)
         block = 0
-        if payload_bytes > channel_module.INLINE_BYTES:
-            block = self._lend(parts, payload_bytes)
-            parts = []
-        words = self._enroll(batch, words)
+        try:
+            words, extra, parts, payload_bytes = self._encoder.encode(requests)
+            if payload_bytes > channel_module.INLINE_BYTES:
+                block = self._lend(parts, payload_bytes)
+                parts = []
+            words = self._enroll(batch, words)
+        except BaseException:
+            # The worker hears neither of the headers that were to be sent nor of the payload.
+            self._encoder.restart()
+            channel.lender.take_back([block] if block else ())
+            raise
         self._serial += 1
         self._batch = batch
         self._requests = requests
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
+        # Calls and batches ask for memory at the same time, so that both together may have more than there is.
+        allowance_bytes = max(0, self._transport_bytes - channel.lender.total_bytes)
         try:
             channel.send(
-                frames.EXECUTE,
-                words,
-                join_ids(requests),
-                extra,
-                parts,
-                payload_bytes,
-                block,
-                self._transport_bytes - channel.lender.total_bytes,
+                frames.EXECUTE, words, join_ids(requests), extra, parts, payload_bytes, block, allowance_bytes
             )
         except ChannelError as error:
             self._break(error)
@@ -166,7 +167,6 @@ class Conversation:
         try:
             return lender.lend(parts, payload_bytes)
         except TransportFullError as error:
-            self._encoder.restart()
             raise self._full(error.needed_bytes) from None
 
     def _ended(self) -> None:

@@ -138,7 +138,11 @@ class Lender:
         while self._last_number % NUMBERS in taken:
             self._last_number += 1
         descriptor = anonymous_file(size_bytes)
-        block = _Block(self._last_number, size_bytes, mmap.mmap(descriptor, size_bytes))
+        try:
+            block = _Block(self._last_number, size_bytes, mmap.mmap(descriptor, size_bytes))
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.opened.append((block.number, size_bytes, descriptor))
         self.total_bytes += size_bytes
         return block

@@ -97,10 +97,9 @@ class Channel:
         # hot: bench/micro_worker.py
         lender = self.lender
         if self.borrower.held or lender.opened or lender.dropped:
-            notices = self._notices()
-            if notices:
-                extra = dict(extra or {}, blocks=notices)
-        data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+            data = self._encode_with_notices(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+        else:
+            data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
         try:
             written = os.write(self._write_fd, data)
             if written < len(data):
@@ -200,25 +199,58 @@ class Channel:
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
+    def _encode_with_notices(
+        self,
+        kind: int,
+        words: Sequence[int],
+        text: str,
+        extra: dict[str, Any] | None,
+        parts: Sequence[Any],
+        payload_bytes: int,
+        block: int,
+        allowance_bytes: int,
+    ) -> bytes:
+        """Return a frame that also says what there is to be said of blocks. Raises ChannelClosedError."""
+        notices = self._notices()
+        if notices is None:
+            return encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+        told = dict(extra or {}, blocks=notices)
+        try:
+            data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
+        except BaseException:
+            # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would be
+            # taken for that of the next block, and its memory for the next payload.
+            self.borrower.held.update(notices["freed"])
+            raise
+        self._told()
+        return data
+
     def _notices(self) -> dict[str, Any] | None:
         lender = self.lender
         freed = self.borrower.released()
         if not (freed or lender.opened or lender.dropped):
             return None
-        notices: dict[str, Any] = {
+        return {
             "freed": freed,
             "dropped": lender.dropped,
             "opened": [(number, size) for number, size, _ in lender.opened],
         }
-        for _, _, descriptor in lender.opened:
-            passed = array.array("i", [descriptor])
-            try:
-                self._descriptors.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
-            except OSError as error:
-                raise ChannelClosedError(str(error)) from None
-            os.close(descriptor)
-        lender.opened, lender.dropped = [], []
-        return notices
+
+    def _told(self) -> None:
+        """Hand over the descriptors that a frame tells of which is about to be sent. Raises ChannelClosedError."""
+        lender = self.lender
+        while lender.opened:
+            self._pass(lender.opened[0][2])
+            # One by one: the number of one that is closed is soon another file's.
+            os.close(lender.opened.pop(0)[2])
+        lender.dropped = []
+
+    def _pass(self, descriptor: int) -> None:
+        passed = array.array("i", [descriptor])
+        try:
+            self._descriptors.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
 
     def _take_notices(self, notices: Any) -> None:
         if notices is None:
