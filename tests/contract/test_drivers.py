@@ -254,3 +254,46 @@ def test_a_large_batch_is_handed_over_by_a_thread() -> None:
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert on_loop == [True, False, True]
+
+
+class Held(Remote):
+    """Answers when it is let go, and notes what it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.marked: list[str] = []
+
+    def begin(self, batch: Batch) -> None:
+        self._batch = batch
+        self._thread = threading.Thread(target=self._answer)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        assert self.gate.wait(60)
+        os.write(self._writable, b"!")
+
+    @property
+    def is_busy(self) -> bool:
+        return self._batch is not None
+
+    def mark(self, request: InferRequest) -> None:
+        self.marked.append(request.id)
+
+
+def test_one_that_leaves_hears_of_a_cancellation() -> None:
+    leaves, stays, answers = Held(), Remote(), Answers()
+
+    async def steps(model: ServedModel) -> None:
+        made = make(answers, "a")
+        model.submit(made)
+        await until(lambda: leaves.is_busy)
+        left = model.change_instances([stays], config())
+        assert left is not None
+        assert not model.cancel(made)
+        assert leaves.marked == ["a"]
+        leaves.gate.set()
+        await until(lambda: len(answers) == 1)
+        assert await asyncio.to_thread(left.stop, 60.0)
+
+    run(steps, [leaves])

@@ -92,7 +92,7 @@ class Conversation:
             self._break(error)
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Wait for the answer to the batch sent. None while it is not known how the worker has died.
+        """Wait for the answer to the batch sent. None while it has not wholly come, or how it died is not known.
 
         Raises InstanceDiedError, InferError when the batch failed.
         """
@@ -102,7 +102,9 @@ class Conversation:
             return None
         batch = self._batch
         try:
-            frame = self._channel.receive()
+            frame = self._channel.receive_whole()
+            if frame is None:
+                return None
             if batch is not None:
                 batch.compute_end_ns = _now_ns()
             responses = self._decoder.decode(frame, self._requests) if frame.kind == frames.EXECUTED else None

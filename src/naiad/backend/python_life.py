@@ -149,8 +149,9 @@ class WorkerLife:
         self.wake()
         if self._thread.ident is not None:
             self._thread.join()
+        wake_write, self._wake_write = self._wake_write, -1  # its number is soon another file's
         os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(wake_write)
         self._wake_read = -1
 
     def wake(self) -> None:

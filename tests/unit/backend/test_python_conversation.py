@@ -13,9 +13,13 @@ import pytest
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_outputs import OutputRules
+from naiad.backend.python_process import _CallsDoor
 from naiad.backend.worker import block as block_module
+from naiad.backend.worker import channel as channel_module
+from naiad.backend.worker import frame as frames
 from naiad.backend.worker.board import create_board
 from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.frame import encode_frame
 from naiad.backend.worker.intake import Intake
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
@@ -119,3 +123,37 @@ def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made[0])
     assert lender.total_bytes == 0
+
+
+def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop reads: a worker that is stopped while it writes a long answer must not stop the server."""
+    talk = Talk(Conversation)
+
+    def wait(descriptor: int) -> None:
+        raise AssertionError("it waits for more")
+
+    monkeypatch.setattr(channel_module, "_await_input", wait)
+    os.set_blocking(talk.channel.fileno(), False)
+    talk.begin(3)
+    answer = encode_frame(frames.EXECUTED, [0], "", {"errors": [[0, 1, "no" * 40_000]]}, (), 0, 0, 0)
+    for at in range(0, len(answer), 20_001):
+        assert talk.conversation.is_busy
+        os.write(talk.worker._write_fd, answer[at : at + 20_001])
+        responses = talk.conversation.finish()
+        assert (responses is None) == (at + 20_001 < len(answer))
+    assert responses is not None
+    assert responses[0].error is not None
+    assert responses[0].error.message == "no" * 40_000
+    assert not talk.conversation.is_busy
+    talk.close()
+
+
+def test_descriptors_that_came_without_the_others_are_closed() -> None:
+    descriptors = os.pipe()
+    door = _CallsDoor(None)
+    door.passed.extend(descriptors)
+    with pytest.raises(OSError, match="2 descriptors for a line of calls"):
+        door.open()
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

@@ -246,6 +246,12 @@ class Calls:
             finally:
                 channel.lock.release()
 
+    def forsake(self) -> None:
+        """Let go of the line in a process that the model has forked: there it is another's."""
+        self.is_over = True
+        if self._channel is not None:
+            self._channel.forsake()
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _line(self) -> Channel:
