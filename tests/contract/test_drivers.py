@@ -17,6 +17,7 @@ from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine import instance_on_loop
 from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
@@ -297,3 +298,24 @@ def test_one_that_leaves_hears_of_a_cancellation() -> None:
         assert await asyncio.to_thread(left.stop, 60.0)
 
     run(steps, [leaves])
+
+
+def test_answers_are_waited_for_though_too_many_files_are_open_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, make_duplicate, left = Answers(), os.dup, [2]
+
+    def fail_at_first(descriptor: int) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(24, "Too many open files")
+        return make_duplicate(descriptor)
+
+    monkeypatch.setattr(instance_on_loop.os, "dup", fail_at_first)
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(3):
+            model.submit(make(answers, number))
+        await until(lambda: len(answers) == 3)
+
+    run(steps, [Remote()])
+    assert left == [0]
+    assert all(response.error is None for _, response in answers.received)

@@ -325,7 +325,7 @@ class CallLine:
         lender = self._channel.lender
         lender.trim()
         with contextlib.suppress(ChannelClosedError):  # the reader sees it
-            if lender.dropped or self._channel.borrower.held:
+            if self._channel.has_news:
                 self._channel.send(frames.TIDY)
         if lender.total_bytes:
             self._trim_timer = self._loop.call_later(IDLE_S, self._trim)

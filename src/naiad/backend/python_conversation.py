@@ -179,6 +179,9 @@ class Conversation:
     def tidy(self) -> None:
         """Give up memory that has not been used for a while and say so; no batch may be running."""
         self._channel.lender.trim()
+        if not self._channel.has_news:
+            # A worker that is stopped reads nothing: in the end the pipe would be full, and who writes to it wait.
+            return
         try:
             self._channel.send(frames.TIDY)
         except ChannelError:

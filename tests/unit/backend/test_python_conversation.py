@@ -1,6 +1,7 @@
 """What is sent of a batch, and what is left when it cannot be sent."""
 
 import os
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -157,3 +158,19 @@ def test_descriptors_that_came_without_the_others_are_closed() -> None:
     for descriptor in descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
+
+
+def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: Talk) -> None:
+    """With `execute_timeout_s` there are four occasions a second, and a pipe holds some 1,600 frames."""
+    reading = select.poll()
+    reading.register(talk.worker.fileno(), select.POLLIN)
+    talk.conversation.tidy()
+    assert reading.poll(0) == []
+    talk.worker.lender.limit_bytes = CAP_BYTES
+    block = talk.worker.lender.lend([bytes(70_000)], 70_000)
+    talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
+    talk.channel.receive()
+    for _ in range(2):
+        talk.conversation.tidy()  # the block is free, which is told once
+    assert talk.worker.receive().kind == frames.TIDY
+    assert reading.poll(0) == []

@@ -201,6 +201,11 @@ class Borrower:
         self.held.add(number)
         return memoryview(mapping)[:size_bytes]
 
+    @property
+    def has_released(self) -> bool:
+        """Whether there are blocks that were in use and are not any more."""
+        return any(self._references(number) <= self._unused[number] for number in self.held)
+
     def released(self) -> list[int]:
         """Return the numbers of blocks that were in use and are not any more."""
         free = [number for number in self.held if self._references(number) <= self._unused[number]]

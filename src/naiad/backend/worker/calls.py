@@ -239,12 +239,13 @@ class Calls:
         if channel is not None and channel.lock.acquire(blocking=False):
             try:
                 channel.lender.trim()
-                if channel.borrower.held or channel.lender.dropped:
+                if channel.has_news:
                     channel.send(frames.TIDY)
             except ChannelClosedError:
                 return  # who waits for an answer will see
             finally:
                 channel.lock.release()
+            self._send_left()
 
     def forsake(self) -> None:
         """Let go of the line in a process that the model has forked: there it is another's."""

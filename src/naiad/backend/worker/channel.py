@@ -77,6 +77,11 @@ class Channel:
         return bool(self._rest)
 
     @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell the peer of blocks."""
+        return bool(self.lender.opened or self.lender.dropped or self.borrower.has_released)
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of the blocks of both sides."""
         return self.lender.total_bytes + self.borrower.total_bytes
