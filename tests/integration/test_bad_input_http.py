@@ -680,6 +680,23 @@ class TestFraming:
             assert peer.is_closed_by_server()
 
 
+def final_answer(peer: HttpPeer) -> HttpAnswer:
+    """Return the next response but those that only tell that the final one is to come."""
+    while (answer := peer.answer()).status == 100:
+        pass
+    return answer
+
+
+class TestHalfClosed:
+    def test_client_that_sends_no_more_is_answered(self, server: ServerProcess) -> None:
+        slow = http_request("/v2/models/slow_identity/infer", infer_body(id="slow"))
+        with HttpPeer(server.http_url) as peer:
+            peer.send(GOOD + slow + GOOD)
+            peer.half_close()
+            assert [final_answer(peer).status for _ in range(3)] == [200, 200, 200]
+            assert peer.is_closed_by_server()
+
+
 class TestPipelining:
     def test_error_in_the_middle_leaves_its_neighbours_alone(self, server: ServerProcess) -> None:
         wrong = [

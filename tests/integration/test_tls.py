@@ -262,6 +262,30 @@ def test_server_drains_tls_connections(start_server: StartServer, models: Path, 
     assert running.wait_exit() == 0
 
 
+def test_last_answer_of_a_connection_waits_for_a_slow_client(
+    tls_server: ServerProcess, certificates: Certificates
+) -> None:
+    count = 4 << 20
+    tensor = {
+        "name": "INPUT0",
+        "datatype": "FP32",
+        "shape": [1, count],
+        "parameters": {"binary_data_size": 4 * count},
+    }
+    header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    length = len(header) + 4 * count
+    with _connect(*tls_server.http_url.split(":"), certificates.client_context()) as secure:
+        secure.sendall(
+            b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(header), length)
+        )
+        secure.sendall(header + bytes(4 * count))
+        answer = http.client.HTTPResponse(secure)
+        answer.begin()
+        time.sleep(6.5)  # longer than a client that has its answer may take to close
+        assert len(answer.read()) == int(answer.headers["Content-Length"]) > 4 * count
+
+
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [

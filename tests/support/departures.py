@@ -68,13 +68,6 @@ def _http_close(path: str, **headers: str) -> Departure:
     return send
 
 
-def http_half_close(server: ServerProcess, model: str, request_id: str) -> Leave:
-    """The client sends the end of its side, as `close` does, and its kernel keeps the other side open."""
-    peer = HttpPeer(server.http_url)
-    peer.send(http_request(f"/v2/models/{model}/infer", json_body(request_id)))
-    return peer.half_close
-
-
 def http_lost_in_the_next_request(server: ServerProcess, model: str, request_id: str) -> Leave:
     """The connection ends in the middle of a request that follows the one that waits."""
     peer = HttpPeer(server.http_url)
@@ -245,7 +238,6 @@ def _task(infer: Callable[[], Any]) -> Leave:
 HTTP: dict[str, Departure] = {
     "http-close": _http_close("/v2/models/{model}/infer"),
     "http-last-request": _http_close("/v2/models/{model}/infer", Connection="close"),
-    "http-half-close": http_half_close,
     "http-lost-in-next": http_lost_in_the_next_request,
     "http-aio-task": http_aio_task,
     "http-json-lines": _http_close("/v2/models/{model}/infer", Accept="application/x-ndjson"),

@@ -116,7 +116,7 @@ class ContentCodings:
         waiting = _Waiting(exchange)
         self._run_aside(
             functools.partial(waiting.decompress, body, bits, self._max_bytes),
-            functools.partial(self._go_on, exchange, arguments, action),
+            functools.partial(self._go_on, waiting, exchange, arguments, action),
             functools.partial(self._refuse, exchange, arguments),
         )
 
@@ -128,10 +128,15 @@ class ContentCodings:
         return True
 
     def _go_on(
-        self, exchange: HttpExchange, arguments: Mapping[str, str], action: Action, plain: bytes | None
+        self,
+        waiting: "_Waiting",
+        exchange: HttpExchange,
+        arguments: Mapping[str, str],
+        action: Action,
+        plain: bytes | None,
     ) -> None:
-        if plain is None:
-            return  # the client has gone
+        if plain is None or waiting.is_gone:
+            return  # nobody would ever cancel what is submitted now
         exchange.on_disconnect = None
         try:
             action(_PlainExchange(exchange, plain), arguments)
@@ -160,18 +165,18 @@ class ContentCodings:
 class _Waiting:
     """A body that waits for a thread; without a client it is not worth its while."""
 
-    __slots__ = ("_is_gone",)
+    __slots__ = ("is_gone",)
 
     def __init__(self, exchange: HttpExchange) -> None:
-        self._is_gone = False
+        self.is_gone = False
         exchange.on_disconnect = self._leave
 
     def _leave(self, why: Departure) -> None:
-        self._is_gone = True
+        self.is_gone = True
 
     def decompress(self, body: Buffer, bits: int, max_bytes: int) -> bytes | None:
         """Return the plain body, None when nobody wants its answer any more."""
-        return None if self._is_gone else decompress(body, bits, max_bytes)
+        return None if self.is_gone else decompress(body, bits, max_bytes)
 
 
 class _PlainExchange(ExchangeLayer):

@@ -1,7 +1,6 @@
 """The HTTP/1.1 server side on an event loop: accepts connections, watches their clocks, drains them."""
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -22,7 +21,7 @@ class Http1Server:
 
     def __init__(self, handle: Handle, loop: Loop, limits: Http1Limits | None = None) -> None:
         self._endpoint = Http1Endpoint(
-            handle, limits or Http1Limits(), self._on_change, self._on_closed, functools.partial(loop.call_later, 0.0)
+            handle, limits or Http1Limits(), self._on_change, self._on_closed, loop.call_later
         )
         self._loop = loop
         self.on_close: Callable[[], object] | None = None

@@ -8,11 +8,13 @@ known.
 
 import asyncio
 import logging
+import socket
 import time
 from collections import deque
 from typing import cast
 
 from naiad.core.tensor import Buffer
+from naiad.frontend.farewell import FAREWELL_S, Farewell, undelivered_bytes
 from naiad.frontend.http1_answer import CONTINUE
 from naiad.frontend.http1_body import ChunkedDecoder, allocate_body
 from naiad.frontend.http1_endpoint import Http1Endpoint
@@ -28,6 +30,8 @@ _ALIGNED_BODY_BYTES = 4096
 """Bodies with tensors above this size are aligned even when they arrive in one piece."""
 _DRAIN_IDLE_S = 1.0
 """While draining, a connection that was idle this long is closed; a busier one is told to with its next answer."""
+_PROBE_S, _PROBE_ANSWER_S = 0.05, 0.02
+"""Who sends no more and is not answered within the first is asked whether it listens; after the second we look."""
 _JSON = (b"Content-Type", b"application/json")
 
 
@@ -63,13 +67,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._owes_continue = False
         self._ignores_input = False
         """The last request of the connection has arrived."""
-        self._is_refusing = False
-        """...and it was refused, so the peer may still be sending."""
+        self._is_cutting_off = False
+        """...and the peer may still be sending: its request was refused, or the server drains."""
         self._is_lingering = False
+        self._is_half_closed = False
+        """The peer sends no more, and waits for its answers or has gone."""
         self._is_reading = True
         self._is_write_paused = False
         self._clock_start_ns = 0
         self._unsent_bytes = 0
+        self._farewell: Farewell | None = None
+        """Once the connection is closed, or lingers."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -82,6 +90,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             body = encode_error(f"too many connections; the limit is {self._limits.connections}")
             transport.write(self.answer_heads.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
+            self._endpoint.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
             return
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
 
@@ -116,8 +125,9 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Close when the peer closes; true keeps the connection open for the answer to a cut-off request."""
-        if self._exchanges or (self._head_parser is None and self._head is None):
-            # A peer that waits for answers and sends no more of what it has begun is gone.
+        if self._exchanges:
+            return self._half_close()
+        if self._head_parser is None and self._head is None:
             return False
         received = len(self._head_text) if self._head is None else self._received_bytes()
         part = "head" if self._head is None else "body"
@@ -126,10 +136,42 @@ class Http1Connection(asyncio.BufferedProtocol):
         # TLS has no half-closed connections: close_notify ends both directions.
         return self._transport.can_write_eof()
 
+    def _half_close(self) -> bool:
+        """Go on for a peer that waits for answers and sends no more; false when it counts as gone.
+
+        One that has closed its socket looks the same until something is sent to it. Once a streamed answer has begun
+        nothing can be sent but what the model makes, so that its client has to stay (Triton: as well). TLS has no
+        half-closed connections.
+        """
+        if self._exchanges[0].has_begun or not self._transport.can_write_eof():
+            return False
+        self._head = self._body = self._chunks = self._head_parser = None
+        self._ignores_input = self._is_half_closed = True
+        self._is_cutting_off = self._is_reading = False
+        self._exchanges[-1].keep_alive = False
+        self._endpoint.call_later(_PROBE_S, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        """Send an interim response, which a socket that was closed answers with a reset (RFC 9293 3.10.7)."""
+        first = self._exchanges[0] if self._exchanges else None
+        # RFC 9110 15.2: never one of those to HTTP/1.0, nor after the beginning of the final one.
+        if first is not None and not (first.is_http_1_0 or first.has_begun or self._transport.is_closing()):
+            self._send([CONTINUE])
+            self._endpoint.call_later(_PROBE_ANSWER_S, self._drop_if_reset)
+
+    def _drop_if_reset(self) -> None:
+        # The loop does not look at a socket that is read to its end.
+        connected: socket.socket | None = self._transport.get_extra_info("socket")
+        if self._transport.is_closing() or connected is None:
+            return
+        if connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.abort()
+
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more from it."""
         self._is_write_paused = True
-        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._unsent_bytes = undelivered_bytes(self._transport)
         self.restart_clock()
         if self._exchanges:
             self._exchanges[0].set_congested(True)
@@ -270,6 +312,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _take_head(self) -> RequestHead:
         head, self._head = self._head, None
+        self._owes_continue = False
         assert head is not None
         return head
 
@@ -296,7 +339,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         head = self._head or RequestHead("", "/", {})
         self._head = self._body = self._chunks = self._head_parser = None
         self._ignores_input = True
-        self._is_refusing = lingers
+        self._is_cutting_off = lingers
         exchange = Http1Exchange(self, head, b"", 0)
         exchange.keep_alive = False
         self._exchanges.append(exchange)
@@ -309,10 +352,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Return the Connection option of an answer that begins now."""
         if exchange.keep_alive and self._endpoint.is_draining and self._exchanges[-1] is exchange:
             exchange.keep_alive = False
-            self._ignores_input = True
+            self._expect_no_more()
         if not exchange.keep_alive:
             return b"close"
         return b"keep-alive" if exchange.is_http_1_0 else b""
+
+    def _expect_no_more(self) -> None:
+        """The server drains, which a peer does not know that pipelines: some of its next request may have come."""
+        self._head = self._body = self._chunks = self._head_parser = None
+        self._ignores_input = self._is_cutting_off = True
 
     def emit(self, exchange: Http1Exchange, buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of an answer, or hold it while answers before it are missing."""
@@ -386,7 +434,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._outbox:
             self._write(self._outbox)
             self._outbox = []
-        if self._is_refusing and self._transport.can_write_eof():
+        if self._is_cutting_off and self._transport.can_write_eof():
             # Closing with unread input would reset the connection and take the answer from the peer (RFC 9112 9.6).
             self._is_lingering = True
             self._transport.write_eof()
@@ -402,14 +450,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._is_reading and not self._transport.is_closing():
             self._is_reading = False
             self._transport.pause_reading()
-            self._endpoint.call_next(self._update_reading)
+            self._endpoint.call_later(0.0, self._update_reading)
 
     def _may_read(self) -> bool:
         return not self._is_write_paused and len(self._exchanges) < self._limits.pipelined_requests
 
     def _update_reading(self) -> None:
         """Pause or resume reading, and take up the backlog first."""
-        if self._is_consuming or self._transport.is_closing():
+        if self._is_consuming or self._is_half_closed or self._transport.is_closing():
             return
         while self._backlog and not self._ignores_input and self._may_read():
             backlog, self._backlog = self._backlog, b""
@@ -430,6 +478,11 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def check_clock(self, now_ns: int) -> None:
         """Act when the current phase has lasted too long."""
+        if self._is_lingering or self._transport.is_closing():
+            self._check_farewell(now_ns)
+            return
+        if self._is_half_closed:
+            self._drop_if_reset()
         start_ns = self._clock_start_ns
         if not start_ns:
             self._clock_start_ns = now_ns
@@ -437,9 +490,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         elapsed_s = (now_ns - start_ns) / 1e9
         if self._is_write_paused:
             self._check_send_clock(elapsed_s)
-        elif self._is_lingering:
-            if elapsed_s >= self._limits.linger_s:
-                self.abort()
         elif not self._is_reading:
             self.restart_clock()
         else:
@@ -459,8 +509,15 @@ class Http1Connection(asyncio.BufferedProtocol):
             if elapsed_s >= limit_s:
                 self._transport.close()
 
+    def _check_farewell(self, now_ns: int) -> None:
+        if self._farewell is None:
+            self._farewell = Farewell(self._limits.send_timeout_s, now_ns)
+        limit_s = self._limits.linger_s if self._is_lingering else FAREWELL_S
+        if self._farewell.is_over(undelivered_bytes(self._transport), now_ns, limit_s):
+            self.abort()
+
     def _check_send_clock(self, elapsed_s: float) -> None:
-        unsent = self._transport.get_write_buffer_size()
+        unsent = undelivered_bytes(self._transport)
         if unsent != self._unsent_bytes:
             self._unsent_bytes = unsent
             self.restart_clock()

@@ -35,9 +35,9 @@ class Http1Endpoint:
         limits: Http1Limits,
         on_change: Callable[[], None],
         on_close: Callable[[], None],
-        call_next: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """`call_next` calls in the next turn of the loop, when other connections have been read."""
+        """`call_later` is the loop's; after 0 s other connections have been read."""
         self.handle = handle
         self.limits = limits
         self.heads = HeadCache(limits)
@@ -47,7 +47,7 @@ class Http1Endpoint:
         self.receive_view = memoryview(self.receive_buffer)
         self.connections: set[WatchedConnection] = set()
         self.is_draining = False
-        self.call_next = call_next
+        self.call_later = call_later
         self._on_change = on_change
         self._on_close = on_close
 

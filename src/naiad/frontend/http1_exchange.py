@@ -36,6 +36,7 @@ class Http1Exchange:
         "arrival_ns",
         "body",
         "done",
+        "has_begun",
         "headers",
         "held",
         "held_bytes",
@@ -64,6 +65,8 @@ class Http1Exchange:
         self.held_bytes = 0
         """Those of them that were streamed."""
         self.done = False
+        self.has_begun = False
+        """A streamed answer has."""
 
     @property
     def is_http_1_0(self) -> bool:
@@ -91,6 +94,7 @@ class Http1Exchange:
         connection = self._connection
         if connection is None or self.done:
             return
+        self.has_begun = True
         self._is_chunked = not self._is_http_1_0
         if self._is_http_1_0:
             self.keep_alive = False

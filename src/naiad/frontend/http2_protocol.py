@@ -18,6 +18,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import GrpcService
+from naiad.frontend.farewell import FAREWELL_S, Farewell, undelivered_bytes
 from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_call import Http2Call, RestExchange
 from naiad.frontend.http2_clock import Http2Clock
@@ -108,6 +109,8 @@ class Http2Protocol(asyncio.Protocol):
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
         now_ns = _now_ns()
         self._clock = Http2Clock(server.limits, now_ns)
+        self._farewell: Farewell | None = None
+        """Once the connection is closed."""
         # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
         self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
         self._decompression = Decompression(self, server.run_aside)
@@ -124,6 +127,7 @@ class Http2Protocol(asyncio.Protocol):
         if not self._server.register(self):
             self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, "too many connections")
             self._end()
+            self._server.loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
             return
         if self._server.is_draining:
             self.drain()
@@ -618,12 +622,15 @@ class Http2Protocol(asyncio.Protocol):
         transport, connection, clock = self._transport, self._connection, self._clock
         if transport is None:
             return
+        if transport.is_closing():
+            self._check_farewell(transport, now_ns)
+            return
         if self._is_lingering:
             self._sweep_lingering(transport, now_ns)
             return
         if not self._is_reading or connection.is_window_held:
             clock.excuse(now_ns)
-        unsent_bytes = transport.get_write_buffer_size()
+        unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
         clock.note_sent(unsent_bytes, self.output.data_count, now_ns)
         if clock.write_is_stalled(unsent_bytes, now_ns):
             transport.abort()
@@ -635,6 +642,12 @@ class Http2Protocol(asyncio.Protocol):
             self._end()
         elif self._lives_on(now_ns):
             self._sweep_calls(now_ns)
+
+    def _check_farewell(self, transport: asyncio.Transport, now_ns: int) -> None:
+        if self._farewell is None:
+            self._farewell = Farewell(self._limits.write_timeout_s, now_ns)
+        if self._farewell.is_over(undelivered_bytes(transport), now_ns):
+            transport.abort()
 
     def _lives_on(self, now_ns: int) -> bool:
         """Take care of keepalive and age; false when the connection was dropped."""

@@ -8,8 +8,11 @@ from naiad.server.handshake import ServerContext, reason_of
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """A peer that has not finished its handshake by then is dropped."""
-SHUTDOWN_TIMEOUT_S = 5.0
-"""How long a closed connection waits for the peer's close_notify."""
+SHUTDOWN_TIMEOUT_S = 86_400.0
+"""The loop drops a closed connection after this, however much of its answer a slow peer is still taking.
+
+The protocols watch the end themselves (`frontend.farewell`), which tells a slow peer from one that does nothing.
+"""
 
 
 def server_context(options: TlsOptions, protocol: str, alpn: tuple[str, ...]) -> ssl.SSLContext | None:

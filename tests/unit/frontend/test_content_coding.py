@@ -144,6 +144,16 @@ def test_nothing_is_done_for_a_client_that_has_gone(aside):
     assert route.seen == []
 
 
+def test_nothing_is_submitted_for_a_client_that_left_while_its_body_was_decompressed(aside):
+    route = Route()
+    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
+    work, done, _ = aside.waiting.pop()
+    plain = work()
+    exchange.on_disconnect(Departure.DISCONNECTED)
+    done(plain)
+    assert route.seen == []
+
+
 def test_defect_of_the_route_costs_one_answer(aside, logged):
     def broken(exchange, arguments):
         raise ZeroDivisionError

@@ -1,4 +1,5 @@
 import asyncio
+import socket
 
 import numpy as np
 import pytest
@@ -21,6 +22,17 @@ class Transport(asyncio.Transport):
         self.closed = self.aborted = self.eof_written = False
         self.reading = True
         self.unsent = 0
+        self.socket_error = 0
+
+    def get_extra_info(self, name, default=None):
+        return self if name == "socket" else default
+
+    def fileno(self):
+        raise OSError("no such socket")
+
+    def getsockopt(self, level, option):
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
+        return self.socket_error
 
     def write(self, data):
         self.output += bytes(data)
@@ -70,11 +82,19 @@ class Loop:
 
     def __init__(self):
         self.next = []
+        self.later = []
 
     def call_later(self, delay, callback, *args):
         if not delay:
             self.next.append(callback)
+        elif delay < 1:  # longer ones are the sweeps
+            self.later.append(callback)
         return Timer()
+
+    def run_later(self):
+        later, self.later = self.later, []
+        for callback in later:
+            callback()
 
     def call_soon_threadsafe(self, callback, *args):
         raise AssertionError
@@ -366,6 +386,16 @@ def test_expectation_is_met_before_the_body():
     assert bytes(peer.exchanges[0].body) == b"abc"
 
 
+def test_expectation_that_was_not_waited_for_is_not_met_in_the_next_request():
+    peer = Peer()
+    peer.send(GET)
+    peer.send(post(b"abc", b"Expect: 100-continue")[:-3])
+    peer.send(b"abc" + post(b"body")[:-1])
+    answer(peer.exchanges[0])
+    answer(peer.exchanges[1])
+    assert peer.statuses == [200, 200]
+
+
 def test_expectation_waits_for_earlier_answers_and_is_dropped_when_the_body_is_there():
     peer = Peer()
     request = post(b"abc", b"Expect: 100-continue")
@@ -423,11 +453,72 @@ def test_cut_off_head_is_told():
     assert peer.statuses == [400]
 
 
-def test_peer_that_closes_while_it_waits_is_gone_even_in_the_middle_of_its_next_request():
+def test_half_closed_peer_gets_the_answers_to_all_that_is_complete_even_in_the_middle_of_its_next_request():
     peer = Peer()
-    peer.send(GET + GET[:-5])
+    peer.send(GET * 2 + GET[:-5])
+    assert peer.connection.eof_received()
+    answer(peer.exchanges[1])
+    answer(peer.exchanges[0])
+    assert peer.statuses == [200, 200]
+    assert peer.transport.closed
+    peer.loop.run_later()  # nobody is asked who has been answered
+    assert peer.statuses == [200, 200]
+
+
+def test_half_closed_peer_that_waits_is_asked_once_whether_it_listens():
+    peer = Peer()
+    peer.send(GET)
+    assert peer.connection.eof_received()
+    assert peer.output == b""
+    peer.loop.run_later()
+    assert peer.output == b"HTTP/1.1 100 Continue\r\n\r\n"
+    peer.loop.run_later()
+    peer.sweep(1, 2)
+    assert not peer.transport.is_closing()
+    answer(peer.exchanges[0])
+    assert peer.statuses == [100, 200]
+    assert b"Connection: close" in peer.output
+    assert peer.transport.closed
+
+
+@pytest.mark.parametrize("notices", [lambda peer: peer.loop.run_later(), lambda peer: peer.sweep(1)])
+def test_peer_that_was_only_asking_is_dropped_once_it_answers_with_a_reset(notices):
+    peer = Peer()
+    peer.send(GET)
+    peer.connection.eof_received()
+    peer.loop.run_later()
+    peer.transport.socket_error = 104
+    notices(peer)
+    assert peer.transport.aborted
+
+
+def test_half_closed_peer_is_not_read_again():
+    peer = Peer(pipelined_requests=2)
+    peer.send(GET)
+    assert peer.connection.eof_received()
+    peer.connection.pause_writing()
+    peer.connection.resume_writing()
+    assert peer.transport.reading  # as it was: the loop itself has stopped at the end
+    answer(peer.exchanges[0])
+    assert peer.transport.closed
+
+
+def test_half_closed_peer_of_http_1_0_is_answered_and_not_asked():
+    peer = Peer()
+    peer.send(GET.replace(b"1.1", b"1.0"))
+    assert peer.connection.eof_received()
+    peer.loop.run_later()
+    assert peer.output == b""
+    answer(peer.exchanges[0])
+    assert peer.statuses == [200]
+    assert peer.transport.closed
+
+
+def test_peer_that_closes_in_the_middle_of_a_stream_is_gone():
+    peer = Peer()
+    peer.send(GET)
+    peer.exchanges[0].start_stream(200, ())
     assert not peer.connection.eof_received()
-    assert peer.statuses == []
 
 
 def test_slow_head_slow_body_and_idle_connection_time_out():
@@ -485,10 +576,43 @@ def test_answer_on_a_dropped_connection_goes_nowhere():
     assert peer.output == b""
 
 
-def test_peer_that_closes_while_it_waits_is_gone():
+def test_peer_that_takes_its_last_answer_slowly_gets_all_of_it_and_one_that_takes_nothing_is_dropped():
+    peer = Peer(send_timeout_s=5)
+    peer.transport.unsent = 1000
+    peer.send(GET[:-2] + b"Connection: close\r\n\r\n")
+    answer(peer.exchanges[0])
+    assert peer.transport.closed
+    for second in range(1, 100):
+        peer.transport.unsent -= 1
+        peer.sweep(second)
+    peer.sweep(103)
+    assert not peer.transport.aborted
+    peer.sweep(105)
+    assert peer.transport.aborted
+
+
+def test_peer_that_has_its_last_answer_may_take_a_moment_to_close():
     peer = Peer()
-    peer.send(GET)
-    assert not peer.connection.eof_received()
+    peer.send(GET[:-2] + b"Connection: close\r\n\r\n")
+    answer(peer.exchanges[0])
+    peer.sweep(1, 5)
+    assert not peer.transport.aborted
+    peer.sweep(6)
+    assert peer.transport.aborted
+
+
+def test_refused_peer_keeps_the_time_for_the_answers_before():
+    peer = Peer(linger_s=2, send_timeout_s=60)
+    peer.send(GET + b"nonsense\r\n\r\n")
+    peer.transport.unsent = 1000
+    answer(peer.exchanges[0])
+    peer.sweep(1, 30)
+    assert not peer.transport.aborted
+    peer.transport.unsent = 0
+    peer.sweep(31, 32)
+    assert not peer.transport.aborted
+    peer.sweep(33)
+    assert peer.transport.aborted
 
 
 def test_too_many_connections_are_refused():
@@ -508,7 +632,7 @@ def test_drain_tells_busy_connections_and_closes_idle_ones():
     busy.sweep(1)
     answer(busy.exchanges[0])
     assert b"Connection: close" in busy.output
-    assert busy.transport.closed
+    assert busy.transport.eof_written
     assert not idle.transport.closed
     busy.sweep(3)
     assert idle.transport.closed
@@ -522,7 +646,22 @@ def test_drain_lets_pipelined_requests_finish():
     assert b"Connection" not in peer.output
     answer(peer.exchanges[1])
     assert b"Connection: close" in peer.output
-    assert peer.transport.closed
+    assert peer.transport.eof_written
+    assert not peer.connection.eof_received()
+
+
+def test_drain_does_not_reset_a_peer_that_sends_its_next_request():
+    """A socket that is closed with unread input takes answers from its peer that are still on their way."""
+    peer = Peer()
+    peer.send(GET + post(b"body")[:-1])
+    peer.server.drain()
+    answer(peer.exchanges[0])
+    assert peer.transport.eof_written
+    assert not peer.transport.closed
+    peer.send(b"y" + GET)
+    assert len(peer.exchanges) == 1  # what was told to be the last answer stays it
+    peer.sweep(1, 4)
+    assert peer.transport.aborted
 
 
 def test_wait_closed_returns_when_the_last_connection_is_lost():
