@@ -17,6 +17,7 @@ from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine import instance_on_loop
 from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
@@ -254,3 +255,67 @@ def test_a_large_batch_is_handed_over_by_a_thread() -> None:
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert on_loop == [True, False, True]
+
+
+class Held(Remote):
+    """Answers when it is let go, and notes what it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.marked: list[str] = []
+
+    def begin(self, batch: Batch) -> None:
+        self._batch = batch
+        self._thread = threading.Thread(target=self._answer)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        assert self.gate.wait(60)
+        os.write(self._writable, b"!")
+
+    @property
+    def is_busy(self) -> bool:
+        return self._batch is not None
+
+    def mark(self, request: InferRequest) -> None:
+        self.marked.append(request.id)
+
+
+def test_one_that_leaves_hears_of_a_cancellation() -> None:
+    leaves, stays, answers = Held(), Remote(), Answers()
+
+    async def steps(model: ServedModel) -> None:
+        made = make(answers, "a")
+        model.submit(made)
+        await until(lambda: leaves.is_busy)
+        left = model.change_instances([stays], config())
+        assert left is not None
+        assert not model.cancel(made)
+        assert leaves.marked == ["a"]
+        leaves.gate.set()
+        await until(lambda: len(answers) == 1)
+        assert await asyncio.to_thread(left.stop, 60.0)
+
+    run(steps, [leaves])
+
+
+def test_answers_are_waited_for_though_too_many_files_are_open_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, make_duplicate, left = Answers(), os.dup, [2]
+
+    def fail_at_first(descriptor: int) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(24, "Too many open files")
+        return make_duplicate(descriptor)
+
+    monkeypatch.setattr(instance_on_loop.os, "dup", fail_at_first)
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(3):
+            model.submit(make(answers, number))
+        await until(lambda: len(answers) == 3)
+
+    run(steps, [Remote()])
+    assert left == [0]
+    assert all(response.error is None for _, response in answers.received)

@@ -854,6 +854,27 @@ def test_processes_that_a_model_started_end_with_it(models, tmp_path):
     wait_until(lambda: not psutil.pid_exists(int(note.read_text())))
 
 
+def test_a_process_that_a_model_has_forked_and_that_outlives_it_keeps_nobody_waiting(models, tmp_path):
+    note = tmp_path / "pid"
+    instance = models.executing(
+        f"""
+        child = os.fork()
+        if not child:
+            os.setsid()
+            time.sleep(30)
+            os._exit(0)
+        while os.getsid(child) != child:
+            time.sleep(0.001)
+        open({str(note)!r}, "w").write(str(child))
+        os._exit(1)
+        """,
+        restart_limit="1",
+    )
+    assert "exited with code 1" in failure(instance).message
+    daemon = psutil.Process(int(note.read_text()))
+    daemon.kill()  # it is there
+
+
 SERVER = """
 import sys, time
 from pathlib import Path

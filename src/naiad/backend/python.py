@@ -183,7 +183,7 @@ class PythonInstance(RemoteInstance):
     def finish(self) -> Sequence[InferResponse] | None:
         """Wait for the answer of the worker. Raises InstanceDiedError when it has died.
 
-        None while it is not known how it has died.
+        None while only a part of it has come, or it is not known how it has died.
         """
         # hot: bench/micro_worker.py
         conversation = self._running

@@ -104,7 +104,8 @@ class CallLine:
             return
         self._is_closed = True
         self._loop.remove_reader(self._channel.fileno())
-        self._loop.remove_writer(self._channel.write_fd)
+        for descriptor in self._channel.write_fds:
+            self._loop.remove_writer(descriptor)
         if self._trim_timer is not None:
             self._trim_timer.cancel()
         for call in list(self._open.values()):
@@ -297,7 +298,7 @@ class CallLine:
                 block = self._lend(parts, payload_bytes)
                 parts = []
             self._channel.send(frames.ANSWER, words, "", extra, parts, payload_bytes, block)
-        except TransportFullError as error:
+        except (TransportFullError, OSError) as error:
             self._encoder.restart()
             self._send(number, InferResponse(self._header, error=_full(error)), flags)
         except ChannelClosedError:
@@ -324,20 +325,26 @@ class CallLine:
         lender = self._channel.lender
         lender.trim()
         with contextlib.suppress(ChannelClosedError):  # the reader sees it
-            if lender.dropped or self._channel.borrower.held:
+            if self._channel.has_news:
                 self._channel.send(frames.TIDY)
         if lender.total_bytes:
             self._trim_timer = self._loop.call_later(IDLE_S, self._trim)
 
     def _await_room(self) -> None:
-        self._loop.add_writer(self._channel.write_fd, self._on_writable)
+        for descriptor in self._channel.full_fds:
+            self._loop.add_writer(descriptor, self._on_writable)
 
     def _on_writable(self) -> None:
+        channel = self._channel
         try:
-            if self._channel.flush():
-                self._loop.remove_writer(self._channel.write_fd)
+            channel.flush()
         except ChannelClosedError:
             self._detach()
+            return
+        full = channel.full_fds
+        for descriptor in channel.write_fds:
+            if descriptor not in full:
+                self._loop.remove_writer(descriptor)
 
     # --- giving up --------------------------------------------------------------------------------------------------
 
@@ -382,7 +389,9 @@ def _load_parameters(notes: Mapping[str, Any], frame: Frame) -> dict[str, object
     return parameters
 
 
-def _full(error: TransportFullError) -> InferError:
+def _full(error: TransportFullError | OSError) -> InferError:
+    if isinstance(error, OSError):
+        return unavailable(f"there is no shared memory for the response: {error}")
     return unavailable(
         f"{error.needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, of "
         f"which {max(0, error.limit_bytes)} bytes are left (--backend-config=python,transport-max-byte-size)"

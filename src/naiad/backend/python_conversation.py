@@ -66,32 +66,33 @@ class Conversation:
         # hot: bench/micro_worker.py
         requests = batch.requests
         channel = self._channel
-        words, extra, parts, payload_bytes = self._encoder.encode(requests)
         block = 0
-        if payload_bytes > channel_module.INLINE_BYTES:
-            block = self._lend(parts, payload_bytes)
-            parts = []
-        words = self._enroll(batch, words)
+        try:
+            words, extra, parts, payload_bytes = self._encoder.encode(requests)
+            if payload_bytes > channel_module.INLINE_BYTES:
+                block = self._lend(parts, payload_bytes)
+                parts = []
+            words = self._enroll(batch, words)
+        except BaseException:
+            # The worker hears neither of the headers that were to be sent nor of the payload.
+            self._encoder.restart()
+            channel.lender.take_back([block] if block else ())
+            raise
         self._serial += 1
         self._batch = batch
         self._requests = requests
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
+        # Calls and batches ask for memory at the same time, so that both together may have more than there is.
+        allowance_bytes = max(0, self._transport_bytes - channel.lender.total_bytes)
         try:
             channel.send(
-                frames.EXECUTE,
-                words,
-                join_ids(requests),
-                extra,
-                parts,
-                payload_bytes,
-                block,
-                self._transport_bytes - channel.lender.total_bytes,
+                frames.EXECUTE, words, join_ids(requests), extra, parts, payload_bytes, block, allowance_bytes
             )
         except ChannelError as error:
             self._break(error)
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Wait for the answer to the batch sent. None while it is not known how the worker has died.
+        """Wait for the answer to the batch sent. None while it has not wholly come, or how it died is not known.
 
         Raises InstanceDiedError, InferError when the batch failed.
         """
@@ -101,7 +102,9 @@ class Conversation:
             return None
         batch = self._batch
         try:
-            frame = self._channel.receive()
+            frame = self._channel.receive_whole()
+            if frame is None:
+                return None
             if batch is not None:
                 batch.compute_end_ns = _now_ns()
             responses = self._decoder.decode(frame, self._requests) if frame.kind == frames.EXECUTED else None
@@ -166,7 +169,6 @@ class Conversation:
         try:
             return lender.lend(parts, payload_bytes)
         except TransportFullError as error:
-            self._encoder.restart()
             raise self._full(error.needed_bytes) from None
 
     def _ended(self) -> None:
@@ -177,6 +179,9 @@ class Conversation:
     def tidy(self) -> None:
         """Give up memory that has not been used for a while and say so; no batch may be running."""
         self._channel.lender.trim()
+        if not self._channel.has_news:
+            # A worker that is stopped reads nothing: in the end the pipe would be full, and who writes to it wait.
+            return
         try:
             self._channel.send(frames.TIDY)
         except ChannelError:

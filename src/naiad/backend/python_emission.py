@@ -209,7 +209,6 @@ class EmittingConversation(Conversation):
         if batch.emit is None:
             raise internal(f"instance '{self._instance}' has nowhere to send its responses")
         if len(self._open) + len(batch.requests) > SLOTS:
-            self._encoder.restart()
             raise InferError(
                 ErrorCode.UNAVAILABLE,
                 f"instance '{self._instance}' has {len(self._open)} requests without their final responses; at most "

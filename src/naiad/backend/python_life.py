@@ -24,6 +24,8 @@ _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 30.0
 _TERMINATE_S = 2.0
 """Between SIGTERM and SIGKILL."""
+_START = "start (--backend-config=python,stub-timeout-seconds)"
+_INITIALIZE = "initialize (parameter initialize_timeout_s)"
 _RELEASE_S = 5.0
 """How long to wait until nobody uses the lines of a worker that has ended."""
 
@@ -32,16 +34,31 @@ class StartError(InferError):
     """A worker did not come up."""
 
 
-def begin(process: WorkerProcess, settings: WorkerSettings, notes: Mapping[str, Any], wake_fd: int) -> dict[str, Any]:
-    """Bring a new worker up and return what it answers to `notes`. Raises StartError."""
-    _expect(process, settings.start_timeout_s, wake_fd, "start (--backend-config=python,stub-timeout-seconds)")
+def begin(
+    process: WorkerProcess,
+    settings: WorkerSettings,
+    notes: Mapping[str, Any],
+    wake_fd: int,
+    is_closing: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Bring a new worker up and return what it answers to `notes`. Raises StartError.
+
+    Gives up when something comes on `wake_fd` and `is_closing`.
+    """
+    _expect(process, settings.start_timeout_s, wake_fd, is_closing, _START)
     with contextlib.suppress(ChannelError):  # then it has died, and `_expect` says how
         process.channel.send(frames.INITIALIZE, extra=dict(notes))
-    return _expect(process, settings.initialize_timeout_s, wake_fd, "initialize (parameter initialize_timeout_s)")
+    return _expect(process, settings.initialize_timeout_s, wake_fd, is_closing, _INITIALIZE)
 
 
-def _expect(process: WorkerProcess, timeout_s: float, wake_fd: int, what: str) -> dict[str, Any]:
+def _expect(
+    process: WorkerProcess, timeout_s: float, wake_fd: int, is_closing: Callable[[], bool], what: str
+) -> dict[str, Any]:
+    deadline_s = time.monotonic() + timeout_s
     event = process.wait(timeout_s, wake_fd, for_reply=True)
+    while event is Event.WAKE and not is_closing():
+        # Meant for the worker before this one, perhaps: who has let go of its last batch wakes as well.
+        event = process.wait(max(0.0, deadline_s - time.monotonic()), wake_fd, for_reply=True)
     if event is Event.EXIT:
         raise StartError(ErrorCode.INTERNAL, f"the worker {process.exit_text} while it was to {what.split(' (')[0]}")
     if event is Event.WAKE:
@@ -132,8 +149,9 @@ class WorkerLife:
         self.wake()
         if self._thread.ident is not None:
             self._thread.join()
+        wake_write, self._wake_write = self._wake_write, -1  # its number is soon another file's
         os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(wake_write)
         self._wake_read = -1
 
     def wake(self) -> None:
@@ -165,7 +183,7 @@ class WorkerLife:
             self._fail(internal(f"the worker cannot be started with {executable}: {error}"))
             return
         try:
-            begin(process, self._settings, self._notes, self._wake_read)
+            begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
         except InferError as error:
             process.kill()
             end(process, 0.0, self._wake_read)
@@ -285,6 +303,8 @@ class WorkerLife:
                 f"instance '{self._name}': {error.message}" if isinstance(error, StartError) else error.message
             )
             self._start_error = error
+            return
+        if self._closing:
             return
         _log.error("instance '%s' did not start again: %s", self._name, error.message)
         self._report_death(error.message)

@@ -256,7 +256,10 @@ class _CallsDoor:
     def open(self) -> None:
         """Take the line; where nobody listens it is closed, which the worker sees."""
         if len(self.passed) < _LINE_DESCRIPTORS:
-            raise OSError(f"{len(self.passed)} descriptors for a line of calls")
+            count = len(self.passed)
+            # The worker sees that the others are closed, and its calls fail.
+            self._close_passed()
+            raise OSError(f"{count} descriptors for a line of calls; perhaps too many files are open")
         read_fd, write_fd, blocks_fd = (self.passed.popleft() for _ in range(_LINE_DESCRIPTORS))
         channel = CallChannel(read_fd, write_fd, socket.socket(fileno=blocks_fd))
         if self._on_line is None or self._line is not None:
@@ -268,5 +271,8 @@ class _CallsDoor:
         """Close the line."""
         if self._line is not None:
             self._line.close()
+        self._close_passed()
+
+    def _close_passed(self) -> None:
         while self.passed:
             os.close(self.passed.popleft())

@@ -217,6 +217,10 @@ class Dispatcher:
         wake_ns = 0
         other = None
         with self._lock:
+            if driver in self._idle:
+                # It looks without having been woken: twice on the list, or there while it executes, it would be woken
+                # in vain in place of another.
+                self._idle.remove(driver)
             if self._leaving and driver in self._leaving:
                 # It was woken for a request that another one has to look at.
                 self._wake_another()
@@ -285,6 +289,10 @@ class Dispatcher:
         """
         if self._resources is not None:
             self._resources.release(driver.index)
+        with self._lock:
+            # It may have been woken for a request that another instance can execute, which sleeps.
+            self.drivers.withdraw(driver)
+            self._wake_another()
         reason = self._hindrance(driver)
         if reason:
             with self._lock:

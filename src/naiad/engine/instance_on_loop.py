@@ -1,5 +1,6 @@
 """Drives an instance that executes in another process from the event loop, without a thread between them."""
 
+import logging
 import os
 import threading
 import time
@@ -11,7 +12,11 @@ from naiad.engine.completion import Completion
 from naiad.engine.dispatcher import STOPPED, Dispatcher
 from naiad.engine.vigil import Vigil
 
+_log = logging.getLogger(__name__)
+
 _HEALTH_POLL_S = 0.05
+_WATCH_AGAIN_S = 0.05
+"""How soon to try again to watch a process when there are too many open files."""
 _EXIT_POLL_S = 0.002
 """How often a process that has closed its lines is asked how it has died."""
 _LARGE_BATCH_BYTES = 1 << 20
@@ -42,6 +47,7 @@ class InstanceOnLoop:
         self._watched_incarnation = -1
         self._timer: TimerHandle | None = None
         self._exit_timer: TimerHandle | None = None
+        self._watch_timer: TimerHandle | None = None
         self._answer_vigil = Vigil(loop, _ANSWER_NS)
         self._ended = threading.Event()
 
@@ -97,7 +103,7 @@ class InstanceOnLoop:
             return
         self._batch = batch
         if self.instance.incarnation != self._watched_incarnation:
-            self._watch()
+            self._try_to_watch()
         self._answer_vigil.begin()
 
     def _on_readable(self) -> None:
@@ -154,7 +160,7 @@ class InstanceOnLoop:
     def _after_elsewhere(self) -> None:
         self._batch = None
         if self.instance.is_busy:
-            self._watch()
+            self._try_to_watch()
         self._pump()
 
     def _wait_for_health(self) -> None:
@@ -165,6 +171,17 @@ class InstanceOnLoop:
         else:
             self._end()
 
+    def _try_to_watch(self) -> None:
+        """Watch for answers, or later on when too many files are open just now."""
+        if self.instance.fileno() < 0:
+            self._on_readable()  # it was closed meanwhile: `finish` says so
+            return
+        try:
+            self._watch()
+        except OSError as error:
+            _log.warning("the answers of a worker cannot be waited for yet: %s", error)
+            self._watch_timer = self._loop.call_later(_WATCH_AGAIN_S, self._try_to_watch)
+
     def _watch(self) -> None:
         self._unwatch()
         # A duplicate: the instance closes its own when the process has died, and the number is soon another file's.
@@ -173,6 +190,9 @@ class InstanceOnLoop:
         self._loop.add_reader(self._watched_fd, self._on_readable)
 
     def _unwatch(self) -> None:
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+            self._watch_timer = None
         if self._watched_fd >= 0:
             self._loop.remove_reader(self._watched_fd)
             os.close(self._watched_fd)

@@ -130,7 +130,9 @@ class ServedModel:
         request.cancelled = True
         was_queued = self._dispatcher.cancel(request)
         if not was_queued:
-            for instance in self._instances:
+            # Those that leave finish what they execute.
+            leaving = [driver.instance for driver in list(self._dispatcher.drivers.leaving)]
+            for instance in (*self._instances, *leaving):
                 if isinstance(instance, RemoteInstance):
                     instance.mark(request)
         return was_queued

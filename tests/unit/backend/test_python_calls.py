@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from naiad.backend import python_calls
 from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_calls import CallLine
+from naiad.backend.worker import block
 from naiad.backend.worker import calls as calls_module
 from naiad.backend.worker.calls import Calls
 from naiad.backend.worker.channel import Channel
@@ -338,3 +340,75 @@ def test_calls_outside_of_the_life_of_the_model_raise(pair):
         pair.ask()
     with pytest.raises(TritonModelException, match="during the 'initialize' and 'execute' functions only"):
         pair.calls.command({"command": "is_ready", "model": "m", "version": ""})
+
+
+def test_a_call_that_cannot_be_sent_leaves_the_line_as_it_was(pair, monkeypatch):
+    """Its header is told with the next, nobody waits for its answer, and its memory is free."""
+    channel, send = pair.calls._channel, pair.calls._channel.send
+
+    def fail(*arguments: object) -> None:
+        monkeypatch.setattr(channel, "send", send)
+        raise MemoryError
+
+    monkeypatch.setattr(channel, "send", fail)
+    array = np.arange(100_000, dtype=np.int8)
+    with pytest.raises(MemoryError):
+        pair.ask(Tensor("A", array))
+    assert not pair.calls._waiting
+    responses = pair.ask(Tensor("A", array))
+    assert pair.server.kills == []
+    (call,) = pair.port.calls
+    assert bytes(call.data[0]) == array.tobytes()
+    assert pair.server.taken_bytes < 2 * array.nbytes
+    pair.answer(call)
+    assert not next(responses).has_error()
+
+
+@pytest.mark.parametrize("fields", [{"request_id": 5}, {"correlation_id": 1.5}, {"correlation_id": None}])
+def test_ids_that_are_none_are_refused_where_they_are_given(pair, fields):
+    with pytest.raises(TypeError, match="expected"):
+        pair.ask(**fields)
+
+
+def test_a_timeout_beyond_all_time_is_none_that_matters(pair):
+    responses = pair.ask(execution_timeout=1 << 80)
+    pair.answer(pair.port.calls[0])
+    assert not next(responses).has_error()
+
+
+def test_a_worker_that_reads_nothing_does_not_hold_up_the_loop(pair):
+    # A socket holds the descriptors of some 280 blocks.
+    pair.server.room_bytes = 1 << 30
+    # A send that blocks fails rather than to wait for ever.
+    pair.channel._descriptors.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 5, 0))
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.UINT8, (60_000,))])
+    responses = [pair.ask() for _ in range(20)]
+    payloads = [bytes([n]) * 60_000 for n in range(40)]
+    for call in pair.port.calls:
+        for payload in payloads:
+            pair.answer(call, InferResponse(header, [payload], final=payload is payloads[-1]))
+    assert pair.port.loop.writers
+    found = []
+    for stream in responses:
+        for response in stream:
+            found.append(bytes(response.output_tensors()[0].as_numpy()))
+            for write in list(pair.port.loop.writers.values()):
+                write()
+    assert found == payloads * 20
+    assert not pair.port.loop.writers
+
+
+def test_memory_that_cannot_be_had_is_an_error_of_the_response(pair, monkeypatch):
+    def fail(size_bytes: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.UINT8, (60_000,))])
+    responses, later = pair.ask(), pair.ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(block, "anonymous_file", fail)
+        pair.answer(pair.port.calls[0], InferResponse(header, [bytes(60_000)]))
+    code, message = error_of(next(responses))
+    assert code is WorkerCode.UNAVAILABLE
+    assert "Too many open files" in message
+    pair.answer(pair.port.calls[1], InferResponse(header, [bytes(60_000)]))
+    assert not next(later).has_error()

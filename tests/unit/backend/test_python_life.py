@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from naiad.backend import python_life
-from naiad.backend.python_life import WorkerLife
+from naiad.backend.python_life import StartError, WorkerLife, begin
+from naiad.backend.python_process import Event
+from naiad.backend.worker import frame as frames
+from naiad.backend.worker.frame import Frame
 
 
 @pytest.fixture
@@ -35,3 +39,35 @@ def test_a_loop_that_was_stopped_is_not(life: WorkerLife) -> None:
     life.lock.acquire()
     life._closing = True
     assert life._wait_until_free() is False
+
+
+class Starting:
+    """A worker that comes up, while someone wakes the thread that waits for it."""
+
+    def __init__(self, *events: Event) -> None:
+        self._events = list(events)
+        self.channel = self
+
+    def wait(self, timeout_s: float, wake_fd: int, *, for_reply: bool) -> Event:
+        return self._events.pop(0)
+
+    def send(self, kind: int, *, extra: dict[str, Any]) -> None:
+        assert kind == frames.INITIALIZE
+
+    def receive(self) -> Frame:
+        return Frame(frames.DONE, (), "", {"answer": 42}, b"", 0, 0, 0)
+
+
+SETTINGS: Any = SimpleNamespace(start_timeout_s=60.0, initialize_timeout_s=60.0)
+
+
+def test_a_wake_that_was_meant_for_the_worker_before_does_not_end_a_start() -> None:
+    """Who lets go of a worker that died with its first large batch wakes: there is memory to mind from now on."""
+    process: Any = Starting(Event.WAKE, Event.REPLY, Event.WAKE, Event.WAKE, Event.REPLY)
+    assert begin(process, SETTINGS, {}, -1) == {"answer": 42}
+
+
+def test_a_model_that_is_unloaded_does_not_wait_for_its_worker() -> None:
+    process: Any = Starting(Event.REPLY, Event.WAKE)
+    with pytest.raises(StartError, match="the model is being unloaded"):
+        begin(process, SETTINGS, {}, -1, lambda: True)

@@ -4,8 +4,12 @@ from collections.abc import Collection
 
 import pytest
 
+from naiad.engine.delivery import Delivery
+from naiad.engine.dispatcher import Dispatcher
 from naiad.engine.drivers import Drivers, join_all
-from support.engine_parts import ScriptedInstance
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
 
 
 class NotedDriver:
@@ -92,3 +96,45 @@ def test_all_are_joined_though_one_has_not_ended_in_time() -> None:
     noted = [NotedDriver(0, ends=False), NotedDriver(1)]
     assert not join_all(noted, deadline_s=0.0)
     assert [driver.joined_for_s for driver in noted] == [0.0, 0.0]
+
+
+@pytest.fixture
+def dispatcher() -> Dispatcher:
+    made, loop = config(), StepLoop()
+    return Dispatcher(
+        config=made,
+        scheduler=create_scheduler(made),
+        statistics=ModelStatistics("m", "1"),
+        delivery=Delivery(loop),
+        loop=loop,
+    )
+
+
+def test_who_looks_without_having_been_woken_is_not_among_the_idle_twice(dispatcher: Dispatcher) -> None:
+    # The event loop looks for a driver whose worker has died while it was idle.
+    driver = NotedDriver(0)
+    dispatcher.drivers.replace([driver])
+    for _ in range(2):
+        assert dispatcher.take(driver) == (None, 0)
+    assert dispatcher.drivers.idle == [driver]
+
+
+def test_who_finds_work_without_having_been_woken_is_not_among_the_idle(dispatcher: Dispatcher) -> None:
+    driver = NotedDriver(0)
+    dispatcher.drivers.replace([driver])
+    assert dispatcher.take(driver) == (None, 0)
+    dispatcher._scheduler.enqueue(request(Answers()), 1)
+    batch, _ = dispatcher.take(driver)
+    assert batch is not None
+    assert dispatcher.drivers.idle == []
+
+
+def test_an_ill_driver_is_not_woken_for_requests(dispatcher: Dispatcher) -> None:
+    noted = [NotedDriver(0), NotedDriver(1)]
+    dispatcher.drivers.replace(noted)
+    for driver in noted:
+        dispatcher.take(driver)
+    noted[1].instance.reason = "it is being restarted"
+    assert dispatcher.tend_unhealthy(noted[1])
+    dispatcher.enqueue(request(Answers()))
+    assert [driver.woken for driver in noted] == [1, 0]

@@ -344,3 +344,13 @@ def test_stop_ends_an_instance_that_executes_on_the_loop(serve: Serve, loop: Ste
         loop.run_until(lambda number=number: len(answers) > number)
     assert model.stop(10.0)
     assert instance.closed
+
+
+def test_an_ill_instance_that_is_woken_leaves_the_request_to_one_that_sleeps(serve: Serve, loop: StepLoop) -> None:
+    well, ill = ScriptedInstance(), ScriptedInstance()
+    model, answers = serve([well, ill]), Answers()
+    ill.reason = "its worker was killed by SIGKILL; it is being restarted"
+    model.submit(now_request(answers))  # wakes the one that fell asleep last, whatever its health
+    loop.run_until(lambda: len(answers) == 1)
+    assert answers.received[0][1].error is None
+    assert (len(well.batches), len(ill.batches)) == (1, 0)

@@ -2,7 +2,10 @@
 
 import ast
 import io
+import json
 import logging
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from naiad.backend.python_exit import describe_exit
 from naiad.backend.python_log import LineSplitter, log_line
 from naiad.backend.python_settings import read_settings
 from naiad.backend.worker.logger import LineStream, Logger, set_sink
+from naiad.backend.worker.side import SideLine
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from support.backend_parts import make_context
@@ -204,3 +208,32 @@ def test_prints_become_lines():
     with pytest.raises(io.UnsupportedOperation):
         stream.read()
     assert (stream.fileno(), stream.encoding, stream.writable()) == (1, "utf-8", True)
+
+
+def test_lines_that_several_threads_print_are_not_mixed():
+    lines = []
+    stream = LineStream(lambda level, file, line, text: lines.append(text), 1)
+    stream.write("one ")
+    other = threading.Thread(target=stream.write, args=("two\n",))
+    other.start()
+    other.join()
+    stream.write("three\n")
+    assert lines == ["two", "one three"]
+
+
+def test_what_is_logged_while_something_is_logged_waits_for_nobody():
+    """A signal handler may log, and an object that the garbage collector finds."""
+    ours, theirs = socket.socketpair()
+    side = SideLine(theirs)
+
+    def log_twice() -> None:
+        with side._lock:
+            side.log(logging.INFO, "model.py", 1, "said by a signal handler")
+
+    thread = threading.Thread(target=log_twice, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert json.loads(ours.recv(4096))[4] == "said by a signal handler"
+    ours.close()
+    theirs.close()

@@ -20,6 +20,12 @@ class Line:
         ours, self._theirs = socket.socketpair()
         self.channel = Channel(read_fd, write_fd, ours, limit_bytes=0, own=memoryview)
 
+    def peer(self) -> Channel:
+        """Return the other side, instead of the test; closed with the line."""
+        return Channel(
+            os.dup(self._unread_fd), os.dup(self._write_fd), self._theirs.dup(), limit_bytes=0, own=memoryview
+        )
+
     def say(self, data: bytes) -> None:
         os.write(self._write_fd, data)
 
@@ -116,3 +122,31 @@ def test_a_channel_that_was_closed_touches_no_file_that_has_its_number_now():
     finally:
         os.close(number)
         other.close()
+
+
+def test_a_frame_that_cannot_be_encoded_leaves_what_it_was_to_tell_of_blocks_to_the_next(line):
+    # A descriptor without its notice would be taken for that of the next block: other memory, wrong answers.
+    peer, lender = line.peer(), line.channel.lender
+    lender.limit_bytes = 1 << 24
+    not_sent = lender.lend([b"x" * 70_000], 70_000)
+    with pytest.raises(AttributeError):
+        line.channel.send(20, text=5, payload_bytes=70_000, block=not_sent)
+    for filling in (b"a", b"b"):
+        block = lender.lend([filling * 80_000], 80_000)
+        line.channel.send(20, payload_bytes=80_000, block=block)
+        assert bytes(peer.receive().payload) == filling * 80_000
+    peer.close()
+
+
+def test_blocks_that_were_let_go_are_told_of_with_the_next_frame_if_one_cannot_be_encoded(line):
+    peer = line.peer()
+    peer.lender.limit_bytes = 1 << 24
+    number = peer.lender.lend([b"x" * 70_000], 70_000)
+    peer.send(20, payload_bytes=70_000, block=number)
+    line.channel.receive()
+    with pytest.raises(AttributeError):
+        line.channel.send(20, text=5)
+    line.channel.send(20)
+    peer.receive()
+    assert peer.lender.lend([b"y" * 70_000], 70_000) == number
+    peer.close()

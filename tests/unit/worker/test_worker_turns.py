@@ -2,6 +2,9 @@
 
 import queue
 import threading
+from collections.abc import Callable
+
+import pytest
 
 from naiad.backend.worker.turns import Turns, Waiter
 
@@ -86,3 +89,43 @@ def test_a_reader_that_fails_hands_the_turn_on():
     line.turns.wait(good)
     assert good.came
     assert len(caught) == 1
+
+
+class Interrupted(queue.SimpleQueue):
+    """A signal handler of the model ends the sleep on it."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def get(self) -> None:
+        self._meanwhile()
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("was_rung", [True, False])
+def test_one_whose_sleep_is_interrupted_is_not_counted_on(was_rung):
+    """Neither does it keep the turn that it was given just then, nor is it given one later."""
+    line, gone, other = Line(), Wish(), Wish()
+    turns = line.turns
+
+    def give_it_the_turn() -> None:
+        with turns._guard:
+            turns._is_taken = False
+            turns._asleep.discard(gone)
+
+    gone.bell = Interrupted(give_it_the_turn if was_rung else lambda: None)
+    turns._is_taken = True  # by one who reads
+    waiting = threading.Thread(target=turns.wait, args=(other,))
+    waiting.start()
+    while other not in turns._asleep:
+        waiting.join(0.001)
+    with pytest.raises(TimeoutError):
+        turns.wait(gone)
+    if not was_rung:
+        assert turns._asleep == {other}
+        with turns._guard:
+            turns._is_taken = False
+            turns._pass_on()
+    line.messages.put(other)
+    waiting.join(60)
+    assert not waiting.is_alive()

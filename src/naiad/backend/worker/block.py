@@ -138,7 +138,11 @@ class Lender:
         while self._last_number % NUMBERS in taken:
             self._last_number += 1
         descriptor = anonymous_file(size_bytes)
-        block = _Block(self._last_number, size_bytes, mmap.mmap(descriptor, size_bytes))
+        try:
+            block = _Block(self._last_number, size_bytes, mmap.mmap(descriptor, size_bytes))
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.opened.append((block.number, size_bytes, descriptor))
         self.total_bytes += size_bytes
         return block
@@ -196,6 +200,11 @@ class Borrower:
             raise ValueError(f"{size_bytes} bytes in a block of {len(mapping)}")
         self.held.add(number)
         return memoryview(mapping)[:size_bytes]
+
+    @property
+    def has_released(self) -> bool:
+        """Whether there are blocks that were in use and are not any more."""
+        return any(self._references(number) <= self._unused[number] for number in self.held)
 
     def released(self) -> list[int]:
         """Return the numbers of blocks that were in use and are not any more."""

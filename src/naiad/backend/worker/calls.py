@@ -33,6 +33,7 @@ from naiad.backend.worker.turns import Turns, Waiter
 
 MOST_CALLS = 4096
 """Calls of one worker that may be open at a time."""
+_LONGEST_TIMEOUT_US = (1 << 63) - 1
 LINE = "calls"
 """What the descriptors of the line are called on the side line."""
 _OUTSIDE = "BLS is only supported during the 'execute' function."
@@ -238,12 +239,19 @@ class Calls:
         if channel is not None and channel.lock.acquire(blocking=False):
             try:
                 channel.lender.trim()
-                if channel.borrower.held or channel.lender.dropped:
+                if channel.has_news:
                     channel.send(frames.TIDY)
             except ChannelClosedError:
                 return  # who waits for an answer will see
             finally:
                 channel.lock.release()
+            self._send_left()
+
+    def forsake(self) -> None:
+        """Let go of the line in a process that the model has forked: there it is another's."""
+        self.is_over = True
+        if self._channel is not None:
+            self._channel.forsake()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -282,7 +290,10 @@ class Calls:
             raise TritonModelException(f"the model has {MOST_CALLS} calls of other models open; that is the most")
         if scope.is_executing:
             flags |= EXECUTING | HOLDS if scope.holds_execution else EXECUTING
-        whose = self._whose()
+        table = [number, *self._whose(), flags, min(max(0, int(timeout_us)), _LONGEST_TIMEOUT_US)]
+        if request._trace is not None and request._trace._place >= 0:
+            table[-2] |= TRACED
+            table.append(request._trace._place)
         channel = self._line()
         with channel.lock:
             try:
@@ -290,12 +301,8 @@ class Calls:
             except BaseException:
                 self._encoder.restart()
                 raise
-            self._waiting[number] = waiter
-            table = [number, *whose, flags, max(0, int(timeout_us))]
-            if request._trace is not None and request._trace._place >= 0:
-                table[-2] |= TRACED
-                table.append(request._trace._place)
             table += words
+            self._waiting[number] = waiter
             self._put(number, channel, frames.CALL, table, request._id, extra, parts, payload_bytes)
         self._send_left()
 
@@ -324,17 +331,21 @@ class Calls:
                 block = lender.lend(parts, payload_bytes)
                 parts = ()
             channel.send(kind, words, text, extra, parts, payload_bytes, block)
-        except TransportFullError as error:
-            del self._waiting[number]
+        except BaseException as error:
+            # It is not sent: nobody waits for its answer, and its header is told with another.
+            self._waiting.pop(number, None)
             self._encoder.restart()
+            if block:
+                channel.lender.take_back([block])
+            if isinstance(error, ChannelClosedError):
+                raise TritonModelException(_GONE) from None
+            if not isinstance(error, TransportFullError):
+                raise
             raise TritonModelException(
                 f"{error.needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, "
                 f"of which {max(0, error.limit_bytes)} bytes are left "
                 "(--backend-config=python,transport-max-byte-size)"
             ) from None
-        except ChannelClosedError:
-            self._waiting.pop(number, None)
-            raise TritonModelException(_GONE) from None
 
     def _tell(self, kind: int, words: Sequence[int]) -> None:
         """Send a frame that is not answered."""

@@ -27,6 +27,8 @@ INLINE_BYTES = 49152
 """Payloads up to this size go through the pipe: copying them twice costs less than minding a block."""
 _READ_BYTES = 65536
 """What a pipe holds."""
+_MOST_GATHERED_BYTES = 1 << 20
+"""A longer frame is waited for once it has begun: putting its pieces together one by one takes too long."""
 _SOME_BYTES = 16384
 """Read at a time where each frame holds many responses: what follows from them keeps the event loop from others."""
 
@@ -75,6 +77,11 @@ class Channel:
         return bool(self._rest)
 
     @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell the peer of blocks."""
+        return bool(self.lender.opened or self.lender.dropped or self.borrower.has_released)
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of the blocks of both sides."""
         return self.lender.total_bytes + self.borrower.total_bytes
@@ -97,10 +104,9 @@ class Channel:
         # hot: bench/micro_worker.py
         lender = self.lender
         if self.borrower.held or lender.opened or lender.dropped:
-            notices = self._notices()
-            if notices:
-                extra = dict(extra or {}, blocks=notices)
-        data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+            data = self._encode_with_notices(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+        else:
+            data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
         try:
             written = os.write(self._write_fd, data)
             if written < len(data):
@@ -113,6 +119,31 @@ class Channel:
         # hot: bench/micro_worker.py
         data = self._rest or self._read()
         if len(data) < PREFIX.size or frame_bytes(data) != len(data):
+            data = self._complete(data)
+        elif self._rest:
+            self._rest = b""
+        frame = decode_frame(data, self._own)
+        if frame.extra or frame.block:
+            self._settle(frame)
+        return frame
+
+    def receive_whole(self) -> Frame | None:
+        """Return a frame, None when only a part of it has come; blocks when nothing has.
+
+        Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
+        """
+        # hot: bench/micro_worker.py
+        data = self._read()
+        if self._rest:
+            data = self._rest + data
+        if len(data) < PREFIX.size:
+            self._rest = data
+            return None
+        size = frame_bytes(data)
+        if size != len(data):
+            if len(data) < size <= _MOST_GATHERED_BYTES:
+                self._rest = data
+                return None
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
@@ -154,6 +185,18 @@ class Channel:
                     frame.payload = self.borrower.view(frame.block, frame.payload_bytes)
                 except (LookupError, ValueError) as error:
                     raise ChannelError(f"a payload in block {frame.block}: {error!r}") from None
+
+    def forsake(self) -> None:
+        """Close pipes and socket in a process that was forked from the one that uses them.
+
+        The peer notices the end of that one only when nobody else has its ends of the pipes.
+        """
+        descriptors = self._read_fd, self._write_fd
+        self._read_fd = self._write_fd = -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptors.close()
 
     def close(self) -> None:
         """Close pipes, socket and blocks."""
@@ -200,25 +243,58 @@ class Channel:
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
+    def _encode_with_notices(
+        self,
+        kind: int,
+        words: Sequence[int],
+        text: str,
+        extra: dict[str, Any] | None,
+        parts: Sequence[Any],
+        payload_bytes: int,
+        block: int,
+        allowance_bytes: int,
+    ) -> bytes:
+        """Return a frame that also says what there is to be said of blocks. Raises ChannelClosedError."""
+        notices = self._notices()
+        if notices is None:
+            return encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+        told = dict(extra or {}, blocks=notices)
+        try:
+            data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
+        except BaseException:
+            # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would be
+            # taken for that of the next block, and its memory for the next payload.
+            self.borrower.held.update(notices["freed"])
+            raise
+        self._told()
+        return data
+
     def _notices(self) -> dict[str, Any] | None:
         lender = self.lender
         freed = self.borrower.released()
         if not (freed or lender.opened or lender.dropped):
             return None
-        notices: dict[str, Any] = {
+        return {
             "freed": freed,
             "dropped": lender.dropped,
             "opened": [(number, size) for number, size, _ in lender.opened],
         }
-        for _, _, descriptor in lender.opened:
-            passed = array.array("i", [descriptor])
-            try:
-                self._descriptors.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
-            except OSError as error:
-                raise ChannelClosedError(str(error)) from None
-            os.close(descriptor)
-        lender.opened, lender.dropped = [], []
-        return notices
+
+    def _told(self) -> None:
+        """Hand over the descriptors that a frame tells of which is about to be sent. Raises ChannelClosedError."""
+        lender = self.lender
+        while lender.opened:
+            self._pass(lender.opened[0][2])
+            # One by one: the number of one that is closed is soon another file's.
+            os.close(lender.opened.pop(0)[2])
+        lender.dropped = []
+
+    def _pass(self, descriptor: int) -> None:
+        passed = array.array("i", [descriptor])
+        try:
+            self._descriptors.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
 
     def _take_notices(self, notices: Any) -> None:
         if notices is None:

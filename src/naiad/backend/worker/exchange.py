@@ -281,6 +281,12 @@ class InferenceRequest:
                     f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be "
                     "empty."
                 )
+        if not isinstance(request_id, str):
+            raise TypeError(f"InferenceRequest: expected request_id to be str, found {type(request_id).__name__}")
+        if not isinstance(correlation_id, (int, str)):
+            raise TypeError(
+                f"InferenceRequest: expected correlation_id to be int or str, found {type(correlation_id).__name__}"
+            )
         plan = RequestPlan(
             correlation_id=correlation_id,
             timeout_us=timeout,

@@ -40,8 +40,8 @@ class Arrivals(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responses: deque[InferenceResponse] = deque()
-        """Bounded: the server sends only so many that were not taken."""
+        self.responses: deque[tuple[InferenceResponse, bool]] = deque()
+        """Each with whether it is the final one. Bounded: the server sends only so many that were not taken."""
         self.has_ended = False
         """Whether the final response has come."""
         self._lock = threading.Lock()
@@ -55,7 +55,8 @@ class Arrivals(Waiter):
     def take(self, response: InferenceResponse | None, is_final: bool) -> None:
         """Add a response; None for the end alone, which Triton makes a response without outputs."""
         with self._lock:
-            self.responses.append(InferenceResponse() if response is None else response)
+            # In one step: who takes it must not miss that it is the last, and wait for another.
+            self.responses.append((InferenceResponse() if response is None else response, is_final))
             self.has_ended = is_final
             future, self._future = self._future, None
         if future is not None:
@@ -126,10 +127,8 @@ class ResponseIterator:
             self._calls.cancel(self._number)
 
     def _pop(self) -> InferenceResponse:
-        arrivals = self._arrivals
-        response = arrivals.responses.popleft()
-        if arrivals.has_ended:
-            self._is_finished = not arrivals.responses
+        response, self._is_finished = self._arrivals.responses.popleft()
+        if self._arrivals.has_ended:
             return response
         self._taken_count += 1
         if self._taken_count >= _TELL_COUNT:

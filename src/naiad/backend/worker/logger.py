@@ -6,6 +6,7 @@ import enum
 import io
 import logging
 import sys
+import threading
 from typing import BinaryIO, Callable
 
 
@@ -98,6 +99,12 @@ class SinkHandler(logging.Handler):
             self.handleError(record)
 
 
+class _Begun(threading.local):
+    """The line that a thread has begun: those of several threads are not mixed."""
+
+    text = ""
+
+
 class LineStream(io.TextIOBase):
     """Takes the place of `sys.stdout` or `sys.stderr`: each line goes to a sink, with the place of the print."""
 
@@ -107,15 +114,16 @@ class LineStream(io.TextIOBase):
         super().__init__()
         self._to = sink
         self._descriptor = descriptor
-        self._begun = ""
+        self._begun = _Begun()
         self._binary: BinaryIO | None = None
 
     def write(self, text: str) -> int:
         """Take text; lines that it completes are sent."""
-        *lines, self._begun = (self._begun + text).split("\n")
+        begun = self._begun
+        *lines, begun.text = (begun.text + text).split("\n")
         frame = sys._getframe(1)
-        if len(self._begun) > self._LONGEST:
-            lines, self._begun = [*lines, self._begun], ""
+        if len(begun.text) > self._LONGEST:
+            lines, begun.text = [*lines, begun.text], ""
         for line in lines:
             if line:
                 self._to(logging.INFO, frame.f_code.co_filename, frame.f_lineno, line)

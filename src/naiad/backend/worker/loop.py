@@ -71,6 +71,11 @@ class Worker:
         except ChannelClosedError:
             return
 
+    def forsake(self) -> None:
+        """Let go of the lines in a process that the model has forked."""
+        self._channel.forsake()
+        self._calls.forsake()
+
     def _next_frame(self) -> Frame:
         channel = self._channel
         if channel.has_rest:

@@ -38,7 +38,10 @@ def run(arguments: list[str]) -> None:
     board = Board(board_fd)
     os.close(board_fd)
     channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, own=bytearray)
-    Worker(channel, side, board, read_fd).run()
+    worker = Worker(channel, side, board, read_fd)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=worker.forsake)
+    worker.run()
 
 
 def _follow(server_pid: int) -> None:

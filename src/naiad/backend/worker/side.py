@@ -20,7 +20,8 @@ class SideLine:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        # Of a kind that its owner may take again: a signal handler, or an object that is collected, may log as well.
+        self._lock = threading.RLock()
         if hasattr(os, "register_at_fork"):
             # A process that the model forks while another thread logs would wait for ever.
             os.register_at_fork(after_in_child=self._renew_lock)
@@ -39,7 +40,7 @@ class SideLine:
             self._connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
 
     def _renew_lock(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _send(self, message: object) -> None:
         data = json.dumps(message).encode("ascii") + b"\n"

@@ -52,7 +52,7 @@ class Turns:
                 else:
                     self._is_taken = True
             if bell is not None:
-                bell.get()
+                self._sleep(waiter, bell)
                 continue
             try:
                 while not waiter.is_done:
@@ -61,6 +61,17 @@ class Turns:
                 with self._guard:
                     self._is_taken = False
                     self._pass_on()
+
+    def _sleep(self, waiter: Waiter, bell: queue.SimpleQueue[None]) -> None:
+        try:
+            bell.get()
+        except BaseException:
+            # A signal handler has interrupted the wait: nobody may count on this thread any more. It may have been
+            # handed the turn already.
+            with self._guard:
+                self._asleep.discard(waiter)
+                self._pass_on()
+            raise
 
     def wake(self, waiter: Waiter) -> None:
         """Let a waiter see that it is done; called after it is."""

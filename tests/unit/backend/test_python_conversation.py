@@ -1,0 +1,176 @@
+"""What is sent of a batch, and what is left when it cannot be sent."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.backend.python_conversation import Conversation
+from naiad.backend.python_emission import EmittingConversation
+from naiad.backend.python_outputs import OutputRules
+from naiad.backend.python_process import _CallsDoor
+from naiad.backend.worker import block as block_module
+from naiad.backend.worker import channel as channel_module
+from naiad.backend.worker import frame as frames
+from naiad.backend.worker.board import create_board
+from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.frame import encode_frame
+from naiad.backend.worker.intake import Intake
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError
+from support.backend_parts import make_header, make_request
+
+CAP_BYTES = 1 << 20
+
+
+class Talk:
+    """A conversation, and the worker's end of it."""
+
+    def __init__(self, kind: type[Conversation]) -> None:
+        their_read, write_fd = os.pipe()
+        read_fd, their_write = os.pipe()
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(read_fd, write_fd, ours, limit_bytes=CAP_BYTES, own=memoryview)
+        self.worker = Channel(their_read, their_write, theirs, limit_bytes=0, own=bytearray)
+        self.board, self._board_fd = create_board()
+        process: Any = SimpleNamespace(channel=self.channel, board=self.board, settled=threading.Event())
+        self.conversation = kind(process, "m_0", "m", "1", CAP_BYTES, OutputRules(ModelConfig(name="m")))
+        self._headers: dict[int, Any] = {}
+        self.intake = Intake(frozenset({"OUT"}))
+
+    def begin(self, size: int) -> None:
+        arrays = {"IN": np.full(size, size % 251, np.uint8)}
+        header = self._headers.setdefault(size, make_header(arrays))
+        batch = Batch([make_request(arrays, header=header)], 1)
+        batch.emit = lambda request, response: None
+        self.conversation.begin(batch)
+
+    def read(self) -> list[int]:
+        """Have the worker read a batch; return its only input."""
+        frame = self.worker.receive()
+        if isinstance(self.conversation, EmittingConversation):
+            frame.words = frame.words[1:]
+        (request,) = self.intake.requests(frame, lambda position: False)
+        values: list[int] = request.inputs()[0].as_numpy().tolist()
+        return values
+
+    def close(self) -> None:
+        self.channel.close()
+        self.worker.close()
+        self.board.close()
+        os.close(self._board_fd)
+
+
+@pytest.fixture(params=[Conversation, EmittingConversation])
+def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
+    made = Talk(request.param)
+    yield made
+    made.close()
+
+
+def test_a_batch_has_an_allowance_of_nothing_when_calls_have_more_than_there_is(talk: Talk) -> None:
+    talk.conversation.take_room(CAP_BYTES + 1)
+    talk.begin(3)
+    assert talk.worker.receive().allowance_bytes == 0
+
+
+def test_memory_that_cannot_be_had_fails_one_batch_and_the_worker_understands_the_next(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(size_bytes: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(block_module, "anonymous_file", fail)
+        with pytest.raises(OSError, match="Too many open files"):
+            talk.begin(100_000)
+    assert not talk.conversation.is_busy
+    talk.begin(100_000)
+    assert talk.read() == [100_000 % 251] * 100_000
+
+
+def test_a_batch_that_does_not_fit_is_refused_and_the_worker_understands_the_next(talk: Talk) -> None:
+    with pytest.raises(InferError, match="do not fit into the shared memory"):
+        talk.begin(2 * CAP_BYTES)
+    talk.conversation._cap_bytes = 8 * CAP_BYTES
+    talk.conversation.take_room(0)
+    talk.begin(2 * CAP_BYTES)
+    assert talk.read() == [2 * CAP_BYTES % 251] * 2 * CAP_BYTES
+
+
+def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    lender = block_module.Lender(CAP_BYTES)
+    made: list[int] = []
+    make = block_module.anonymous_file
+
+    def note(size_bytes: int) -> int:
+        made.append(make(size_bytes))
+        return made[-1]
+
+    def fail(descriptor: int, size_bytes: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(block_module, "anonymous_file", note)
+    monkeypatch.setattr(block_module.mmap, "mmap", fail)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        lender.lend([bytes(70_000)], 70_000)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made[0])
+    assert lender.total_bytes == 0
+
+
+def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop reads: a worker that is stopped while it writes a long answer must not stop the server."""
+    talk = Talk(Conversation)
+
+    def wait(descriptor: int) -> None:
+        raise AssertionError("it waits for more")
+
+    monkeypatch.setattr(channel_module, "_await_input", wait)
+    os.set_blocking(talk.channel.fileno(), False)
+    talk.begin(3)
+    answer = encode_frame(frames.EXECUTED, [0], "", {"errors": [[0, 1, "no" * 40_000]]}, (), 0, 0, 0)
+    for at in range(0, len(answer), 20_001):
+        assert talk.conversation.is_busy
+        os.write(talk.worker._write_fd, answer[at : at + 20_001])
+        responses = talk.conversation.finish()
+        assert (responses is None) == (at + 20_001 < len(answer))
+    assert responses is not None
+    assert responses[0].error is not None
+    assert responses[0].error.message == "no" * 40_000
+    assert not talk.conversation.is_busy
+    talk.close()
+
+
+def test_descriptors_that_came_without_the_others_are_closed() -> None:
+    descriptors = os.pipe()
+    door = _CallsDoor(None)
+    door.passed.extend(descriptors)
+    with pytest.raises(OSError, match="2 descriptors for a line of calls"):
+        door.open()
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: Talk) -> None:
+    """With `execute_timeout_s` there are four occasions a second, and a pipe holds some 1,600 frames."""
+    reading = select.poll()
+    reading.register(talk.worker.fileno(), select.POLLIN)
+    talk.conversation.tidy()
+    assert reading.poll(0) == []
+    talk.worker.lender.limit_bytes = CAP_BYTES
+    block = talk.worker.lender.lend([bytes(70_000)], 70_000)
+    talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
+    talk.channel.receive()
+    for _ in range(2):
+        talk.conversation.tidy()  # the block is free, which is told once
+    assert talk.worker.receive().kind == frames.TIDY
+    assert reading.poll(0) == []

@@ -1,0 +1,63 @@
+"""The iterator of a call's responses, while another thread reads them."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from naiad.backend.worker.exchange import InferenceResponse
+from naiad.backend.worker.iteration import Arrivals, ResponseIterator
+
+
+class Calls:
+    """The line of calls, on which nothing more comes."""
+
+    def __init__(self) -> None:
+        self.taken_count = 0
+
+    def wait(self, waiter: Any) -> None:
+        raise AssertionError("it waits for ever")
+
+    def start_reading(self) -> None: ...
+
+    def taken(self, number: int, count: int) -> None:
+        self.taken_count += count
+
+    def cancel(self, number: int) -> None: ...
+
+    def abandon(self, number: int) -> None: ...
+
+
+class Watched(deque):
+    """The other thread goes on as soon as there is something."""
+
+    def __init__(self, on_append: Callable[[], object]) -> None:
+        super().__init__()
+        self._on_append = on_append
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self._on_append()
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_the_last_response_is_known_as_such_however_soon_it_is_taken(count):
+    calls, arrivals, found = Calls(), Arrivals(), []
+    responses = ResponseIterator(calls, 1, arrivals)
+    arrivals.responses = Watched(lambda: found.append(next(responses)))
+    sent = [InferenceResponse() for _ in range(count)]
+    for response in sent:
+        arrivals.take(response, response is sent[-1])
+    assert found == sent
+    assert list(responses) == []
+    assert calls.taken_count == count // 16 * 16
+
+
+def test_what_came_before_the_last_does_not_end_the_responses():
+    arrivals = Arrivals()
+    responses = ResponseIterator(Calls(), 1, arrivals)
+    first, last = InferenceResponse(), InferenceResponse()
+    arrivals.take(first, False)
+    arrivals.take(last, True)
+    assert list(responses) == [first, last]
