@@ -173,7 +173,7 @@ def served_model(
         config=made,
         backend_model=backend_model or ScriptedModel(),
         instances=instances,
-        scheduler=create_scheduler(made),
+        scheduler=create_scheduler(made, instance_count=max(1, len(instances))),
         statistics=ModelStatistics("m", "1"),
         loop=loop,
         resources=resources,

@@ -24,6 +24,7 @@ ORIGIN = "cache"
 """Parameter of a response: "hit" for one that the model was not asked for, "miss" for one that it was."""
 _HIT: Mapping[str, ParameterValue] = {ORIGIN: "hit"}
 _MISS: Mapping[str, ParameterValue] = {ORIGIN: "miss"}
+_STOP_POLL_S = 0.005
 _loads = count()
 
 
@@ -235,6 +236,15 @@ class CachedModel(ServedFront):
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
+
+    # --- called on other threads ------------------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop the version once those who wait have their answers: it may not have been asked for them yet."""
+        deadline_s = time.monotonic() + timeout_s
+        while self._places and time.monotonic() < deadline_s:
+            time.sleep(_STOP_POLL_S)
+        return super().stop(max(0.0, deadline_s - time.monotonic()))
 
     # --- what the served version tells ------------------------------------------------------------------------------
 

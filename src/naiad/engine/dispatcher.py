@@ -260,10 +260,14 @@ class Dispatcher:
             # Another instance, which needs other things or none, may do what this one cannot do now.
             self._wake_another()
             return 0
-        if self._is_stopping and not (self._scheduler.pending_count or self._scheduler.live_sequence_count):
+        if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
             return STOPPED
         self._idle.append(driver)
         return self._scheduler.wake_ns(driver.index)
+
+    def _may_put_back(self) -> bool:
+        """Tell whether requests that no driver has may come to wait again. The lock is held."""
+        return False
 
     def join_idle(self, driver: Driver) -> bool:
         """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""

@@ -73,6 +73,11 @@ class Emission:
         """Requests that were handed to an instance and have not had their final response."""
         return len(self._open)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request is open, or waits to be executed again."""
+        return bool(self._open or self._paused)
+
     def begin(self, batch: Batch) -> None:
         """Open the requests of a batch that is about to be executed."""
         # Without the lock (an insertion is atomic): the caller may hold one that `deliver` takes as well.

@@ -8,7 +8,7 @@ from naiad.core.batch import Batch
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.engine.delivery import Delivery
-from naiad.engine.dispatcher import Dispatcher
+from naiad.engine.dispatcher import STOPPED, Dispatcher
 from naiad.engine.drivers import Driver
 from naiad.engine.iterative import IterativeRequests
 from naiad.engine.resources import ModelResources
@@ -64,6 +64,7 @@ class SequenceDispatcher(Dispatcher):
         with self._lock:
             dropped = self._scheduler.expire(_now_ns()) if is_queued else ()
             idle = self._pop_idle()
+            self._wake_for_end()
         self._drop(dropped, on_loop=True)
         if idle is not None:
             idle.wake()
@@ -108,6 +109,7 @@ class SequenceDispatcher(Dispatcher):
         with self._lock:
             self._scheduler.release(request, _now_ns())
             other = self._pop_idle()
+            self._wake_for_end()
         if other is not None:
             other.wake_now()
 
@@ -123,10 +125,18 @@ class SequenceDispatcher(Dispatcher):
         super()._on_timer()
         with self._lock:
             idle = self._pop_idle()
-            if self._is_stopping and not self._scheduler.live_sequence_count:
-                self.drivers.wake_all()
+            self._wake_for_end()
         if idle is not None:
             idle.wake()
+
+    def _may_put_back(self) -> bool:
+        # Live sequences are not waited for: whoever has them does not find this version any more.
+        return self._iterative is not None and self.emission is not None and self.emission.has_requests
+
+    def _wake_for_end(self) -> None:
+        """Have the drivers end once nothing is left for them. The lock is held."""
+        if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
+            self.drivers.wake_all()
 
     def _pop_idle(self) -> Driver | None:
         return self.drivers.pop_woken(self._scheduler)
@@ -134,7 +144,11 @@ class SequenceDispatcher(Dispatcher):
     def _rest(self, driver: Driver) -> int:
         # What expired, or began, while it looked may be for others.
         self._wake_another()
-        return super()._rest(driver)
+        wake_ns = super()._rest(driver)
+        if wake_ns == STOPPED:
+            # Others may have joined the idle while this one had the last request.
+            self.drivers.wake_all()
+        return wake_ns
 
     def _hindrance(self, driver: Driver) -> str:
         return driver.instance.health

@@ -12,6 +12,7 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.engine import cached_model
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.call_circles import call_of
 from naiad.engine.redis_store import decode, encode
@@ -394,6 +395,36 @@ class TestCachedModel:
         ask(model, answers, "c")
         store.questions[-1][1](None)
         assert [request.id for request in served.asked] == ["c"]
+
+    def test_it_stops_when_those_who_wait_for_the_store_have_their_answers(
+        self, served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LaterStore()
+        model = CachedModel(served, store)  # type: ignore[arg-type]
+        answers = Answers()
+        ask(model, answers, "a")
+        seen: list[int] = []
+
+        def happens(delay_s: float) -> None:
+            store.questions[0][1](None)
+            served.answer()
+
+        def stop(timeout_s: float) -> bool:
+            seen.append(len(answers))
+            return True
+
+        monkeypatch.setattr(cached_model.time, "sleep", happens)
+        served.stop = stop
+        # It was loaded anew, say: what was accepted before is executed all the same.
+        assert model.stop(60.0)
+        assert got(answers) == [("a", b"xy")]
+        assert seen == [1]
+
+    def test_it_does_not_wait_for_ever_to_stop(self, served) -> None:
+        model = CachedModel(served, LaterStore())  # type: ignore[arg-type]
+        ask(model, Answers(), "a")
+        served.stop = lambda timeout_s: timeout_s > 0
+        assert not model.stop(0.0)
 
     @given(st.lists(st.tuples(st.binary(min_size=2, max_size=2), st.sampled_from(["", "OUT"])), max_size=40))
     def test_nobody_gets_another_ones_answer(self, asked: list[tuple[bytes, str]]) -> None:
