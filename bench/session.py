@@ -5,8 +5,8 @@ import json
 import platform
 import shutil
 import subprocess
-import sysconfig
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

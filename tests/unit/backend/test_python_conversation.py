@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from naiad.backend import python_process
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_outputs import OutputRules
-from naiad.backend.python_process import _CallsDoor
+from naiad.backend.python_process import WorkerProcess, _CallsDoor
 from naiad.backend.worker import block as block_module
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
@@ -174,3 +175,24 @@ def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: T
         talk.conversation.tidy()  # the block is free, which is told once
     assert talk.worker.receive().kind == frames.TIDY
     assert reading.poll(0) == []
+
+
+def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    opened: list[int] = []
+    make = os.pipe
+
+    def note() -> tuple[int, int]:
+        opened.extend(made := make())
+        return made
+
+    monkeypatch.setattr(python_process.os, "pipe", note)
+    monkeypatch.setattr(python_process, "create_board", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        WorkerProcess("python", {}, model="m", transport_bytes=0)
+    assert len(opened) == 6
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
