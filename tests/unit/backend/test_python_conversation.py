@@ -196,3 +196,18 @@ def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest
     for descriptor in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
+
+
+def test_blocks_that_an_idle_worker_drops_leave_no_descriptors(talk: Talk) -> None:
+    talk.worker.lender.limit_bytes = CAP_BYTES
+    talk.worker.lender.board = talk.board.blocks
+    block = talk.worker.lender.lend([bytes(70_000)], 70_000)
+    talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
+    talk.channel.receive()
+    talk.conversation.tidy()
+    talk.worker.receive()
+    talk.worker.lender.trim(0.0)  # and says nothing, since it has no batch to answer
+    talk.conversation.tidy()
+    assert talk.channel.borrower.total_bytes == 0
+    talk.worker.send(frames.WAITING)
+    assert talk.channel.receive().kind == frames.WAITING
