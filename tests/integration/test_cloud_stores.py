@@ -2,9 +2,11 @@
 
 import json
 import random
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import boto3
@@ -241,6 +243,35 @@ def test_a_bucket_that_is_away_disturbs_nothing(s3: S3Server, serve, tmp_path: P
     s3.door = lambda method, path: None
     server.wait_log("the model repositories can be read again")
     until(lambda: scale(server) == 6, "the bucket is followed again")
+
+
+def test_a_bucket_that_does_not_answer_keeps_only_the_index_waiting(s3: S3Server, serve) -> None:
+    server = serve("--model-control-mode=explicit", "--load-model=scale")
+    server.wait_ready()
+    asked, may_answer = threading.Semaphore(0), threading.Event()
+
+    def hold(method: str, path: str) -> None:
+        asked.release()
+        may_answer.wait(120)
+
+    with ThreadPoolExecutor(4) as pool:
+        s3.door = hold
+        try:
+            found = [pool.submit(server.post, "/v2/repository/index") for _ in range(4)]
+            assert asked.acquire(timeout=60)
+            assert asked.acquire(timeout=60)
+            with httpclient.InferenceServerClient(server.http_url) as client:
+                given = httpclient.InferInput("IN", [1], "FP32")
+                given.set_data_from_numpy(np.ones(1, np.float32))
+                # Decompressed aside: the JSON before the tensor is long.
+                answer = client.infer(
+                    "scale", [given], request_compression_algorithm="gzip", parameters={"long": "x" * 200_000}
+                )
+            assert answer.as_numpy("OUT")[0] == 2
+            assert not any(each.done() for each in found)
+        finally:
+            may_answer.set()
+        assert all(each.result(60).status == 200 for each in found)
 
 
 def test_processes_share_what_one_of_them_downloads(s3: S3Server, serve) -> None:

@@ -57,7 +57,8 @@ class Completion:
             if self._padding is not None:
                 self.prepare(batch)
             responses = instance.execute(batch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A model that calls `sys.exit` would end this thread without a word, and its requests wait for ever.
             self.fail(batch, error, on_loop=on_loop)
         else:
             self.complete(batch, responses, on_loop=on_loop)
@@ -65,25 +66,25 @@ class Completion:
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed: one response a request, none of a decoupled model."""
         # hot: bench/micro_engine.py
-        if self._extended is not None:
-            try:
+        try:
+            if self._extended is not None:
                 responses = self._extended.settle(batch, responses)
-            except InferError as error:
-                self.fail(batch, error, on_loop=on_loop)
-                return
+            if self._emission is None:
+                if len(responses) != len(batch.requests):
+                    raise internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests")
+                batch.exec_end_ns = end_ns = _now_ns()
+                if not self._is_iterative:
+                    self._statistics.record_batch(batch, responses, end_ns)
+        except Exception as error:
+            # Also what a backend of somebody else returns by mistake: it costs the batch, not the instance.
+            self.fail(batch, error, on_loop=on_loop)
+            return
         if self._emission is not None:
             self._complete_decoupled(batch, responses, on_loop=on_loop)
             return
-        if len(responses) != len(batch.requests):
-            count = len(batch.requests)
-            wrong = internal(f"backend gave {len(responses)} responses for {count} requests")
-            self.fail(batch, wrong, on_loop=on_loop)
-            return
-        batch.exec_end_ns = end_ns = _now_ns()
         if self._is_iterative:
             self._complete_step(batch, responses, on_loop=on_loop)
             return
-        self._statistics.record_batch(batch, responses, end_ns)
         _tell_times(batch)
         self._dispatcher.note_executed(batch)
         self._delivery.hand_over(batch.requests, responses, on_loop=on_loop)
@@ -111,7 +112,7 @@ class Completion:
         self._dispatcher.note_executed(batch)
         self._dispatcher.go_on((), again)
 
-    def fail(self, batch: Batch, error: Exception, *, on_loop: bool = False) -> None:
+    def fail(self, batch: Batch, error: BaseException, *, on_loop: bool = False) -> None:
         """Answer every request of a batch whose execution raised `error`."""
         if self._extended is not None:
             self._extended.restore(batch)

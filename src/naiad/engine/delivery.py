@@ -77,9 +77,15 @@ class OrderedDelivery(Delivery):
         """Answer what may leave now, at once if the caller is the loop; hold back what others must precede."""
         with self._lock:
             released = self._ordered.complete(requests, responses)
-        super().hand_over(
-            [request for request, _ in released], [response for _, response in released], on_loop=on_loop
-        )
+            if released:
+                # Under the lock: another thread releases what follows as soon as it has it.
+                answers = [request for request, _ in released], [response for _, response in released]
+                if on_loop:
+                    self._answers.append(answers)
+                else:
+                    self.post(*answers)
+        if on_loop:
+            self._deliver()
 
 
 def _answer(requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:

@@ -230,9 +230,13 @@ class Engine:
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
         """Return names, datatypes and shapes of a ready model. Raises InferError when it is not ready."""
-        config = self.served(name, version).config
+        # Read once: a thread that loads may replace the table between two looks.
+        row = self._table.get(name, {})
+        served = row.get(version)
+        if served is None:
+            raise self._missing(name, version)
+        config = served.config
         if version in ("", "-1"):
-            row = self._table[name]
             versions = [str(v) for v in sorted(int(v) for v in row if v.isdigit())]
         else:
             versions = [version]
@@ -248,10 +252,11 @@ class Engine:
 
         Raises InferError(INVALID_ARG) for what is ambiguous or not ready, with Triton's texts.
         """
+        named = self._table.get(name)
         if not name:
-            rows = [self._models[model] for model in sorted(self._models)]
-        elif name in self._table:
-            rows = [self._table[name]]
+            rows = [row for _, row in sorted(self._models.items())]
+        elif named is not None:
+            rows = [named]
         else:
             rows_named(self.repository_index(), name)
             raise invalid_argument(f"requested model '{name}' is not available")

@@ -103,6 +103,10 @@ class RedisStore:
             self._serve(batch)
 
     def _serve(self, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
+        if self._is_away and time.monotonic() < self._away_until_s:
+            # What came before that was known waits no longer for it: its model is asked at once.
+            self._miss(batch)
+            return
         try:
             pipeline = self._client.pipeline(transaction=False)
             for key, found, response in batch:
@@ -126,6 +130,9 @@ class RedisStore:
             _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
         self._away_until_s = time.monotonic() + _RETRY_S
         self._is_away = True
+        self._miss(batch)
+
+    def _miss(self, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
         self._failure_count += len(batch)
         answers: list[tuple[Found, CachedResponse | None]] = [(found, None) for _, found, _ in batch if found]
         if answers:
@@ -134,12 +141,18 @@ class RedisStore:
 
 def _tell(answers: Sequence[tuple[Found, CachedResponse | None]]) -> None:
     for found, response in answers:
-        found(response)
+        try:
+            found(response)
+        except Exception:
+            # One broken exchange must not keep those from their answers whose questions went with it.
+            _log.exception("passing on what Redis has said failed")
 
 
 def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
     try:
         import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
     except ImportError:
         raise invalid_argument("--cache-config redis needs the 'redis' package: pip install 'naiad[redis]'") from None
     known = {"host", "port", "user", "password", "db", "ttl", "timeout_ms", "tls"}
@@ -161,6 +174,9 @@ def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
         ssl=settings.get("tls", "false").lower() in ("1", "true", "on"),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
+        # From release 6 on the client tries again by itself, three times with pauses that grow to seconds, and
+        # requests wait for it. Once, at once, is for a connection that Redis has closed meanwhile.
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
     )
     return client, numbers["ttl"], f"{settings['host']}:{numbers['port']}"
 
@@ -199,7 +215,8 @@ def decode(data: bytes | None) -> CachedResponse | None:
             outputs.append(TensorSpec(name, DataType(datatype), tuple(shape)))
             parts.append(data[at : at + size])
             at += size
-    except (struct.error, ValueError, TypeError):
+        kept = CachedResponse(tuple(outputs), parts, dict(parameters))
+    except (struct.error, ValueError, TypeError, RecursionError):
         _log.warning("Redis holds something that is no response under a key of this server")
         return None
-    return CachedResponse(tuple(outputs), parts, dict(parameters)) if at == len(data) else None
+    return kept if at == len(data) else None

@@ -16,7 +16,7 @@ from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_settings import SettingsCalls
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
-from naiad.frontend.grpc_stream import InferStream
+from naiad.frontend.grpc_stream import ENDED, EndedStream, InferStream
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.trace_fields import TraceFields, fields_of_call
 from naiad.protocol import control_grpc
@@ -100,8 +100,10 @@ class InferenceGrpcService:
         """End a ModelStreamInfer call once what has begun is answered."""
         self._stream_of(call).drain()
 
-    def _stream_of(self, call: GrpcCall) -> InferStream:
+    def _stream_of(self, call: GrpcCall) -> InferStream | EndedStream:
         stream = call.context
+        if stream is ENDED:
+            return ENDED
         if type(stream) is not InferStream:
             sender = None if self._compression is None else self._compression.sender(call)
             stream = InferStream(call, self._engine, self._decode, self._forwarding, sender)

@@ -33,7 +33,7 @@ Decode = Callable[[Buffer], tuple[RequestHeader, str, list[Buffer]]]
 MAX_OPEN_REQUESTS = 1024
 """Requests of one stream that are submitted and not answered; more wait for their turn."""
 MAX_OPEN_BYTES = 64 * 1024 * 1024
-"""Their messages together; a stream that has reached this takes no more."""
+"""Their messages together, or the answers they will probably have; a stream that has reached this takes no more."""
 MAX_QUEUED_BYTES = 1024 * 1024
 """Answers that the peer has not taken; a stream with more takes no more requests."""
 _STRICT_FIELD = b"triton_grpc_error"
@@ -56,6 +56,7 @@ class InferStream:
 
     protocol = "GRPC"  # for traces
     __slots__ = (
+        "_answer_bytes",
         "_call",
         "_decode",
         "_engine",
@@ -89,6 +90,8 @@ class InferStream:
         self._is_strict = _asks_for_grpc_errors(call.metadata)
         self._open: set[InferRequest] = set()
         self._open_bytes = 0
+        self._answer_bytes = 0
+        """Size of the last ordinary answer; those to come are taken to be as large."""
         self._order: deque[_Turn] = deque()
         """Unanswered requests of ordinary models."""
         self._is_held = False
@@ -123,6 +126,8 @@ class InferStream:
             if self._engine.is_decoupled(model_name, model_version):
                 turn.is_ordered = False
             else:
+                if self._answer_bytes > turn.message_bytes:
+                    turn.message_bytes = self._answer_bytes
                 self._order.append(turn)
             self._open.add(request)
             self._engine.submit(request)
@@ -148,6 +153,9 @@ class InferStream:
         """Go on if there is room again."""
         if self._is_congested and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
             self._set_congested(False)
+            self._send_kept()
+            if self._is_half_closed or self._is_draining:
+                self._end_if_done()
         if self._is_held and not self._is_over and self._has_room():
             self._is_held = False
             self._call.release()
@@ -194,6 +202,8 @@ class InferStream:
             except InferError as error:
                 self._fail(request, turn, error, final=response.final)
             else:
+                if turn.is_ordered:
+                    self._answer_bytes = sum(map(len, parts))
                 self._answer(turn, parts)
         if response.final:
             self._continue()
@@ -217,17 +227,23 @@ class InferStream:
         self._answer(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
     def _answer(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
-        """Send an answer, or keep it until those before it are sent."""
+        """Send an answer, or keep it until those before it are sent and the peer takes them."""
         if not turn.is_ordered:
             self._send(parts)
             return
         order = self._order
-        if order[0] is not turn:
+        if order[0] is not turn or self._is_congested:
             turn.answer = parts
             return
         order.popleft()
         self._send(parts)
-        while order and order[0].answer is not None:
+        self._send_kept()
+
+    def _send_kept(self) -> None:
+        """Send answers whose turn has come. The transport ends calls that have it queue too much, so it gets no more
+        while the peer is slow: what is open is answered in any case, and the client has asked for all of it."""
+        order = self._order
+        while order and order[0].answer is not None and not self._is_congested:
             self._send(order.popleft().answer or ())
 
     def _send(self, parts: Sequence[Buffer]) -> None:
@@ -279,7 +295,7 @@ class InferStream:
             request.is_congested = is_congested
 
     def _end_if_done(self) -> None:
-        if self._open or self._is_over:
+        if self._open or self._order or self._is_over:
             return
         if self._is_half_closed:
             self._finish(0)
@@ -294,8 +310,31 @@ class InferStream:
     def _close(self) -> None:
         # Call and stream refer to each other: without this the garbage collector would have to find them.
         self._is_over = True
-        self._call.on_cancel = self._call.context = None
+        self._call.on_cancel = None
+        self._call.context = ENDED
         self._order.clear()
+
+
+class EndedStream:
+    """Stands for a stream that has ended while its call has not: its last answers are still being compressed."""
+
+    def take(self, message: Buffer) -> None:
+        """The answer to this request would come after the end."""
+
+    def half_close(self) -> None:
+        """The end is under way."""
+
+    def drain(self) -> None:
+        """The end is under way."""
+
+    def writable(self) -> None:
+        """There is nothing to go on with."""
+
+    def fail(self) -> None:
+        """Nothing is open."""
+
+
+ENDED = EndedStream()
 
 
 def _text(error: InferError) -> str:

@@ -209,7 +209,7 @@ class Http2Call(Stream):
         else:
             block = encode_trailers(status, message, trailers, is_only=True)
             owner.output.send_headers(self, block, ends_stream=True)
-        if self.held_bytes:
+        if self.held_bytes or self.collected_bytes:
             owner.release(self)
         if not owner.is_dirty:
             owner.mark_dirty()

@@ -16,8 +16,11 @@ class Http2Clock:
     __slots__ = (
         "_begin_ns",
         "_body_ns",
+        "_excused_ns",
         "_frame_ns",
+        "_moved_ns",
         "_preface_ns",
+        "_sent_count",
         "_unsent_bytes",
         "_unsent_since_ns",
         "_write_ns",
@@ -31,6 +34,21 @@ class Http2Clock:
         self._write_ns = _ns(limits.write_timeout_s)
         self._unsent_bytes = 0
         self._unsent_since_ns = now_ns
+        self._sent_count = 0
+        self._excused_ns = 0
+        """When the peer could not send last, because it was not read or got no window."""
+        self._moved_ns = now_ns
+        """When the connection took bytes last, of whatever stream."""
+
+    def excuse(self, now_ns: int) -> None:
+        """Take note that it is not the peer's fault when nothing comes."""
+        self._excused_ns = now_ns
+
+    def note_sent(self, unsent_bytes: int, sent_count: int, now_ns: int) -> None:
+        """Take note of what was sent: bytes that the socket has not taken, frames that were made. Comes first."""
+        if unsent_bytes != self._unsent_bytes or sent_count != self._sent_count:
+            self._sent_count = sent_count
+            self._moved_ns = now_ns
 
     def setup_is_late(self, now_ns: int) -> bool:
         """Tell whether preface and SETTINGS should have come by now."""
@@ -38,7 +56,7 @@ class Http2Clock:
 
     def frame_is_late(self, incomplete_since_ns: int, now_ns: int) -> bool:
         """Tell whether a frame or header block has been incomplete for too long."""
-        return incomplete_since_ns > 0 and now_ns - incomplete_since_ns >= self._frame_ns
+        return incomplete_since_ns > 0 and now_ns - max(incomplete_since_ns, self._excused_ns) >= self._frame_ns
 
     def write_is_stalled(self, unsent_bytes: int, now_ns: int) -> bool:
         """Tell whether the peer has taken nothing of the unsent bytes for too long."""
@@ -56,8 +74,16 @@ class Http2Clock:
             if call.queue is not None:
                 if not call.blocked_since_ns:
                     call.blocked_since_ns = now_ns
-                elif now_ns - call.blocked_since_ns >= self._write_ns:
+                elif now_ns - self._blocked_since(call) >= self._write_ns:
                     blocked.append(call)
-            elif not call.is_remote_closed and not call.is_streaming and now_ns - call.progress_ns >= self._body_ns:
+            elif (
+                not call.is_remote_closed
+                and not call.is_streaming
+                and now_ns - max(call.progress_ns, self._excused_ns) >= self._body_ns
+            ):
                 slow.append(call)
         return slow, blocked
+
+    def _blocked_since(self, call: Http2Call) -> int:
+        # A call whose own window is open waits for its turn: others may have much to send on a slow line.
+        return call.blocked_since_ns if call.send_window <= 0 else max(call.blocked_since_ns, self._moved_ns)

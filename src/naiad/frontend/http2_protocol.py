@@ -1,7 +1,9 @@
 """One HTTP/2 connection on an event loop, gRPC and REST: the asyncio protocol around `wire.http2`.
 
-What is answered during one callback of the loop leaves with one write. Reading pauses while the peer does not take
-our answers, and while too many bytes of requests wait for theirs.
+What is answered during one callback of the loop leaves with one write. Reading pauses while the peer's socket does
+not take our answers. While too many bytes of requests wait for theirs the peer gets no window for more bodies; while
+too many bytes of answers wait for the peer's windows its requests wait. In both cases reading goes on: what ends the
+wait, windows and resets, comes the same way.
 """
 
 import asyncio
@@ -99,6 +101,8 @@ class Http2Protocol(asyncio.Protocol):
         self._has_found_fault = False
         self._held_calls: dict[Http2Call, None] = {}
         """Calls whose service takes no messages for now."""
+        self._waiting: dict[Http2Call, Buffer | None] = {}
+        """Complete requests that wait until the peer takes answers; None for one whose exchange has its body."""
         self._deadlines = DeadlineTimer(server.loop, self._calls, self._expire, _now_ns)
         now_ns = _now_ns()
         self._clock = Http2Clock(server.limits, now_ns)
@@ -143,6 +147,7 @@ class Http2Protocol(asyncio.Protocol):
         self._server.unregister(self)
         self._deadlines.close()
         self._held_calls.clear()
+        self._waiting.clear()
         for call in self._calls():
             self.output.forget(call)
             self._leave(call, Departure.DISCONNECTED)
@@ -168,11 +173,14 @@ class Http2Protocol(asyncio.Protocol):
         self._server.flush_soon(self)
 
     def release(self, call: Http2Call) -> None:
-        """The call no longer holds its message."""
+        """The call no longer holds its message, nor what came of others."""
         self._held_bytes -= call.held_bytes
-        call.held_bytes = 0
-        if not self._is_reading:
-            self._update_reading()
+        self._collecting_bytes -= call.collected_bytes
+        call.held_bytes = call.collected_bytes = 0
+        if self._connection.is_window_held and self._held_bytes <= self._limits.outstanding_bytes:
+            self._connection.release_window()
+            if not self.is_dirty:
+                self.mark_dirty()
 
     def give_up(self, call: Http2Call) -> None:
         """End a call whose peer does not take its answers."""
@@ -193,7 +201,7 @@ class Http2Protocol(asyncio.Protocol):
         # hot: bench/micro_http2.py
         plan: CallPlan = call.head.memo or self._make_plan(call.head)
         size = len(body) - PREFIX_BYTES
-        if plan.is_unary and 0 <= size <= _HELD_MESSAGE_BYTES:
+        if plan.is_unary and 0 <= size <= _HELD_MESSAGE_BYTES and self.output.queued_bytes <= self.max_queued_bytes:
             flag, length = _unpack_prefix(body)
             if flag == 0 and length == size and size <= self._max_message_bytes:
                 if plan.timeout_ns:
@@ -246,7 +254,7 @@ class Http2Protocol(asyncio.Protocol):
         """Cut messages and hand them over. Raises GrpcError."""
         for message in assembler.feed(data):
             self._take_message(call, message)
-        if call.assembler is not None:
+        if call.assembler is not None and not call.is_local_closed:
             complete_bytes = 0 if call.message is None else len(call.message)
             unread_bytes = 0 if call.held_body is None else call.held_body.unread_bytes
             self._count_collected(call, assembler.pending_bytes + complete_bytes + unread_bytes)
@@ -286,10 +294,27 @@ class Http2Protocol(asyncio.Protocol):
         """Hand over the message of a unary call."""
         self.release(call)  # of its compressed form
         self._hold(call, len(message))
+        if self.output.queued_bytes > self.max_queued_bytes:
+            # A small one is a view on everything that was received with it.
+            self._waiting[call] = message if len(message) > _HELD_MESSAGE_BYTES else bytes(message)
+        else:
+            self._serve(call, message)
+
+    def _serve(self, call: Http2Call, message: Buffer) -> None:
         try:
             self._service.unary(call, message)
         except Exception:
             self._service_failed(call)
+
+    def _serve_waiting(self) -> None:
+        """Hand over requests that have waited, as long as the peer takes answers."""
+        while self._waiting and self.output.queued_bytes <= self.max_queued_bytes:
+            call = next(iter(self._waiting))
+            message = self._waiting.pop(call)
+            if message is not None:
+                self._serve(call, message)
+            elif call.exchange is not None:
+                call.exchange.dispatch(call.arrival_ns)
 
     def stream_reset(self, call: Http2Call, code: int) -> None:
         """Tell the service that nobody waits for the call's answer."""
@@ -333,7 +358,11 @@ class Http2Protocol(asyncio.Protocol):
     def _dispatch_rest(self, call: Http2Call, exchange: RestExchange) -> None:
         self._count_collected(call, 0)
         self._hold(call, exchange.received_bytes)
-        exchange.dispatch(self._arrival_ns)
+        call.arrival_ns = self._arrival_ns
+        if self.output.queued_bytes > self.max_queued_bytes:
+            self._waiting[call] = None
+        else:
+            exchange.dispatch(call.arrival_ns)
 
     def watch_writable(self, call: Http2Call) -> None:
         """Tell the call's exchange whenever bytes have left."""
@@ -392,7 +421,7 @@ class Http2Protocol(asyncio.Protocol):
             call.held_bytes = size
             self._held_bytes += size
             if self._held_bytes > self._limits.outstanding_bytes:
-                self._update_reading()
+                self._connection.hold_window()
 
     def refuse(self, call: Http2Call, error: GrpcError) -> None:
         """End a call whose request is wrong."""
@@ -410,11 +439,13 @@ class Http2Protocol(asyncio.Protocol):
     def _drop(self, call: Http2Call, why: Departure) -> None:
         """Forget what is held for a call that is finished here, and tell the service."""
         call.assembler = None
+        self._waiting.pop(call, None)
         self._count_collected(call, 0)
         self._cancel(call, why)
 
     def _leave(self, call: Http2Call, why: Departure) -> None:
         """Forget what is held for a call without a peer, and tell the service."""
+        self._waiting.pop(call, None)
         self._count_collected(call, 0)
         self.release(call)
         self._cancel(call, why)
@@ -478,8 +509,12 @@ class Http2Protocol(asyncio.Protocol):
         if transport is None:
             return
         self._write(transport)
-        if self._held_calls:
+        while self._held_calls or self._waiting:
             self._tell_held()
+            self._serve_waiting()
+            if not self.output.has_frames:
+                break
+            # What leaves now may be what another one waits for: nobody else would tell it.
             self._write(transport)
         self.is_dirty = False
         if self._is_ending and self._connection.is_drained:
@@ -518,7 +553,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def _update_reading(self) -> None:
         transport = self._transport
-        may_read = not self.output.is_paused and self._held_bytes <= self._limits.outstanding_bytes
+        may_read = not self.output.is_paused
         if transport is None or may_read == self._is_reading or transport.is_closing():
             return
         self._is_reading = may_read
@@ -557,12 +592,16 @@ class Http2Protocol(asyncio.Protocol):
         transport, connection, clock = self._transport, self._connection, self._clock
         if transport is None:
             return
-        if clock.write_is_stalled(transport.get_write_buffer_size(), now_ns):
+        if not self._is_reading or connection.is_window_held:
+            clock.excuse(now_ns)
+        unsent_bytes = transport.get_write_buffer_size()
+        clock.note_sent(unsent_bytes, self.output.data_count, now_ns)
+        if clock.write_is_stalled(unsent_bytes, now_ns):
             transport.abort()
         elif not connection.is_set_up and clock.setup_is_late(now_ns):
             connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
             self._end()
-        elif self._is_reading and clock.frame_is_late(connection.incomplete_since_ns, now_ns):
+        elif clock.frame_is_late(connection.incomplete_since_ns, now_ns):
             connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
             self._end()
         elif self._lives_on(now_ns):
@@ -571,7 +610,9 @@ class Http2Protocol(asyncio.Protocol):
     def _lives_on(self, now_ns: int) -> bool:
         """Take care of keepalive and age; false when the connection was dropped."""
         streams = self._connection.streams
-        step = self._keepalive.next_step(now_ns, self._arrival_ns, self.output.data_count, has_calls=bool(streams))
+        # A peer whose bytes are not read may have answered.
+        heard_ns = self._arrival_ns if self._is_reading else now_ns
+        step = self._keepalive.next_step(now_ns, heard_ns, self.output.data_count, has_calls=bool(streams))
         if step is KeepaliveStep.NOTHING:
             return True
         if step is KeepaliveStep.PING:

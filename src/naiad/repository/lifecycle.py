@@ -44,6 +44,11 @@ class _Version(Generic[V]):
         self.reason = ""
         self.loaded: V | None = None
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody loads it, or has."""
+        return self.loaded is not None or self.state is ModelState.LOADING
+
     def become(self, state: ModelState, reason: str = "") -> None:
         self.state = state
         self.reason = reason
@@ -176,10 +181,10 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def forget(self, name: str) -> None:
-        """Remove a model that nothing is loaded of."""
+        """Remove a model that nothing is loaded of, nor about to be: an ensemble may want it meanwhile."""
         with self._lock:
             model = self._models.get(name)
-            if model is not None and all(version.loaded is None for version in model.versions.values()):
+            if model is not None and not any(version.is_wanted for version in model.versions.values()):
                 del self._models[name]
             self._changed(name)
 

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _SOON_S = 0.5
 """How soon a model that has changed is looked at again."""
 _WORK_THREADS = 8
+_LAST_LOOK_S = 1.0
+"""How long the end waits for a look that has begun; whatever it finds is not acted upon."""
 
 
 class PollControl(ExplicitControl[V]):
@@ -87,7 +89,8 @@ class PollControl(ExplicitControl[V]):
         deadline_s = time.monotonic() + timeout_s
         self.abandon()
         if self._thread.is_alive():
-            self._thread.join(timeout_s)
+            # Not for longer: a store that is away would use up the time that requests may take.
+            self._thread.join(min(timeout_s, _LAST_LOOK_S))
         self._pool.shutdown(wait=False, cancel_futures=True)
         return super().unload_all(max(0.0, deadline_s - time.monotonic()))
 
@@ -102,9 +105,11 @@ class PollControl(ExplicitControl[V]):
 
     def _poll_once(self) -> None:
         seen, incomplete, _ = self._look()
+        if self._stop.is_set():
+            return
         with self._lock:
             busy = set(self._busy)
-        to_load, to_unload = self._watch.look(seen, [*incomplete, *(busy & seen.keys())], time.monotonic())
+        to_load, to_unload = self._watch.look(seen, [*incomplete, *busy], time.monotonic())
         for name in to_load:
             self._begin(name, self._load_quietly)
         for name in to_unload:
@@ -177,6 +182,9 @@ class PollControl(ExplicitControl[V]):
         def run() -> None:
             try:
                 work(name)
+            except Exception:
+                # Nobody waits for the outcome, and the model is not looked at again before it changes.
+                _log.exception("working on model '%s' failed", name)
             finally:
                 with self._lock:
                     self._busy.discard(name)

@@ -46,7 +46,8 @@ class Watch:
     ) -> tuple[dict[str, bytes], list[str]]:
         """Take in how all models look now; return those to load with how they look, and those to unload.
 
-        `incomplete` are models that say of themselves that they are being written.
+        `incomplete` are models that say of themselves that they are being written, and those that are being worked
+        on: an unload that begins before the load of the same model has ended could be done first.
         """
         to_load: dict[str, bytes] = {}
         for name, fingerprint in seen.items():
@@ -57,7 +58,7 @@ class Watch:
             elif self._has_settled(name, fingerprint, now_s):
                 to_load[name] = fingerprint
         gone = [name for name in self._acted if name not in seen]
-        to_unload = [name for name in gone if self._has_settled(name, None, now_s)]
+        to_unload = [name for name in gone if self._has_settled(name, None, now_s) and name not in incomplete]
         for name in to_unload:
             del self._acted[name]
         for name in [name for name in self._changes if name not in seen and name not in gone]:

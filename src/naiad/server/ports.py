@@ -92,7 +92,9 @@ class Ports:
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
         self._side_threads = SideThreads(loop, "side")
-        """For what takes milliseconds: compression of large bodies, the repository index."""
+        """For what takes milliseconds: compression of large bodies."""
+        self._index_threads = SideThreads(loop, "index")
+        """For the repository index, which reads the stores: one that is away keeps nobody else waiting."""
         self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
         """For what may take minutes: loading and unloading."""
         self._codings = ContentCodings(self._side_threads.run, engine, options.http.max_decompressed_bytes)
@@ -121,6 +123,7 @@ class Ports:
     def close(self) -> None:
         """Close what is still open once the services have drained."""
         self._side_threads.close()
+        self._index_threads.close()
         self._control_threads.close()
         for watch in self._watches:
             watch.stop()
@@ -140,7 +143,7 @@ class Ports:
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
         level = LEVELS.get(options.compression_level)
         compression = None if level is None else GrpcCompression(level, self._side_threads.run)
-        repository = RepositoryCalls(self._engine, self._side_threads.run, self._control_threads.run)
+        repository = RepositoryCalls(self._engine, self._index_threads.run, self._control_threads.run)
         if self._group is not None:
             return self._group.grpc_service(forwarding, compression, repository)
         return InferenceGrpcService(self._engine, forwarding, compression, repository)
@@ -149,7 +152,7 @@ class Ports:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        repository = RepositoryRoutes(self._engine, self._side_threads.run, self._control_threads.run)
+        repository = RepositoryRoutes(self._engine, self._index_threads.run, self._control_threads.run)
         api = RestApi(
             self._engine,
             max_input_bytes=options.max_input_bytes,

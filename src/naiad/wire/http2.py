@@ -76,6 +76,8 @@ class Http2Connection(Generic[S]):
         self._last_stream_id = 0
         self._window = limits.connection_window_bytes
         self._half_window = limits.connection_window_bytes // 2
+        self.is_window_held = False
+        """The peer gets no more window for the connection, see `hold_window`."""
         # Received bytes that are not yet a complete frame, and how many it takes to go on.
         self._tail = bytearray()
         self._needed_bytes = 0
@@ -222,7 +224,7 @@ class Http2Connection(Generic[S]):
         unpack, unpack_uint32 = wire.FRAME_HEADER.unpack_from, wire.UINT32.unpack_from
         streams, output, limits = self._streams, self.output, self._limits
         cached_get, static_get = self._decoder.cached.get, self._decoder.cached_static.get
-        max_frame_bytes, max_streams, max_queued = limits.frame_bytes, limits.concurrent_streams, limits.queued_bytes
+        max_frame_bytes, max_streams = limits.frame_bytes, limits.concurrent_streams
         receive_window = limits.stream_window_bytes
         new_stream, request_received = self._sink.new_stream, self._sink.request_received
         # Streams whose head the sink has not been told: their body may follow in these bytes.
@@ -257,7 +259,6 @@ class Http2Connection(Generic[S]):
                     and self._last_stream_id < stream_id <= 0x7FFFFFFF
                     and stream_id & 1
                     and len(streams) < max_streams
-                    and output.queued_bytes <= max_queued
                 ):
                     self._last_stream_id = stream_id
                     stream = new_stream(stream_id, head, output.peer_window, receive_window)
@@ -418,6 +419,19 @@ class Http2Connection(Generic[S]):
         if not stream.is_remote_closed:
             self._refill_stream_window(stream)
 
+    def hold_window(self) -> None:
+        """Let the peer send only what the connection's window still allows, until `release_window`.
+
+        Bodies stop, on all streams. What costs nothing to read goes on: windows, PINGs, resets.
+        """
+        self.is_window_held = True
+
+    def release_window(self) -> None:
+        """Let the peer go on sending bodies."""
+        self.is_window_held = False
+        if self._window < self._half_window:
+            self._refill_window()
+
     def _refill_stream_window(self, stream: S) -> None:
         full = self._limits.stream_window_bytes
         if stream.receive_window < full // 2:
@@ -428,6 +442,8 @@ class Http2Connection(Generic[S]):
         """Give the peer its whole window back; lazily, when half of it is used."""
         if self._window < 0:
             raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is exceeded")
+        if self.is_window_held:
+            return
         full = self._limits.connection_window_bytes
         self.output.send_control(wire.window_update(0, full - self._window))
         self._window = full
@@ -484,7 +500,7 @@ class Http2Connection(Generic[S]):
         if self._is_refused(stream_id):
             return
         limits, output = self._limits, self.output
-        if len(self._streams) >= limits.concurrent_streams or output.queued_bytes > limits.queued_bytes:
+        if len(self._streams) >= limits.concurrent_streams:
             raise StreamError(stream_id, Http2Code.REFUSED_STREAM)  # RFC 9113 8.7: safe to retry
         ends_stream = self._block_ends_stream
         # RFC 9113 8.1.1: a body of another size than announced. RFC 7540 5.3.1: a stream that depends on itself.

@@ -67,7 +67,8 @@ class Http2Output:
         self.queued_bytes = 0
         """Bytes that wait for windows, over all streams."""
         self.data_count = 0
-        """Heads, messages and bodies sent so far, whole or in part."""
+        """Heads, messages and frames of bodies sent so far. Grows while a long answer flows: gRPC forgives every PING
+        that comes between two frames of it, and clients that measure the bandwidth send one per round trip."""
         self.is_paused = False
         """The socket takes no more; frames of queues are not made."""
         self.recently_reset: dict[int, None] = {}
@@ -292,6 +293,7 @@ class Http2Output:
         size = room - left
         self._frames += (_pack(size << 8 | DATA, 0, stream.id), *pieces)
         self._frames_bytes += size + 9
+        self.data_count += 1
         self.window -= size
         self.queued_bytes -= size
         stream.send_window -= size

@@ -31,9 +31,9 @@ class Http2Limits:
     collecting_bytes: int = 2 * INT32_MAX
     """Most bytes of incomplete messages over all streams of a connection."""
     outstanding_bytes: int = 512 * 1024 * 1024
-    """Reading pauses while large messages of this size wait for their answers."""
+    """The peer gets no more window for bodies while large messages of this size wait for their answers."""
     queued_bytes: int = 64 * 1024 * 1024
-    """Answers that wait for the peer's window. Above it new streams are refused; one that sends more is reset."""
+    """Answers that wait for the peer's window. Above it new requests wait; a stream that sends more is reset."""
     write_buffer_bytes: int = 4 * 1024 * 1024
     """Most bytes handed to the socket at a time."""
     resets_burst: int = 20_000

@@ -53,3 +53,29 @@ def test_order_is_that_of_acceptance_whichever_thread_is_done_first(loop: StepLo
     assert ids(answers) == []
     delivery.hand_over([first], [response()], on_loop=True)
     assert ids(answers) == ["a", "b", "c"]
+
+
+def test_order_is_kept_when_a_thread_pauses_between_release_and_hand_over(loop: StepLoop) -> None:
+    answers = Answers()
+    delivery = OrderedDelivery(loop)
+    first, second = requests(answers, "ab")
+    for each in (first, second):
+        delivery.expect(each)
+
+    class Lock:
+        """Has another instance complete the second as soon as the first thread lets go of the lock."""
+
+        left = 1
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            if self.left:
+                self.left -= 1
+                delivery.hand_over([second], [response()], on_loop=True)
+
+    delivery._lock = Lock()  # type: ignore[assignment]  # the moment between two lines cannot be met otherwise
+    delivery.hand_over([first], [response()])
+    loop.run_until(lambda: len(answers) == 2)
+    assert ids(answers) == ["a", "b"]

@@ -421,6 +421,11 @@ def test_redis_gets_back_what_it_was_given(tensors: list[tuple[str, bytes]]) -> 
     assert decode(encode(kept)) == kept
 
 
-@pytest.mark.parametrize("data", [b"", b"xx", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00[]rest", b"\x02\x00\x00\x00{}"])
+NO_PARAMETERS = b"\x0c\x00\x00\x00[[], [1, 2]]"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"xx", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00[]rest", b"\x02\x00\x00\x00{}", NO_PARAMETERS]
+)
 def test_what_is_no_response_is_a_miss(data: bytes) -> None:
     assert decode(data) in (None, CachedResponse((), []))

@@ -1,8 +1,10 @@
 """A served model answers every request exactly once, whatever its instances do."""
 
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,30 @@ def test_wrong_number_of_responses_is_an_error_for_every_request(serve: Serve, l
     error = answers.received[0][1].error
     assert error is not None
     assert "gave 0 responses for 1 requests" in error.message
+
+
+@pytest.mark.parametrize(
+    "script",
+    [lambda batch: None, lambda batch: [None], lambda batch: sys.exit("enough"), lambda batch: 7],
+    ids=["none", "no-response", "exit", "number"],
+)
+def test_nonsense_of_a_backend_costs_a_batch_and_not_the_instance(
+    serve: Serve, loop: StepLoop, script: Callable[[Batch], Any]
+) -> None:
+    instance, answers = ScriptedInstance(script), Answers()
+    model = serve([instance])
+    model.submit(now_request(answers, "bad"))
+    loop.run_until(lambda: len(answers) == 1)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.code is ErrorCode.INTERNAL
+    instance.script = None
+    model.submit(now_request(answers, "good"))
+    loop.run_until(lambda: len(answers) == 2)
+    assert answers.received[1][1].error is None
+    assert model.in_flight_count == 0
+    snapshot = model.statistics.snapshot()
+    assert (snapshot.success.count, snapshot.fail.count) == (1, 1)
 
 
 def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -> None:

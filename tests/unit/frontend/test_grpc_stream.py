@@ -11,10 +11,13 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend import grpc_stream
 from naiad.frontend.departure import Departure
+from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
+from naiad.wire.compression import MAX_INLINE_BYTES
+from support.side_work import Aside
 
 HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
 EMPTY = ResponseHeader("m", "1", ())
@@ -33,6 +36,7 @@ class Call:
         self.context = None
         self.queued_bytes = 0
         self.sent = []
+        self.encoded = []
         self.status = None
         self.is_held = False
         self.holds = 0
@@ -43,6 +47,10 @@ class Call:
     def send(self, parts):
         assert self.status is None
         self.sent.append(pb.ModelStreamInferResponse.FromString(b"".join(parts)))
+
+    def send_encoded(self, parts, encoding, *, is_compressed):
+        assert self.status is None
+        self.encoded.append(b"".join(parts))
 
     def finish(self, status, message="", trailers=()):
         assert self.status is None
@@ -354,7 +362,8 @@ class TestEnd:
         assert stage.call.status is None
         stage.answer("b", empty_final=True)
         assert stage.call.status == 0
-        assert stage.call.on_cancel is stage.call.context is None
+        assert stage.call.on_cancel is None
+        assert stage.call.context is grpc_stream.ENDED
 
     def test_cancel_reaches_every_open_request_and_ends_writing(self, stage, caplog):
         stage.send("a", "b", "done")
@@ -394,6 +403,41 @@ class TestEnd:
         stage.service.stream_draining(stage.call)
         stage.answer("a")
         assert stage.call.status == 0
+
+
+class TestEndBehindCompression:
+    """The status of a call waits for answers that are being compressed; until then the call is open."""
+
+    @pytest.fixture
+    def aside(self):
+        return Aside()
+
+    @pytest.fixture
+    def stage(self, aside):
+        stage = Stage(metadata=((b"grpc-accept-encoding", b"gzip"), (b"triton_grpc_error", b"true")))
+        stage.service = InferenceGrpcService(stage.engine, compression=GrpcCompression(1, aside))
+        return stage
+
+    def test_draining_meanwhile_does_not_cut_the_answer_off(self, stage, aside):
+        stage.send("a")
+        stage.half_close()
+        stage.answer("a", value=bytes(MAX_INLINE_BYTES))
+        stage.service.stream_draining(stage.call)
+        assert stage.call.status is None
+        aside.go()
+        assert len(stage.call.encoded) == 1
+        assert stage.call.status == 0
+
+    def test_what_the_peer_does_meanwhile_does_not_hide_the_error(self, stage, aside):
+        stage.send("a", "b", model="d")
+        stage.answer("a", value=bytes(MAX_INLINE_BYTES))
+        stage.answer("b", error=internal("broken"))
+        stage.send("c")
+        stage.half_close()
+        assert stage.call.status is None
+        aside.go()
+        assert (len(stage.call.encoded), stage.call.status) == (1, 13)
+        assert [request.id for request in stage.engine.submitted] == ["a", "b"]
 
 
 class TestBounds:
@@ -441,6 +485,42 @@ class TestBounds:
         stage.service.stream_writable(stage.call)
         assert not stage.call.is_held
         assert not stage.request("a").is_congested
+
+    def test_answers_of_ordinary_models_wait_for_a_slow_reader_and_are_all_sent(self, stage):
+        # The transport ends a call that has it queue too much, but these were asked for before the first was slow.
+        stage.send("a", "b", "c")
+        stage.call.queued_bytes = 101
+        stage.answer("a")
+        stage.answer("b")
+        stage.answer("c")
+        assert stage.call.ids == ["a"]
+        assert stage.call.is_held
+        stage.call.queued_bytes = 50
+        stage.service.stream_writable(stage.call)
+        assert stage.call.ids == ["a", "b", "c"]
+        assert not stage.call.is_held
+
+    def test_the_end_waits_for_answers_that_wait_for_a_slow_reader(self, stage):
+        stage.send("a", "b")
+        stage.half_close()
+        stage.call.queued_bytes = 101
+        stage.answer("a")
+        stage.answer("b")
+        assert stage.call.status is None
+        stage.call.queued_bytes = 0
+        stage.service.stream_writable(stage.call)
+        assert stage.call.ids == ["a", "b"]
+        assert stage.call.status == 0
+
+    def test_requests_count_as_large_as_the_last_answer(self, stage):
+        stage.send("a")
+        stage.answer("a", value=bytes(600))
+        stage.send("b")
+        assert not stage.call.is_held
+        stage.send("c")
+        assert stage.call.is_held
+        stage.answer("b")
+        assert not stage.call.is_held
 
     def test_requests_that_are_handed_over_on_release_may_hold_again(self, stage):
         def release():

@@ -478,6 +478,40 @@ def test_held_call_is_told_when_bytes_have_left():
     assert scene.service.writable == [(call, 0)]
 
 
+def test_held_call_is_told_of_what_leaves_while_others_are_told():
+    """An answer that the service sends when it is told may leave at once: that is to be told as well."""
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    (call,) = scene.service.calls
+    told = []
+
+    def writable(call):
+        told.append(call.queued_bytes)
+        if len(told) == 1:
+            call.send((bytes(10_000_000),))  # more than the transport is handed at a time
+
+    scene.service.stream_writable = writable
+    scene.send(settings_frame({4: 2**31 - 1}) + window_update(0, 2**30))
+    assert told == [0, 0]
+    assert call.queued_bytes == 0
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_call_that_the_service_ends_gives_back_what_was_collected(has_more):
+    scene = Scene(Http2Limits(collecting_bytes=100)).open()
+    for stream_id in (1, 3, 5):
+        # The service ends the call while a message is on its way, or with the message that came before it.
+        scene.service.stream_message = lambda call, message: has_more and call.finish(9)
+        scene.send(scene.headers(stream_id, "/s/Stream"))
+        call = scene.protocol._connection.streams[stream_id]
+        scene.send(data_frame(stream_id, framed(b"a") + framed(bytes(70))[:60]))
+        call.finish(9)
+        assert scene.status(stream_id)[0] == "9"
+    scene.send(scene.headers(7) + data_frame(7, framed(bytes(70))[:60]))
+    scene.send(data_frame(7, framed(bytes(70))[60:], end=True))
+    assert scene.status(7)[0] == "0"
+
+
 def test_small_pieces_of_a_held_body_share_memory():
     body = HeldBody()
     for _ in range(100_000):
@@ -585,15 +619,94 @@ def test_full_socket_pauses_reading_and_making_frames(scene):
     assert [kind for kind, _, _, _ in scene.frames()] == [wire.DATA]
 
 
-def test_large_messages_that_wait_pause_reading():
-    scene = Scene(Http2Limits(outstanding_bytes=150_000)).open()
+def connection_updates(frames):
+    return [frame for frame in frames if frame[0] == wire.WINDOW_UPDATE and frame[2] == 0]
+
+
+def test_large_messages_that_wait_get_no_window_for_more():
+    scene = Scene(Http2Limits(outstanding_bytes=150_000, connection_window_bytes=500_000)).open()
     for stream_id in (1, 3):
         scene.send(scene.headers(stream_id, "/s/Keep") + data_frame(stream_id, framed(bytes(100_000)), end=True))
-    assert not scene.transport.is_reading
-    scene.service.calls[0].respond([b""])
-    assert scene.transport.is_reading
+    scene.send(scene.headers(7, "/s/Keep") + data_frame(7, framed(bytes(60_000)), end=True))
+    assert connection_updates(scene.frames()) == []
+    # What the peer says meanwhile is heard.
+    scene.send(frame(wire.PING, 0, 0, bytes(8)) + scene.request(9, b"small"))
+    assert wire.PING in {kind for kind, _, _, _ in scene.frames()}
+    scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    assert scene.service.cancelled == [(scene.service.calls[0], Departure.CANCELLED)]
+    assert len(connection_updates(scene.frames())) == 1
     scene.service.calls[1].finish(13)
     assert scene.protocol._held_bytes == 0
+
+
+def test_window_of_messages_that_wait_comes_back_with_an_answer():
+    scene = Scene(Http2Limits(outstanding_bytes=150_000, connection_window_bytes=500_000)).open()
+    for stream_id in (1, 3):
+        scene.send(scene.headers(stream_id, "/s/Keep") + data_frame(stream_id, framed(bytes(100_000)), end=True))
+    scene.send(scene.headers(7, "/s/Keep") + data_frame(7, framed(bytes(60_000)), end=True))
+    assert connection_updates(scene.frames()) == []
+    scene.service.calls[0].respond([b""])
+    assert len(connection_updates(scene.frames())) == 1
+
+
+def congested_scene():
+    """A client with windows of 64 KiB that has not read an answer of 100 KB."""
+    scene = Scene(Http2Limits(queued_bytes=10_000)).open()
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].respond([bytes(100_000)])
+    scene.frames()
+    return scene
+
+
+READ = window_update(0, 10**6) + window_update(1, 10**6)
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_requests_wait_while_the_peer_does_not_take_answers(size):
+    scene = congested_scene()
+    message = bytes(range(256)) * (size // 256) + b"end"
+    for stream_id in (3, 5):
+        scene.send(scene.headers(stream_id) + data_frame(stream_id, framed(message), end=True))
+    assert scene.frames() == []
+    scene.send(READ + window_update(3, 10**6) + window_update(5, 10**6))
+    assert scene.service.messages == [b"a", message, message]
+    answers = scene.answers()
+    assert [answers[stream_id][1] for stream_id in (3, 5)] == [framed(message)] * 2
+    assert scene.protocol._held_bytes == 0
+
+
+def test_requests_that_wait_are_served_when_the_answer_before_them_is_given_up():
+    scene = congested_scene()
+    scene.send(scene.request(3, b"b"))
+    scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    assert scene.service.messages == [b"a", b"b"]
+    scene.send(window_update(0, 10))
+    assert scene.answers()[3][1] == framed(b"b")
+
+
+def test_request_that_is_reset_while_it_waits_is_not_served():
+    scene = congested_scene()
+    scene.send(scene.request(3, b"b") + frame(wire.RST_STREAM, 0, 3, b"\0\0\0\x08"))
+    scene.send(READ)
+    assert scene.service.messages == [b"a"]
+
+
+def test_request_whose_deadline_passes_while_it_waits_is_not_served(monkeypatch):
+    scene = congested_scene()
+    scene.send(scene.request(3, b"b", "/s/Keep", ("grpc-timeout", "1S")))
+    monkeypatch.setattr(scene.protocol._deadlines, "_now_ns", lambda: 1 << 62)
+    scene.loop.timers[-1].callback()
+    assert scene.status(3)[0] == "4"
+    scene.send(READ)
+    assert scene.service.messages == [b"a"]
+
+
+def test_requests_that_wait_are_forgotten_with_their_connection():
+    scene = congested_scene()
+    scene.send(scene.request(3, b"b"))
+    scene.protocol.connection_lost(None)
+    assert scene.service.messages == [b"a"]
+    assert not scene.protocol._waiting
 
 
 def test_large_answer_goes_on_when_the_peer_opens_its_window(scene):
@@ -638,6 +751,58 @@ def test_body_without_progress_ends_the_call_not_the_connection(scene):
     assert answers[1][0]["grpc-status"] == "4"
     assert 3 not in answers
     assert not scene.transport.is_closed
+
+
+def test_body_that_gets_no_window_is_not_late():
+    scene = Scene(Http2Limits(outstanding_bytes=100_000)).open()
+    scene.send(scene.headers(1, "/s/Keep") + data_frame(1, framed(bytes(200_000)), end=True))
+    scene.send(scene.headers(3) + data_frame(3, framed(b"abc")[:6]))
+    begin_ns = start_ns(scene)
+    scene.server.sweep(begin_ns + 200 * SECOND_NS)
+    scene.service.calls[0].respond([b""])
+    scene.server.sweep(begin_ns + 201 * SECOND_NS)
+    scene.send(data_frame(3, framed(b"abc")[6:], end=True))
+    assert scene.answers()[3][0]["grpc-status"] == "0"
+
+
+def test_frame_whose_rest_is_not_read_is_not_late(scene):
+    scene.send(scene.headers(1)[:-1])
+    scene.protocol.pause_writing()
+    scene.server.sweep(start_ns(scene) + 40 * SECOND_NS)
+    scene.protocol.resume_writing()
+    scene.server.sweep(start_ns(scene) + 41 * SECOND_NS)
+    assert not scene.transport.is_closed
+    scene.server.sweep(start_ns(scene) + 80 * SECOND_NS)
+    assert scene.transport.is_closed
+
+
+def test_answer_to_a_ping_that_is_not_read_is_no_sign_of_death():
+    rules = KeepaliveRules(time_s=10, timeout_s=5, permits_without_calls=True)
+    scene = Scene(Http2Limits(keepalive=rules)).open()
+    begin_ns = start_ns(scene)
+    scene.server.sweep(begin_ns + 11 * SECOND_NS)
+    assert [kind for kind, _, _, _ in scene.frames()] == [wire.PING]
+    scene.protocol.pause_writing()
+    scene.server.sweep(begin_ns + 30 * SECOND_NS)
+    scene.protocol.resume_writing()
+    scene.server.sweep(begin_ns + 31 * SECOND_NS)
+    assert not scene.transport.is_aborted
+
+
+def test_answers_that_wait_for_their_turn_on_a_slow_line_are_kept(scene):
+    scene.send(settings_frame({4: 2**31 - 1}))
+    for stream_id in (1, 3, 5, 7):
+        scene.send(scene.request(stream_id, b"a", "/s/Keep"))
+        scene.service.calls[-1].respond([bytes(10**6)])
+    begin_ns = start_ns(scene)
+    for turn in range(20):
+        scene.server.sweep(begin_ns + turn * 30 * SECOND_NS)
+        scene.send(window_update(0, 10))
+    kinds = {kind for kind, _, _, _ in scene.frames()}
+    assert wire.RST_STREAM not in kinds
+    for turn in range(20, 24):
+        scene.server.sweep(begin_ns + turn * 30 * SECOND_NS)
+    assert [kind for kind, _, _, _ in scene.frames()].count(wire.RST_STREAM) == 4
 
 
 def test_answer_that_the_peer_does_not_take_is_dropped(scene):

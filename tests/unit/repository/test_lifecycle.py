@@ -86,6 +86,16 @@ def test_failed_reload_leaves_the_old_version_and_readiness(lifecycle: Lifecycle
     assert table.ready == {"m": {1: "old"}}
 
 
+def test_a_model_that_is_being_loaded_is_not_forgotten(lifecycle: Lifecycle[Version], table: Table) -> None:
+    lifecycle.begin_load("m", [1])
+    lifecycle.forget("m")
+    assert lifecycle.swap("m", {1: Version("new")}) == []
+    assert table.ready == {"m": {1: "new"}}
+    lifecycle.end_unload("m", list(lifecycle.begin_unload("m")))
+    lifecycle.forget("m")
+    assert lifecycle.rows() == []
+
+
 def test_version_that_a_swap_leaves_out_is_unloaded(lifecycle: Lifecycle[Version], table: Table) -> None:
     old = Version("one")
     lifecycle.begin_load("m", [1])

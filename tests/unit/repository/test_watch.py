@@ -56,6 +56,16 @@ def test_a_model_is_unloaded_when_it_has_been_gone_for_the_settle_time() -> None
     assert not watch.is_unsettled
 
 
+def test_a_model_that_is_gone_is_unloaded_only_when_nobody_works_on_it() -> None:
+    watch = Watch(2.0)
+    watch.note("m", b"1")
+    for second in range(5):
+        assert watch.look({}, ["m"], second) == ({}, [])
+    assert watch.is_unsettled
+    assert watch.look({}, (), 5) == ({}, ["m"])
+    assert not watch.is_unsettled
+
+
 def test_one_that_comes_and_goes_before_it_settled_is_forgotten() -> None:
     watch = Watch(2.0)
     watch.look({"m": b"1"}, (), 0)

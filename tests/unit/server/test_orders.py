@@ -132,3 +132,53 @@ def test_calls_about_the_same_thing_keep_their_order_and_others_do_not_wait() ->
     assert not any({"/m1", "/m2"} <= each for each in together)
     assert any({"/m1", "/n"} <= each for each in together)
     assert member.done.index("/m1") < member.done.index("/m2")
+
+
+def test_what_one_has_ordered_that_dies_meanwhile_is_remembered() -> None:
+    async def run() -> tuple[Member, Member]:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        class Slow(Member):
+            async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
+                begun.set()
+                await may_end.wait()
+                return await super().ask(question, timeout_s)
+
+        member, successor = Slow("a"), Member("successor")
+        orders = orders_of([member])
+        asking = asyncio.ensure_future(orders.everywhere(model_order()))
+        await begun.wait()
+        # Its channel closes, and what it has asked is no longer waited for.
+        asking.cancel()
+        await asyncio.wait([asking])
+        may_end.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await orders.everywhere(model_order("/load other", "n"))
+        await orders.bring_up(successor)  # type: ignore[arg-type]
+        return member, successor
+
+    member, successor = asyncio.run(run())
+    assert member.done == ["/load", "/load other"]
+    assert successor.done == ["/load", "/load other"]
+
+
+def test_what_is_undone_while_one_catches_up_is_undone_there_too() -> None:
+    async def run() -> Member:
+        orders = orders_of([Member("a")])
+        await orders.everywhere(Everywhere(call("/register"), ("region", "system", "x")))
+        await orders.everywhere(model_order("/load"))
+        undone = asyncio.Event()
+
+        class Late(Member):
+            async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
+                if question.path == "/load":
+                    await orders.everywhere(Everywhere(call("/unregister"), ("region", "system", "x"), undoes=True))
+                    undone.set()
+                return await super().ask(question, timeout_s)
+
+        late = Late("late")
+        await orders.bring_up(late)  # type: ignore[arg-type]
+        return late
+
+    assert asyncio.run(run()).done == ["/register", "/load", "/unregister"]

@@ -34,6 +34,11 @@ def test_what_the_supervisor_does_is_not_done_again() -> None:
     assert (share.drain_s, share.no_effect) == (0.0, ())
 
 
+def test_a_model_that_cannot_be_loaded_any_more_keeps_no_successor_from_serving() -> None:
+    starts = [share_of(options(), 0, start).repository.exit_on_error for start in (1, 2, 3)]
+    assert starts == [True, False, False]
+
+
 def test_no_two_processes_write_to_one_trace_file() -> None:
     given = options(trace=TraceOptions(file="/tmp/trace.json"))
     paths = [share_of(given, slot, start).trace.file for slot in range(3) for start in (1, 2, 3)]

@@ -191,13 +191,41 @@ def test_streams_above_the_limit_are_refused_and_the_table_stays_in_step():
     assert (b"x-new", b"1") in peer.sink.streams[5].head.fields
 
 
-def test_streams_are_refused_while_the_peer_takes_no_answers():
-    peer = Peer(Http2Limits(queued_bytes=100))
-    peer.send(peer.request(1))
-    peer.connection.output.send_data(peer.sink.streams[1], [bytes(WINDOW + 101)])
-    peer.frames()
-    assert resets(peer, peer.request(3)) == [Http2Code.REFUSED_STREAM]
-    assert resets(peer, peer.request(5)) == [Http2Code.REFUSED_STREAM]
+def window_updates(peer, stream_id=0):
+    return [
+        struct.unpack(">I", payload)[0]
+        for kind, _, i, payload in peer.frames()
+        if (kind, i) == (wire.WINDOW_UPDATE, stream_id)
+    ]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_held_window_stops_bodies_and_nothing_else(is_known):
+    peer = Peer(Http2Limits(connection_window_bytes=100_000))
+    if is_known:
+        peer.send(peer.request(1) + peer.request(3))
+    peer.connection.hold_window()
+    for stream_id in range(5, 15, 2):
+        peer.send(peer.request(stream_id, bytes(16_000)))
+    assert window_updates(peer) == []
+    peer.send(peer.request(15) + frame(wire.PING, 0, 0, bytes(8)))
+    assert [kind for kind, _, _, _ in peer.frames()] == [wire.PING]
+    peer.connection.release_window()
+    assert window_updates(peer) == [80_000]
+    peer.connection.hold_window()
+    peer.connection.release_window()
+    assert window_updates(peer) == []
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_held_window_cannot_be_exceeded(is_known):
+    peer = Peer(Http2Limits(connection_window_bytes=2**16))
+    if is_known:
+        peer.send(peer.request(1) + peer.request(3))
+    peer.connection.hold_window()
+    for stream_id in range(5, 13, 2):
+        peer.send(peer.request(stream_id, bytes(2**14)))
+    assert fails_with(peer, peer.request(13, b"x")) is Http2Code.FLOW_CONTROL_ERROR
 
 
 def test_trailers_must_end_the_stream():
@@ -404,6 +432,18 @@ def test_pings_that_come_too_soon_end_the_connection_in_grpcs_words():
     goaway = peer.frames()[-1]
     assert goaway[0] == wire.GOAWAY
     assert goaway[3].endswith(b"too_many_pings")
+
+
+def test_pings_between_the_frames_of_one_long_answer_are_no_strikes():
+    # grpc-go and others measure the bandwidth with a PING per round trip while data flows.
+    peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=2)))
+    peer.send(peer.request(1) + settings_frame({4: 10_000}))
+    peer.connection.output.send_answer(peer.sink.streams[1], b"\x88", [bytes(100_000)], 100_000, b"\x88")
+    for _ in range(9):
+        peer.send(frame(wire.PING, 0, 0, bytes(8)) + wire.window_update(1, 10_000) + wire.window_update(0, 10_000))
+        kinds = [kind for kind, _, _, _ in peer.frames()]
+        assert wire.PING in kinds
+        assert wire.DATA in kinds
 
 
 def test_answers_to_our_own_pings_are_no_strikes():

@@ -21,12 +21,22 @@ class Orders:
         self._journal: Journal[ControlCall] = Journal()
         self._locks: dict[ControlKey, tuple[asyncio.Lock, int]] = {}
         """With how many hold or wait for each."""
+        self._catching_up_count = 0
+        """Members that are being told what was ordered before."""
+        self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def everywhere(self, order: Everywhere) -> Outcome:
         """Have all members carry out a call; the answer is the first failure, otherwise that of the first member.
 
         Raises ChannelError when no member could.
         """
+        # Whoever asked may die meanwhile. The others carry it out all the same, so its successor has to know of it.
+        task = asyncio.get_running_loop().create_task(self._everywhere(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _everywhere(self, order: Everywhere) -> Outcome:
         async with self._locked(order.key[:2]):
             outcomes: dict[MemberProcess, Outcome | None] = {}
             # One that begins to serve meanwhile has not found this call in the journal.
@@ -48,7 +58,9 @@ class Orders:
     def _remember(self, order: Everywhere) -> None:
         if order.undoes:
             self._journal.undo(order.key)
-        else:
+        if not order.undoes or self._catching_up_count:
+            # A member that is catching up may have carried out what is forgotten now; it does not serve yet, so
+            # only the journal tells it that this was undone.
             self._journal.add(order.key, order.call)
 
     async def _carry_out(self, member: MemberProcess, call: ControlCall) -> Outcome | None:
@@ -62,13 +74,17 @@ class Orders:
     async def bring_up(self, member: MemberProcess) -> None:
         """Tell a member that has just started what was ordered before, until it knows everything."""
         number = 0
-        while entries := list(self._journal.after(number)):
-            for number, call in entries:  # noqa: B007 - the last number is where the next round begins
-                outcome = await self._carry_out(member, call)
-                if outcome is not None and not outcome.is_success:
-                    _log.error(
-                        "%s could not catch up with %s: %r", member.name, call.path, outcome.text or outcome.body
-                    )
+        self._catching_up_count += 1
+        try:
+            while entries := list(self._journal.after(number)):
+                for number, call in entries:  # noqa: B007 - the last number is where the next round begins
+                    outcome = await self._carry_out(member, call)
+                    if outcome is not None and not outcome.is_success:
+                        _log.error(
+                            "%s could not catch up with %s: %r", member.name, call.path, outcome.text or outcome.body
+                        )
+        finally:
+            self._catching_up_count -= 1
 
     @contextlib.asynccontextmanager
     async def _locked(self, key: ControlKey) -> AsyncIterator[None]:

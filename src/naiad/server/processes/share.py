@@ -9,6 +9,8 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
     """Return the options of the process that takes a slot for the `start`-th time.
 
     Limits of connections and the local cache are divided; delays and warnings that are the supervisor's are left out.
+    --exit-on-error is about the start of the server: what the others serve on, and could not be loaded any more,
+    keeps no successor from serving the rest.
     """
     count = options.process_count
     cache = {name: dict(settings) for name, settings in options.cache_config.items()}
@@ -18,6 +20,7 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
     return replace(
         options,
         cache_config=cache,
+        repository=replace(options.repository, exit_on_error=options.repository.exit_on_error and start == 1),
         drain_s=0.0,
         no_effect=(),
         http=replace(options.http, max_connections=-(-options.http.max_connections // count)),

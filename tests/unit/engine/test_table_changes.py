@@ -1,0 +1,63 @@
+"""Questions to the engine while a loading thread replaces the table of ready versions."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from naiad.config.options import MetricsOptions
+from naiad.core.errors import InferError
+from naiad.engine.inference import Engine
+from naiad.telemetry.metrics import Registry
+from support.engine_parts import StepLoop, served_model
+
+
+class Vanishing(dict[str, Any]):
+    """A table that is replaced as soon as somebody has looked at it."""
+
+    def __init__(self, content: dict[str, Any], replace: Callable[[], object]) -> None:
+        super().__init__(content)
+        self._replace = replace
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key, default)
+        self._replace()
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self._replace()
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        names = list(super().__iter__())
+        self._replace()
+        return iter(names)
+
+
+@pytest.fixture
+def engine(loop: StepLoop) -> Iterator[Engine]:
+    made = Engine(server_id="naiad", metrics=Registry(MetricsOptions()))
+    served = served_model([], loop)
+    made.publish({"m": {1: served}})  # type: ignore[dict-item]  # as it is
+    made._table = Vanishing(made._table, lambda: made.publish({}))
+    made._models = Vanishing(made._models, lambda: made.publish({}))
+    yield made
+    served.stop(1.0)
+
+
+def test_metadata_of_a_model_that_is_unloaded_meanwhile(engine: Engine) -> None:
+    assert engine.model_metadata("m").versions == ["1"]
+    with pytest.raises(InferError, match="unknown model"):
+        engine.model_metadata("m")
+
+
+def test_statistics_of_a_model_that_is_unloaded_meanwhile(engine: Engine) -> None:
+    assert [row.name for row in engine.statistics("m")] == ["m"]
+    assert engine.statistics() == []
+
+
+def test_statistics_of_all_models_while_one_is_unloaded(engine: Engine) -> None:
+    engine._table = {}
+    assert [row.name for row in engine.statistics()] == ["m"]
+    assert engine.is_ready() is False

@@ -1,0 +1,99 @@
+"""Control mode POLL where looks and work meet, with a catalog that is made up."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from naiad.repository import poll
+from naiad.repository.poll import PollControl
+from naiad.repository.store import Sighting
+from naiad.repository.stores import Look
+
+
+class Stores:
+    def __init__(self) -> None:
+        self.on_look: Callable[[], object] = lambda: None
+        self.models: dict[str, bytes] = {}
+        self.read: list[str] = []
+
+    def look(self) -> Look:
+        self.on_look()
+        return Look({name: [("/models", _sighting(look))] for name, look in self.models.items()})
+
+    def contents(self, name: str) -> bytes:
+        self.read.append(name)
+        raise RuntimeError(f"a defect in reading {name}")
+
+
+def _sighting(fingerprint: bytes) -> Sighting:
+    return Sighting(lambda: pytest.fail("nothing is opened"), fingerprint)
+
+
+class Catalog:
+    namespaces = None
+
+    def __init__(self) -> None:
+        self.stores = Stores()
+        self.unload_s: list[float] = []
+
+    def abandon(self) -> None:
+        pass
+
+    def unload_all(self, timeout_s: float) -> bool:
+        self.unload_s.append(timeout_s)
+        return True
+
+    def is_served(self, name: str) -> bool:
+        return False
+
+    def note_failure(self, name: str, reason: str) -> None:
+        pass
+
+
+@pytest.fixture
+def catalog() -> Any:
+    return Catalog()
+
+
+@pytest.fixture
+def control(catalog: Any) -> PollControl[Any]:
+    return PollControl(catalog, lambda: None, poll_s=0.001, settle_s=0.0)
+
+
+def test_a_store_that_is_away_takes_no_time_from_the_end(
+    catalog: Any, control: PollControl[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "_LAST_LOOK_S", 0.01)
+    assert control.load_at_start()
+    looks, answers = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        looks.set()
+        answers.wait(60)
+
+    catalog.stores.on_look = wait
+    assert looks.wait(60)
+    assert control.unload_all(6.0)
+    assert catalog.unload_s[0] > 3
+    # What the store tells in the end is not acted upon.
+    catalog.stores.models["late"] = b"1"
+    answers.set()
+    control._thread.join(60)
+    assert not control._thread.is_alive()
+    assert not catalog.stores.read
+
+
+def test_a_defect_in_the_work_on_a_model_is_in_the_log(
+    catalog: Any, control: PollControl[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog.stores.models["m"] = b"1"
+    control._poll_once()
+    control._pool.shutdown()
+    assert catalog.stores.read == ["m"]
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
+        "working on model 'm' failed"
+    ]
+    assert not control._busy
