@@ -78,7 +78,8 @@ class CallChannel(Channel):
     def _told(self) -> None:
         lender = self.lender
         self._unpassed.extend(descriptor for _, _, descriptor in lender.opened)
-        lender.opened, lender.dropped = [], []
+        lender.opened = []
+        lender.told()
         if not self._pass_waiting():
             self.on_full()
 

@@ -179,6 +179,8 @@ class Conversation:
     def tidy(self) -> None:
         """Give up memory that has not been used for a while and say so; no batch may be running."""
         self._channel.lender.trim()
+        # An idle worker drops blocks as well, and has no occasion to say so.
+        self._channel.borrower.drop_gone(self._process.board.blocks)
         if not self._channel.has_news:
             # A worker that is stopped reads nothing: in the end the pipe would be full, and who writes to it wait.
             return

@@ -10,7 +10,7 @@ from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_wire import ReplyDecoder, ResponseShape
 from naiad.backend.worker import frame as frames
-from naiad.backend.worker.block import NUMBERS
+from naiad.backend.worker.block import NUMBERS, RELEASED
 from naiad.backend.worker.board import CANCELLED, CONGESTED, SLOTS
 from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
 from naiad.backend.worker.outbox import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
@@ -248,7 +248,7 @@ class EmittingConversation(Conversation):
         """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""
         blocks = self._process.board.blocks
         for number in self._channel.borrower.released():
-            blocks[number % NUMBERS] = 1
+            blocks[number % NUMBERS] = RELEASED
 
     def _settle(self) -> None:
         """Answer all that is open as soon as it is known how the worker has died. Raises InstanceDiedError."""

@@ -1,5 +1,6 @@
 """A worker process: started, listened to, ended."""
 
+import contextlib
 import json
 import logging
 import os
@@ -82,15 +83,17 @@ class WorkerProcess:
         self.exit_text = ""
         self.kill_text = ""
         """Why the server has killed it, if it has."""
-        their_read, write_fd = os.pipe()
-        read_fd, their_write = os.pipe()
-        self._output, their_output = os.pipe()
-        blocks, their_blocks = socket.socketpair()
-        self._side, their_side = socket.socketpair()
-        self.board, their_board = create_board()
-        passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno(), their_board)
-        self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, own=memoryview)
-        try:
+        # What has been opened is closed again when the rest cannot be: a server with too many open files tries again.
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            their_read, write_fd = _pipe(theirs, ours)
+            read_fd, their_write = _pipe(ours, theirs)
+            self._output, their_output = _pipe(ours, theirs)
+            blocks, their_blocks = _socketpair(ours, theirs)
+            self._side, their_side = _socketpair(ours, theirs)
+            self.board, their_board = create_board()
+            ours.callback(self.board.close)
+            theirs.callback(os.close, their_board)
+            passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno(), their_board)
             self._process = subprocess.Popen(
                 [executable, str(_PACKAGE_DIR), *map(str, passed), str(os.getpid())],
                 env=environment,
@@ -100,18 +103,12 @@ class WorkerProcess:
                 pass_fds=(*passed, *inherited),
                 process_group=0,
             )
-        except OSError:
-            self.close()
-            raise
-        finally:
-            for descriptor in (their_read, their_write, their_output, their_board):
-                os.close(descriptor)
-            their_blocks.close()
-            their_side.close()
+            ours.pop_all()
+        self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, own=memoryview)
         self.pid = self._process.pid
         os.set_blocking(self._output, False)
         self._side.setblocking(False)
-        self._exit_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self._exit_fd = _open_exit(self.pid)
         self._poll = select.poll()
         for descriptor in (self._output, self._side.fileno(), self._exit_fd):
             if descriptor >= 0:
@@ -242,6 +239,28 @@ class WorkerProcess:
                 self._calls.open()
         except (ValueError, TypeError, OSError) as error:
             logging.getLogger(__name__).warning("worker %d of model '%s': %r", self.pid, self._model, error)
+
+
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    read_fd, write_fd = os.pipe()
+    reader.callback(os.close, read_fd)
+    writer.callback(os.close, write_fd)
+    return read_fd, write_fd
+
+
+def _socketpair(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    our_end, their_end = socket.socketpair()
+    return ours.enter_context(our_end), theirs.enter_context(their_end)
+
+
+def _open_exit(pid: int) -> int:
+    """Return a descriptor that is readable when a process has ended, -1 where it has to be asked."""
+    if not hasattr(os, "pidfd_open"):
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # too many open files
+        return -1
 
 
 class _CallsDoor:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from naiad.backend import python_process
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_outputs import OutputRules
-from naiad.backend.python_process import _CallsDoor
+from naiad.backend.python_process import WorkerProcess, _CallsDoor
 from naiad.backend.worker import block as block_module
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
@@ -174,3 +175,39 @@ def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: T
         talk.conversation.tidy()  # the block is free, which is told once
     assert talk.worker.receive().kind == frames.TIDY
     assert reading.poll(0) == []
+
+
+def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    opened: list[int] = []
+    make = os.pipe
+
+    def note() -> tuple[int, int]:
+        opened.extend(made := make())
+        return made
+
+    monkeypatch.setattr(python_process.os, "pipe", note)
+    monkeypatch.setattr(python_process, "create_board", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        WorkerProcess("python", {}, model="m", transport_bytes=0)
+    assert len(opened) == 6
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_blocks_that_an_idle_worker_drops_leave_no_descriptors(talk: Talk) -> None:
+    talk.worker.lender.limit_bytes = CAP_BYTES
+    talk.worker.lender.board = talk.board.blocks
+    block = talk.worker.lender.lend([bytes(70_000)], 70_000)
+    talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
+    talk.channel.receive()
+    talk.conversation.tidy()
+    talk.worker.receive()
+    talk.worker.lender.trim(0.0)  # and says nothing, since it has no batch to answer
+    talk.conversation.tidy()
+    assert talk.channel.borrower.total_bytes == 0
+    talk.worker.send(frames.WAITING)
+    assert talk.channel.receive().kind == frames.WAITING

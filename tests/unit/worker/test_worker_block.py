@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from naiad.backend.worker.block import GRANULE_BYTES, Borrower, Lender, TransportFullError, rounded
+from naiad.backend.worker.block import GRANULE_BYTES, NUMBERS, Borrower, Lender, TransportFullError, rounded
 
 LIMIT = 64 * GRANULE_BYTES
 
@@ -133,3 +133,38 @@ def test_view_refuses_what_is_not_there(pair):
 def test_rounding_wastes_little(size):
     assert size <= rounded(size) <= max(GRANULE_BYTES, size * 9 // 8 + GRANULE_BYTES)
     assert rounded(size) % GRANULE_BYTES == 0
+
+
+def test_a_block_that_was_dropped_is_unmapped_before_a_message_tells_of_it(pair):
+    # An idle worker drops blocks and sends nothing: their descriptors would stay open in the server.
+    board = memoryview(bytearray(NUMBERS))
+    pair.lender.board = board
+    first, second = pair.send(b"x" * 70_000), pair.send(b"y" * 70_000)
+    del first
+    pair.carry()
+    pair.lender.trim(0.0)
+    assert len(pair.lender.dropped) == 1
+    pair.borrower.drop_gone(board)
+    assert pair.borrower.total_bytes == rounded(70_000)
+    assert bytes(second) == b"y" * 70_000
+    pair.borrower.drop(pair.lender.dropped)  # the message comes after all
+    pair.lender.told()
+    assert not any(board)
+
+
+def test_a_new_block_in_the_place_of_a_dropped_one_is_not_taken_for_one_that_was_let_go(pair):
+    board = memoryview(bytearray(NUMBERS))
+    pair.lender.board = board
+    view = pair.send(b"x" * 70_000)
+    del view
+    pair.carry()
+    pair.lender.trim(0.0)
+    pair.lender._last_number = NUMBERS  # once around: the next would have the same place
+    number = pair.lender.lend([b"y" * 70_000], 70_000)
+    assert number == NUMBERS + 1
+    pair.lender.reclaim(board)
+    pair.borrower.drop_gone(board)
+    assert pair.borrower.total_bytes == rounded(70_000)  # the message tells
+    pair.carry()
+    assert bytes(pair.borrower.view(number, 70_000)) == b"y" * 70_000
+    assert number in pair.lender._lent

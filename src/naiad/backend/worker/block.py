@@ -21,6 +21,10 @@ import numpy as np
 GRANULE_BYTES = 65536
 NUMBERS = 4096
 """Numbers of blocks differ modulo this."""
+RELEASED = 1
+"""On the board: the receiver uses the block no more."""
+GONE = 2
+"""On the board: who made the block has dropped it."""
 IDLE_S = 10.0
 """A free block that has not been used for so long is given up."""
 _WASTE = 4
@@ -56,6 +60,8 @@ class Lender:
     """The blocks that this side made. Not thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
+        self.board: memoryview | None = None
+        """Where a byte a block tells a receiver that it is gone, which may hear of it by a message much later."""
         self.limit_bytes = limit_bytes
         """Most bytes that all blocks together may have; may change at any time."""
         self.total_bytes = 0
@@ -96,11 +102,18 @@ class Lender:
                 self._free[number] = block
 
     def reclaim(self, released: memoryview) -> None:
-        """Take back the blocks whose byte in `released`, at their number modulo NUMBERS, is not 0; clear it."""
-        numbers = [number for number in self._lent if released[number % NUMBERS]]
+        """Take back the blocks whose byte in `released`, at their number modulo NUMBERS, is 1; clear it."""
+        numbers = [number for number in self._lent if released[number % NUMBERS] == RELEASED]
         for number in numbers:
             released[number % NUMBERS] = 0
         self.take_back(numbers)
+
+    def told(self) -> None:
+        """Note that the receiver hears of the blocks that were dropped."""
+        if self.board is not None:
+            for number in self.dropped:
+                self.board[number % NUMBERS] = 0
+        self.dropped = []
 
     def trim(self, idle_s: float = IDLE_S) -> None:
         """Give up free blocks that have not been used for `idle_s`."""
@@ -143,6 +156,9 @@ class Lender:
         except BaseException:
             os.close(descriptor)
             raise
+        if self.board is not None:
+            # One that was dropped may have had the place; the message that tells of the new one tells of that, too.
+            self.board[block.number % NUMBERS] = 0
         self.opened.append((block.number, size_bytes, descriptor))
         self.total_bytes += size_bytes
         return block
@@ -151,6 +167,8 @@ class Lender:
         del self._free[block.number]
         self.total_bytes -= block.size_bytes
         self.dropped.append(block.number)
+        if self.board is not None:
+            self.board[block.number % NUMBERS] = GONE
         # Frees the pages at once, although the receiver keeps its mapping until it hears of this.
         if hasattr(mmap, "MADV_REMOVE"):
             with contextlib.suppress(OSError):  # where it cannot be done the pages go with the last mapping
@@ -213,13 +231,19 @@ class Borrower:
         return free
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Unmap blocks that the peer has given up."""
+        """Unmap blocks that the peer has given up, unless that is done."""
         for number in numbers:
-            mapping = self._maps.pop(number)
+            mapping = self._maps.pop(number, None)
+            if mapping is None:
+                continue
             del self._unused[number]
             self.total_bytes -= len(mapping)
             self.held.discard(number)
             _unmap(mapping)
+
+    def drop_gone(self, board: memoryview) -> None:
+        """Unmap blocks that the peer says on the board that it has dropped."""
+        self.drop([number for number in self._maps if board[number % NUMBERS] == GONE])
 
     def close(self) -> None:
         """Forget all blocks; views that are still in use keep theirs mapped."""

@@ -34,7 +34,7 @@ class Board:
         self._bytes = memoryview(self._map)
         self._counter = self._bytes[:8].cast("Q")
         self.blocks = self._bytes[_BLOCKS_AT:_SLOTS_AT]
-        """Set to 1 by the server when it has let go of a block."""
+        """Set to RELEASED by the server when it has let go of a block, to GONE by the worker when that is no more."""
         self.slots = self._bytes[_SLOTS_AT:]
         """CANCELLED and CONGESTED by the request's slot."""
 

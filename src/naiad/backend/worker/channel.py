@@ -287,7 +287,7 @@ class Channel:
             self._pass(lender.opened[0][2])
             # One by one: the number of one that is closed is soon another file's.
             os.close(lender.opened.pop(0)[2])
-        lender.dropped = []
+        lender.told()
 
     def _pass(self, descriptor: int) -> None:
         passed = array.array("i", [descriptor])

@@ -47,6 +47,7 @@ class Worker:
         self._channel = channel
         self._side = side
         self._board = board
+        channel.lender.board = board.blocks
         self._poll = select.poll()
         self._poll.register(read_fd, select.POLLIN)
         self._alertness = Alertness(self._poll)
