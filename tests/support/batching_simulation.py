@@ -105,10 +105,11 @@ class Simulation:
         return min(ends, default=(_NEVER, 0))
 
     def _next_wake(self) -> tuple[int, int]:
-        return min(
-            ((max(wake_ns, self.now_ns), instance) for instance, wake_ns in self._idle.items() if wake_ns),
-            default=(_NEVER, 0),
-        )
+        wakes = [(max(wake_ns, self.now_ns), instance) for instance, wake_ns in self._idle.items() if wake_ns]
+        nudge_ns = self.scheduler.nudge_ns
+        if nudge_ns and self._idle:
+            wakes.append((max(nudge_ns, self.now_ns), next(reversed(self._idle))))
+        return min(wakes, default=(_NEVER, 0))
 
     def _arrive(self, arrival_ns: int) -> None:
         request = waiting_request(at_ns=arrival_ns)

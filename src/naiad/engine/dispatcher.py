@@ -76,6 +76,8 @@ class Dispatcher:
         """`_is_refusing`: whether only requests are taken that go on with a live sequence."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
+        self._nudge: TimerHandle | None = None
+        """Of the scheduler's `nudge_ns`, or of one before it."""
 
     # --- called on the event loop -------------------------------------------------------------------------------
 
@@ -94,10 +96,13 @@ class Dispatcher:
             if is_worth_waking and self._idle:
                 idle = self._pop_idle()
             expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
+            nudge_ns = self._scheduler.nudge_ns if self._nudge is None else 0
         if idle is not None:
             idle.wake()
         if expire_ns:
             self._arm_timer(expire_ns)
+        if nudge_ns:
+            self._arm_nudge(nudge_ns)
 
     def cancel(self, request: InferRequest) -> bool:
         """Answer a request if it still waits, and count that it was cancelled; False when it has left already."""
@@ -126,6 +131,22 @@ class Dispatcher:
         self._drop(dropped, on_loop=True)
         if expire_ns:
             self._arm_timer(expire_ns)
+
+    def _arm_nudge(self, nudge_ns: int) -> None:
+        self._nudge = self._loop.call_later(max(0.0, (nudge_ns - _now_ns()) / 1e9), self._on_nudge)
+
+    def _on_nudge(self) -> None:
+        """Wake an instance for what was left to one that is late, or look again when the next one would be."""
+        self._nudge = None
+        idle = None
+        with self._lock:
+            nudge_ns = self._scheduler.nudge_ns
+            if 0 < nudge_ns <= _now_ns():
+                idle, nudge_ns = self._pop_idle(), 0
+        if idle is not None:
+            idle.wake()
+        if nudge_ns:
+            self._arm_nudge(nudge_ns)
 
     # --- called on any thread -----------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ class Scheduler(abc.ABC):
     learns: bool = False
     """Whether it wants to hear of every batch that was executed, by `record_execution`."""
 
+    nudge_ns: int = 0
+    """When a free instance should be woken although nothing comes, since nobody was for what waits; 0 for never."""
+
     @abc.abstractmethod
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
         """Take in a request; it waits from `request.arrival_ns`, and its timeout counts from `now_ns`.

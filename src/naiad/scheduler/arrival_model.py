@@ -4,11 +4,15 @@ The mean alone would not do: clients that wait for their answers send the next r
 to wait for the rest of a burst, not for the next one. So the distribution of gaps is kept, in bins of half an octave.
 """
 
+from collections.abc import Sequence
+
 _BIN_COUNT = 2 * 44
 """Up to 2^43 ns, more than two hours."""
 _MEMORY_COUNT = 512
 """Gaps after which the counts are halved."""
 _CERTAIN_COUNT = 16
+_SAMPLED = 4
+"""One batch in so many is looked at closely once there were some: gaps cost more to sort than they are worth."""
 
 
 def _lower_ns(index: int) -> int:
@@ -34,13 +38,15 @@ def bin_of(gap_ns: int) -> int:
 class ArrivalModel:
     """The distribution of the gaps between arrivals, with forgetting."""
 
-    __slots__ = ("_counts", "_gap_sum_ns", "_seen", "_total", "newest_ns")
+    __slots__ = ("_batches", "_counts", "_gap_count", "_gap_sum_ns", "_seen", "newest_ns")
 
     def __init__(self) -> None:
         self._counts = [0.0] * _BIN_COUNT
-        self._total = 0.0
         self._seen = 0
-        self._gap_sum_ns = 0.0
+        """Gaps in the bins, forgotten or not."""
+        self._batches = 0
+        self._gap_count = 0
+        self._gap_sum_ns = 0
         self.newest_ns = 0
         """When the last request came; 0 before the first."""
 
@@ -52,24 +58,34 @@ class ArrivalModel:
     @property
     def mean_gap_ns(self) -> float:
         """The mean gap; 0 before there is one."""
-        return self._gap_sum_ns / self._total if self._total else 0.0
+        return self._gap_sum_ns / self._gap_count if self._gap_count else 0.0
 
-    def observe(self, arrival_ns: int) -> None:
-        """Learn of an arrival."""
-        # hot: once a request
-        newest_ns = self.newest_ns
-        self.newest_ns = arrival_ns
-        if not newest_ns:
+    def observe(self, arrivals_ns: Sequence[int]) -> None:
+        """Learn when the requests of a batch, at least one, have come."""
+        # hot: once a batch
+        before_ns, newest_ns = self.newest_ns, arrivals_ns[-1]
+        self.newest_ns = max(before_ns, newest_ns)
+        if not before_ns:
             return
-        gap_ns = max(0, arrival_ns - newest_ns)
-        self._counts[bin_of(gap_ns)] += 1.0
-        self._gap_sum_ns += gap_ns
-        self._total += 1.0
-        self._seen += 1
-        if not self._seen % _MEMORY_COUNT:
-            self._counts = [count / 2 for count in self._counts]
-            self._gap_sum_ns /= 2
-            self._total /= 2
+        self._batches += 1
+        if newest_ns > before_ns:
+            self._gap_sum_ns += newest_ns - before_ns
+        self._gap_count += len(arrivals_ns)
+        if self._gap_count >= _MEMORY_COUNT:
+            self._gap_sum_ns //= 2
+            self._gap_count //= 2
+        if self._seen < _MEMORY_COUNT or not self._batches % _SAMPLED:
+            self._fill(before_ns, arrivals_ns)
+
+    def _fill(self, before_ns: int, arrivals_ns: Sequence[int]) -> None:
+        counts = self._counts
+        for arrival_ns in arrivals_ns:
+            counts[bin_of(arrival_ns - before_ns) if arrival_ns > before_ns else 0] += 1.0
+            before_ns = arrival_ns
+        seen = self._seen
+        self._seen = seen + len(arrivals_ns)
+        if self._seen // _MEMORY_COUNT > seen // _MEMORY_COUNT:
+            self._counts = [count / 2 for count in counts]
 
     def probability_within(self, waited_ns: int, more_ns: int) -> float:
         """Return how likely a request comes in the next `more_ns` when none has for `waited_ns`."""

@@ -2,6 +2,7 @@
 
 _MEMORY_COUNT = 256
 """Executions after which an observation counts a third."""
+_KEPT = 1.0 - 1.0 / _MEMORY_COUNT
 _SKIPPED_COUNT = 2
 """The first executions of a model also allocate and compile."""
 _CERTAIN_COUNT = 8
@@ -71,16 +72,16 @@ class LatencyModel:
 
     def _learn(self, rows: int, duration_ns: float) -> None:
         """Fit a line by least squares, drawn towards half fixed and half growing while all batches are alike."""
-        keep = 1.0 - 1.0 / _MEMORY_COUNT
-        self._weight = self._weight * keep + 1.0
-        self._rows = self._rows * keep + rows
-        self._rows_squared = self._rows_squared * keep + rows * rows
-        self._duration = self._duration * keep + duration_ns
-        self._duration_rows = self._duration_rows * keep + duration_ns * rows
-        mean_rows, mean_ns = self._rows / self._weight, self._duration / self._weight
-        spread = max(0.0, self._rows_squared / self._weight - mean_rows * mean_rows)
-        together = self._duration_rows / self._weight - mean_rows * mean_ns
-        guess_ns = 0.5 * mean_ns / mean_rows
-        slope_ns = (together + _SLOPE_PRIOR_WEIGHT * guess_ns) / (spread + _SLOPE_PRIOR_WEIGHT)
-        self.row_ns = min(max(0.0, slope_ns), mean_ns / mean_rows)
-        self.fixed_ns = max(0.0, mean_ns - self.row_ns * mean_rows)
+        # hot: once a batch
+        self._weight = weight = self._weight * _KEPT + 1.0
+        self._rows = rows_sum = self._rows * _KEPT + rows
+        self._rows_squared = squared_sum = self._rows_squared * _KEPT + rows * rows
+        self._duration = duration_sum = self._duration * _KEPT + duration_ns
+        self._duration_rows = product_sum = self._duration_rows * _KEPT + duration_ns * rows
+        mean_rows, mean_ns = rows_sum / weight, duration_sum / weight
+        spread = max(0.0, squared_sum / weight - mean_rows * mean_rows)
+        together = product_sum / weight - mean_rows * mean_ns
+        most_ns = mean_ns / mean_rows
+        slope_ns = (together + _SLOPE_PRIOR_WEIGHT * 0.5 * most_ns) / (spread + _SLOPE_PRIOR_WEIGHT)
+        self.row_ns = slope_ns = min(max(0.0, slope_ns), most_ns)
+        self.fixed_ns = max(0.0, mean_ns - slope_ns * mean_rows)
