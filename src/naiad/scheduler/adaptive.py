@@ -17,7 +17,7 @@ It is told when requests come and how long batches took, and from that decides f
 All of it is on the way of every request, so that it has to cost little: what a batch tells is learned once a batch.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from naiad.core.adaptive_state import DECISIONS, AdaptiveState
 from naiad.core.batch import Batch
@@ -138,7 +138,7 @@ class AdaptiveScheduler(DynamicScheduler):
         if not is_plain or self._hold_count or self._strategy is not None or not self._is_certain:
             return False
         executions, now_ns = self._executions, request.arrival_ns
-        if executions.alone_until_ns() or self._probes():
+        if not executions.is_crowded or executions.alone_until_ns() or self._probes():
             return False
         until_ns = min(executions.turn_end_ns(), now_ns + self._delay_ns)
         if until_ns <= now_ns:
@@ -162,22 +162,31 @@ class AdaptiveScheduler(DynamicScheduler):
         """Return the next batch, or None to wait."""
         # hot: once a batch
         self.nudge_ns = 0
-        if self._is_kept_alone(now_ns):
+        executions = self._executions
+        if executions.alone_wanted and self._is_kept_alone(now_ns):
             return None
         batch = super().take(now_ns, instance)
         if batch is None:
             if not self.pending_count:
                 self._end_hold()
             return None
-        self._arrivals.observe([request.arrival_ns for request in batch.requests])
+        self._arrivals.observe(batch.requests)
         if self._held_since_ns or not self._is_certain or batch.release_reason != "idle":
             self._count(batch, now_ns)
         else:
             self._decisions["no_gain"] += 1
             batch.decision = "no_gain"
-        self._executions.begin(batch, now_ns)
-        self._is_asked = self._is_probing = False
+        executions.begin(batch, now_ns)
+        if self._is_asked:
+            executions.is_followed |= self._is_probing
+            self._is_asked = self._is_probing = False
         return batch
+
+    def _forget(self, requests: Sequence[InferRequest]) -> None:
+        # Rows are counted anew for each hold.
+        if self.has_timeouts:
+            super()._forget(requests)
+        self._release_ns = 0
 
     def _is_kept_alone(self, now_ns: int) -> bool:
         """Hold everything, whatever its size, while another batch is to show how long one takes that is alone."""

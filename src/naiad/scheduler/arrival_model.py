@@ -6,13 +6,15 @@ to wait for the rest of a burst, not for the next one. So the distribution of ga
 
 from collections.abc import Sequence
 
+from naiad.core.request import InferRequest
+
 _BIN_COUNT = 2 * 44
 """Up to 2^43 ns, more than two hours."""
 _MEMORY_COUNT = 512
 """Gaps after which the counts are halved."""
 _CERTAIN_COUNT = 16
 _SAMPLED = 4
-"""One batch in so many is looked at closely once there were some: gaps cost more to sort than they are worth."""
+"""One batch in so many is looked at once there were some: gaps cost more to sort than they tell."""
 
 
 def _lower_ns(index: int) -> int:
@@ -60,32 +62,29 @@ class ArrivalModel:
         """The mean gap; 0 before there is one."""
         return self._gap_sum_ns / self._gap_count if self._gap_count else 0.0
 
-    def observe(self, arrivals_ns: Sequence[int]) -> None:
+    def observe(self, requests: Sequence[InferRequest]) -> None:
         """Learn when the requests of a batch, at least one, have come."""
         # hot: once a batch
-        before_ns, newest_ns = self.newest_ns, arrivals_ns[-1]
-        self.newest_ns = max(before_ns, newest_ns)
-        if not before_ns:
-            return
+        before_ns, self.newest_ns = self.newest_ns, requests[-1].arrival_ns
         self._batches += 1
-        if newest_ns > before_ns:
-            self._gap_sum_ns += newest_ns - before_ns
-        self._gap_count += len(arrivals_ns)
-        if self._gap_count >= _MEMORY_COUNT:
-            self._gap_sum_ns //= 2
-            self._gap_count //= 2
-        if self._seen < _MEMORY_COUNT or not self._batches % _SAMPLED:
-            self._fill(before_ns, arrivals_ns)
+        if self._seen >= _MEMORY_COUNT and self._batches % _SAMPLED:
+            return
+        if before_ns:
+            self._learn(before_ns, [request.arrival_ns for request in requests])
 
-    def _fill(self, before_ns: int, arrivals_ns: Sequence[int]) -> None:
+    def _learn(self, before_ns: int, arrivals_ns: Sequence[int]) -> None:
+        self._gap_sum_ns += max(0, arrivals_ns[-1] - before_ns)
         counts = self._counts
         for arrival_ns in arrivals_ns:
             counts[bin_of(arrival_ns - before_ns) if arrival_ns > before_ns else 0] += 1.0
             before_ns = arrival_ns
         seen = self._seen
         self._seen = seen + len(arrivals_ns)
+        self._gap_count += len(arrivals_ns)
         if self._seen // _MEMORY_COUNT > seen // _MEMORY_COUNT:
             self._counts = [count / 2 for count in counts]
+            self._gap_sum_ns //= 2
+            self._gap_count //= 2
 
     def probability_within(self, waited_ns: int, more_ns: int) -> float:
         """Return how likely a request comes in the next `more_ns` when none has for `waited_ns`."""

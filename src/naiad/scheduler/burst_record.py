@@ -12,7 +12,7 @@ _KEPT = 1.0 - 1.0 / 16
 _FIRST_PAUSE_COUNT = 64
 """Batches that are not held after holds have lost; twice as many each time."""
 _LONGEST_PAUSE_COUNT = 16_384
-_NONE_COUNT = 64
+_NONE_COUNT = 16
 _NONE_PAUSE_COUNT = 256
 """Batches that are not looked at after so many of which none was worth holding."""
 _LATENESS_NS = 60_000.0

@@ -231,7 +231,7 @@ class DynamicScheduler(Scheduler):
 
     def _decide(self, gathered: Gathered, now_ns: int) -> str:
         """Apply rules 6 to 8: return why the gathered requests go (cut down to the mark), or "" to wait."""
-        release_ns = min([r.arrival_ns for r in gathered.requests]) + self._delay_ns if self._delay_ns else 0
+        release_ns = gathered.oldest_ns() + self._delay_ns if self._delay_ns else 0
         is_overdue = 0 < release_ns <= now_ns
         if gathered.mark and not is_overdue:
             del gathered.requests[gathered.mark :]

@@ -30,7 +30,8 @@ class Gathered:
 
     def oldest_ns(self) -> int:
         """Return the arrival of its oldest request, of which there is one at least."""
-        return min([request.arrival_ns for request in self.requests])
+        requests = self.requests
+        return requests[0].arrival_ns if len(requests) == 1 else min([request.arrival_ns for request in requests])
 
 
 def gather_by_shape(lanes: Iterable[Lane], preferred: Collection[int], max_rows: int) -> Sequence[Gathered]:

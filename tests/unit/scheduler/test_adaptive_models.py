@@ -7,6 +7,7 @@ import pytest
 from naiad.scheduler.arrival_model import LOWER_NS, ArrivalModel, bin_of
 from naiad.scheduler.latency_model import LatencyModel
 from naiad.scheduler.parallelism import Parallelism
+from support.scheduling import waiting_request
 
 US = 1000
 
@@ -81,7 +82,7 @@ class TestArrivalModel:
         rng, model, now = random.Random(2), ArrivalModel(), 1.0
         for _ in range(5000):
             now += rng.expovariate(1 / (100 * US))
-            model.observe([int(now)])
+            model.observe([waiting_request(at_ns=int(now))])
         assert model.mean_gap_ns == pytest.approx(100 * US, rel=0.15)
         assert model.best_hold_ns(0, 1, 300 * US, 30 * US) == 0
 
@@ -90,7 +91,7 @@ class TestArrivalModel:
         for _ in range(200):
             for gap_ns in (10_000 * US, 2 * US, 2 * US, 2 * US):
                 now += gap_ns
-                model.observe([now])
+                model.observe([waiting_request(at_ns=now)])
         hold_ns = model.best_hold_ns(0, 1, 500 * US, 1 * US)
         assert 2 * US <= hold_ns <= 10 * US
         assert model.best_hold_ns(100 * US, 4, 500 * US, 1 * US) == 0
@@ -100,7 +101,7 @@ class TestArrivalModel:
         for _ in range(100):
             for gap_ns in (1000 * US, 10 * US):
                 now += gap_ns
-                model.observe([now])
+                model.observe([waiting_request(at_ns=now)])
         assert model.probability_within(0, 50 * US) == pytest.approx(0.5, abs=0.02)
         assert model.probability_within(0, 5000 * US) == 1.0
         assert model.probability_within(50 * US, 5000 * US) == 1.0
