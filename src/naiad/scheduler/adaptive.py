@@ -33,6 +33,11 @@ MAX_HOLD_NS = 1_000_000_000
 """Nothing is held for longer than this, whatever was learned."""
 _OVERHEAD_NS = 30_000
 """How long before a timeout a hold ends at the latest."""
+_LATENESS_NS = 60_000.0
+"""How late a hold is taken to end at first: what it takes to be woken."""
+_LATENESS_STEP = 1 / 16
+_MOST_LATE_NS = 1_000_000
+"""More than this was a pause of the machine."""
 _MEMO_LIMIT = 1024
 _FRESH_COUNT = 512
 """Batches after which what was concluded is concluded anew."""
@@ -86,6 +91,8 @@ class AdaptiveScheduler(DynamicScheduler):
         self._bursts = BurstRecord()
         self._is_certain = False
         """Whether enough is known to decide by it."""
+        self._lateness_ns = _LATENESS_NS
+        """By how much a hold lasts longer than it was to."""
         self._memo: dict[tuple[int, int, int], int] = {}
         """Requests, size of a turn and time since the newest, all roughly, to how long the next is waited for."""
         self._memo_end = _FRESH_COUNT
@@ -96,6 +103,8 @@ class AdaptiveScheduler(DynamicScheduler):
         """Since when a free instance holds what waits; 0 while none does."""
         self._held_requests = 0
         """How many waited then."""
+        self._is_nudged = False
+        """Whether nobody is awake for what is held."""
         self._until_ns = 0
         self._oldest_ns = 0
         """Arrival of the oldest request of the batch that is held."""
@@ -147,6 +156,7 @@ class AdaptiveScheduler(DynamicScheduler):
         self._newest_shape_key = request.shape_key
         self._oldest_ns = now_ns
         self.nudge_ns = until_ns
+        self._is_nudged = True
         return True
 
     def _probes(self) -> bool:
@@ -171,12 +181,13 @@ class AdaptiveScheduler(DynamicScheduler):
                 self._end_hold()
             return None
         self._arrivals.observe(batch.requests)
-        if self._held_since_ns or not self._is_certain or batch.release_reason != "idle":
+        was_held = self._held_since_ns > 0
+        if was_held or not self._is_certain or batch.release_reason != "idle":
             self._count(batch, now_ns)
         else:
             self._decisions["no_gain"] += 1
             batch.decision = "no_gain"
-        executions.begin(batch, now_ns)
+        executions.begin(batch, now_ns, was_held=was_held)
         if self._is_asked:
             executions.is_followed |= self._is_probing
             self._is_asked = self._is_probing = False
@@ -222,8 +233,9 @@ class AdaptiveScheduler(DynamicScheduler):
                 turn_ns=self._executions.turn_ns(batch.size),
                 mean_gap_ns=self._arrivals.mean_gap_ns,
             )
-            if now_ns > self._until_ns:
-                self._bursts.note_late(now_ns - self._until_ns)
+        late_ns = now_ns - self._until_ns
+        if late_ns >= 0 and not self._is_nudged:
+            self._lateness_ns += _LATENESS_STEP * (min(late_ns, _MOST_LATE_NS) - self._lateness_ns)
         self._end_hold()
 
     def _begin_hold(self, requests: int, rows: int, until_ns: int, why: str, now_ns: int) -> None:
@@ -236,6 +248,7 @@ class AdaptiveScheduler(DynamicScheduler):
     def _end_hold(self) -> None:
         self._held_since_ns, self._why = 0, ""
         self.nudge_ns = 0
+        self._is_nudged = False
 
     def _hold(self, gathered: Gathered, release_ns: int, now_ns: int) -> str:
         """Hold the batch for as long as it pays: return "" for that, otherwise why it goes."""
@@ -277,7 +290,8 @@ class AdaptiveScheduler(DynamicScheduler):
     def _turn_or_burst(self, requests: int, rows: int, now_ns: int, waited_ns: int) -> tuple[int, str]:
         if self._executions.count and not self._probes():
             until_ns = self._executions.turn_end_ns()
-            if until_ns > now_ns:
+            # Who sleeps for less is woken too late.
+            if until_ns - now_ns > self._lateness_ns:
                 return until_ns, "turn"
         if not self._bursts.is_open:
             return 0, ""
@@ -295,7 +309,7 @@ class AdaptiveScheduler(DynamicScheduler):
         key = requests.bit_length(), int(turn_ns).bit_length(), bin_of(max(0, waited_ns)) // 2
         hold_ns = self._memo.get(key)
         if hold_ns is None:
-            hold_ns = self._arrivals.best_hold_ns(max(0, waited_ns), requests, turn_ns, self._bursts.lateness_ns)
+            hold_ns = self._arrivals.best_hold_ns(max(0, waited_ns), requests, turn_ns, self._lateness_ns)
             self._memo[key] = hold_ns
         return hold_ns
 

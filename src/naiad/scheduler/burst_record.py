@@ -1,8 +1,8 @@
 """Whether waiting for the rest of bursts has paid so far.
 
 Gaps between arrivals are told by a server that reads when it comes to it: after a pause of the machine requests that
-were sent one by one look like a burst. And who sleeps until a moment is woken later than that. So what holds have
-brought is compared with what they have cost, and where they have lost there are none for a while.
+were sent one by one look like a burst. So what holds have brought is compared with what they have cost, and where
+they have lost there are none for a while.
 """
 
 _TRIAL_COUNT = 8
@@ -15,19 +15,14 @@ _LONGEST_PAUSE_COUNT = 16_384
 _NONE_COUNT = 16
 _NONE_PAUSE_COUNT = 256
 """Batches that are not looked at after so many of which none was worth holding."""
-_LATENESS_NS = 60_000.0
-"""What is assumed at first."""
-_LATENESS_STEP = 1 / 16
 
 
 class BurstRecord:
-    """The account of holds for the rest of a burst: how late they end, whether they are worth trying."""
+    """The account of holds for the rest of a burst: whether they are worth trying."""
 
-    __slots__ = ("_cost_ns", "_count", "_gain_ns", "_none_count", "_pause_count", "_paused_count", "lateness_ns")
+    __slots__ = ("_cost_ns", "_count", "_gain_ns", "_none_count", "_pause_count", "_paused_count")
 
     def __init__(self) -> None:
-        self.lateness_ns = _LATENESS_NS
-        """By how much a hold lasts longer than it was to: what it takes to be woken."""
         self._gain_ns = 0.0
         self._cost_ns = 0.0
         self._count = 0
@@ -53,10 +48,6 @@ class BurstRecord:
         if self._none_count >= _NONE_COUNT:
             self._none_count = 0
             self._paused_count = _NONE_PAUSE_COUNT
-
-    def note_late(self, late_ns: int) -> None:
-        """Learn from a hold that ended so long after the moment it was to end at."""
-        self.lateness_ns += _LATENESS_STEP * (late_ns - self.lateness_ns)
 
     def note(self, *, held_ns: int, before: int, came: int, turn_ns: float, mean_gap_ns: float) -> None:
         """Learn from a hold: `before` requests waited when it began, `came` have joined them.

@@ -33,6 +33,8 @@ class Executions:
         self.started_rows = 0
         self.ended_count = 0
         """Batches that have been executed."""
+        self._ended_ns = 0
+        """When the last batch had been executed."""
         self._executing: dict[Batch, tuple[int, int]] = {}
         """Batches that execute, with when they were taken and what `_busy_ns` was then."""
         self._busy_ns = 0
@@ -78,13 +80,16 @@ class Executions:
         turns = 2 * len(self._executing) if self.is_crowded else 1
         return self.started_ns + int(turns * self.turn_ns(self.started_rows))
 
-    def begin(self, batch: Batch, now_ns: int) -> None:
-        """Note that a batch was taken."""
+    def begin(self, batch: Batch, now_ns: int, *, was_held: bool) -> None:
+        """Note that a batch was taken, after it was held or as soon as an instance was free."""
         # hot: once a batch
         executing = self._executing
         if self.instance_count > 1 and now_ns > self._busy_until_ns:
             self._busy_ns += (now_ns - self._busy_until_ns) * len(executing)
             self._busy_until_ns = now_ns
+        if self.instance_count > 1 and not executing and not was_held and batch.requests[0].arrival_ns < self._ended_ns:
+            # An instance goes on with what has come meanwhile.
+            self.parallelism.observe_between(now_ns - self._ended_ns)
         executing[batch] = now_ns, self._busy_ns
         self.started_ns, self.started_rows = now_ns, batch.size
 
@@ -97,7 +102,7 @@ class Executions:
             return
         self.ended_count = ended_count = self.ended_count + 1
         if self.instance_count > 1:
-            end_ns = batch.exec_end_ns
+            self._ended_ns = end_ns = batch.exec_end_ns
             if end_ns > self._busy_until_ns:
                 self._busy_ns += (end_ns - self._busy_until_ns) * (len(executing) + 1)
                 self._busy_until_ns = end_ns
@@ -129,8 +134,9 @@ class Executions:
         if is_alone or not latency.is_certain:
             latency.observe(rows, int(duration_ns / parallelism.slowed(beside)))
             return
-        ratio = duration_ns / latency.duration_ns(rows)
+        expected_ns = latency.duration_ns(rows)
+        ratio = duration_ns / expected_ns
         if ratio < _FASTER:
             # In company it cannot be faster: what was learned of those alone is out of date.
             latency.observe(rows, duration_ns)
-        parallelism.observe(ratio, beside)
+        parallelism.observe(ratio, beside, expected_ns)

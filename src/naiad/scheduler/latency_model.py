@@ -7,8 +7,10 @@ _SKIPPED_COUNT = 2
 """The first executions of a model also allocate and compile."""
 _CERTAIN_COUNT = 8
 """Executions before the model is worth asking."""
-_CLIP = 4.0
-"""An execution longer than this many times what was expected counts as one that long."""
+_CLIP = 1.5
+"""An execution longer than this many times what was expected counts as one that long: pauses of the machine come in
+all lengths, and what stays longer is learned soon all the same."""
+_LONGEST_TAIL = 4.0
 _SLOPE_PRIOR_WEIGHT = 0.05
 """How many squared rows of spread the guess weighs that half of the time grows with the rows."""
 _QUANTILE = 0.99
@@ -68,7 +70,7 @@ class LatencyModel:
     def _learn_tail(self, ratio: float) -> None:
         """Move the estimate of a quantile so that the given share of ratios comes to lie below it."""
         self.tail_ratio += _QUANTILE_STEP * (_QUANTILE if ratio > self.tail_ratio else _QUANTILE - 1.0)
-        self.tail_ratio = min(_CLIP, max(1.0, self.tail_ratio))
+        self.tail_ratio = min(_LONGEST_TAIL, max(1.0, self.tail_ratio))
 
     def _learn(self, rows: int, duration_ns: float) -> None:
         """Fit a line by least squares, drawn towards half fixed and half growing while all batches are alike."""

@@ -8,9 +8,14 @@ _WORTHWHILE = 0.9
 """A level with this share of the best throughput will do, if fewer instances reach it."""
 _THRASHING = 2.0
 """A batch is never taken to be slowed down by more than this many times the batches beside it."""
+_CLIPPED_AFTER = 8
+_CLIP = 0.2
+"""A batch that strays further counts as one that strays so far: some take many times as long, and none as much less."""
 _FIRST_INTERVAL = 8
 _LAST_INTERVAL = 256
 _PROBES_PER_INTERVAL = 4
+_MOST_BETWEEN_NS = 1_000_000
+"""More than this between two batches was a pause of the machine."""
 
 
 class Parallelism:
@@ -19,14 +24,21 @@ class Parallelism:
     `slowdown[n - 1]` is how many times longer a batch takes when n execute than when it is alone. It begins with n,
     as if all shared one device; what is really gained is found out by probes: batches that may begin although as
     many execute as are known to be worthwhile. Probes are frequent at first and rare later.
+
+    Between two batches an instance answers one and gathers the other. Another one can execute meanwhile, so instances
+    gain something even where they share a device, much if the model is small.
     """
 
-    __slots__ = ("_counts", "_interval", "_probes", "_turns", "slowdown", "worthwhile")
+    __slots__ = ("_between_ns", "_counts", "_duration_ns", "_interval", "_probes", "_turns", "slowdown", "worthwhile")
 
     def __init__(self, instance_count: int) -> None:
         self.slowdown = [float(level) for level in range(1, instance_count + 1)]
         self.worthwhile = 1
         """How many batches are worth executing at once."""
+        self._between_ns = 0.0
+        """From the end of an execution to the beginning of the next one of the same instance."""
+        self._duration_ns = 0.0
+        """What the batches took alone that were beside others."""
         self._counts = [0] * instance_count
         self._interval = _FIRST_INTERVAL
         self._probes = 0
@@ -35,7 +47,19 @@ class Parallelism:
     @property
     def gain(self) -> float:
         """How many instances' worth of work the worthwhile number of instances does together."""
-        return self.worthwhile / self.slowdown[self.worthwhile - 1]
+        return self.worthwhile / self._slowed_cycles()[self.worthwhile - 1]
+
+    def _slowed_cycles(self) -> list[float]:
+        """Return how many times longer it takes from the beginning of a batch to that of the next, for each level."""
+        between_ns, duration_ns = self._between_ns, self._duration_ns
+        if not duration_ns:
+            return self.slowdown
+        whole_ns = duration_ns + between_ns
+        return [(slowed * duration_ns + between_ns) / whole_ns for slowed in self.slowdown]
+
+    def observe_between(self, ns: int) -> None:
+        """Learn what passed from the end of an execution to the beginning of the next one of the same instance."""
+        self._between_ns += _STEP * (min(ns, _MOST_BETWEEN_NS) - self._between_ns)
 
     def slowed(self, beside: float) -> float:
         """Return how many times longer a batch takes with on average `beside` others beside it."""
@@ -60,8 +84,9 @@ class Parallelism:
             self._interval = min(_LAST_INTERVAL, 2 * self._interval)
         return True
 
-    def observe(self, ratio: float, beside: float) -> None:
+    def observe(self, ratio: float, beside: float, alone_ns: float) -> None:
         """Learn from a batch that took `ratio` times as long as alone, with on average `beside` others beside it."""
+        self._duration_ns = self._duration_ns + _STEP * (alone_ns - self._duration_ns) if self._duration_ns else alone_ns
         slowdown = self.slowdown
         level, share = self._level(beside)
         if share >= 0.5 and level + 1 < len(slowdown):
@@ -74,8 +99,11 @@ class Parallelism:
         self._counts[level] += 1
         least, most = self.slowdown[level - 1], 1.0 + _THRASHING * level
         step = max(_STEP, 1.0 / self._counts[level])
-        self.slowdown[level] += step * (min(most, max(least, slowdown)) - self.slowdown[level])
-        worthwhile = _fewest_worthwhile(self.slowdown)
+        away = min(most, max(least, slowdown)) - self.slowdown[level]
+        if self._counts[level] > _CLIPPED_AFTER:
+            away = min(_CLIP, max(-_CLIP, away))
+        self.slowdown[level] += step * away
+        worthwhile = _fewest_worthwhile(self._slowed_cycles())
         if worthwhile > self.worthwhile:
             # One more may be worthwhile, too: find out soon.
             self._interval, self._probes = _FIRST_INTERVAL, 0

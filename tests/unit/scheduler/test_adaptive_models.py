@@ -118,14 +118,14 @@ class TestParallelism:
     def test_instances_that_share_a_device_are_worth_one(self):
         parallelism = Parallelism(4)
         for _ in range(100):
-            parallelism.observe(2.0, 1.0)
+            parallelism.observe(2.0, 1.0, 300 * US)
         assert parallelism.worthwhile == 1
         assert parallelism.gain == 1.0
 
     def test_instances_that_do_not_are_worth_all_of_them(self):
         parallelism = Parallelism(2)
         for _ in range(100):
-            parallelism.observe(1.02, 1.0)
+            parallelism.observe(1.02, 1.0, 300 * US)
         assert parallelism.worthwhile == 2
         assert parallelism.gain == pytest.approx(1.96, abs=0.02)
         assert parallelism.slowed(0.0) == 1.0
@@ -147,5 +147,5 @@ class TestParallelism:
     def test_a_company_for_part_of_the_time_tells_as_well(self):
         parallelism = Parallelism(2)
         for _ in range(200):
-            parallelism.observe(1.0 + 0.75 * 0.1, 0.75)
+            parallelism.observe(1.0 + 0.75 * 0.1, 0.75, 300 * US)
         assert parallelism.slowdown[1] == pytest.approx(1.1, abs=0.02)
