@@ -14,8 +14,8 @@ _ALONE_FIRST = 10
 """Batches that are alone to begin with ..."""
 _ALONE_AGAIN = 2
 """... and that many more ..."""
-_ALONE_PAUSE = 256
-"""... after so many that were learned from and had company."""
+_ALONE_PAUSE = 1024
+"""... after so many in company: it costs those who wait some milliseconds."""
 _SAMPLED_AFTER = 512
 _SAMPLED = 4
 """One batch in so many is learned from after the first: each costs more to learn from than it tells."""
@@ -45,8 +45,8 @@ class Executions:
         """Batches that are still to execute alone."""
         self.is_followed = False
         """Whether something is learned from the next batch that ends, whichever it is: one began to find out."""
-        self._company_count = 0
-        """Batches since the last that was alone."""
+        self._alone_due_count = _ALONE_PAUSE
+        """The number of ended batches at which some are to execute alone again, if none has meanwhile."""
 
     @property
     def count(self) -> int:
@@ -126,11 +126,10 @@ class Executions:
         beside = max(0.0, (self._busy_ns - busy_ns) / max(1, batch.exec_end_ns - taken_ns) - 1.0)
         is_alone = beside < _ALONE
         if is_alone:
-            self._company_count = 0
-        else:
-            self._company_count += 1
-            if not self._company_count % _ALONE_PAUSE:
-                self.alone_wanted = _ALONE_AGAIN
+            self._alone_due_count = self.ended_count + _ALONE_PAUSE
+        elif self.ended_count >= self._alone_due_count:
+            self._alone_due_count = self.ended_count + _ALONE_PAUSE
+            self.alone_wanted = _ALONE_AGAIN
         if is_alone or not latency.is_certain:
             latency.observe(rows, int(duration_ns / parallelism.slowed(beside)))
             return
