@@ -96,6 +96,8 @@ class AdaptiveScheduler(DynamicScheduler):
         self._memo: dict[tuple[int, int, int], int] = {}
         """Requests, size of a turn and time since the newest, all roughly, to how long the next is waited for."""
         self._memo_end = _FRESH_COUNT
+        self._is_awaited = False
+        """Whether an instance was woken for what waits, or none is free, and none has looked since."""
         self._is_asked = False
         """Whether it was decided for the next batch if it is to find out what instances gain from each other."""
         self._is_probing = False
@@ -124,10 +126,15 @@ class AdaptiveScheduler(DynamicScheduler):
                 return self._ends_hold(request)
             # Whatever was held has been cancelled or is over.
             self._end_hold()
+        if self._is_awaited:
+            # Whoever comes for the others takes this one too, or wakes another for it.
+            return False
+        self._newest_shape_key = request.shape_key
         executions = self._executions
-        if self._goal_ns or not 0 < executions.count < executions.instance_count:
-            return True
-        return not self._awaits_turn(request)
+        if not self._goal_ns and 0 < executions.count < executions.instance_count and self._awaits_turn(request):
+            return False
+        self._is_awaited = True
+        return True
 
     def _ends_hold(self, request: InferRequest) -> bool:
         is_other_shape = request.shape_key != self._newest_shape_key
@@ -153,7 +160,6 @@ class AdaptiveScheduler(DynamicScheduler):
         if until_ns <= now_ns:
             return False
         self._begin_hold(1, rows, until_ns, "turn", now_ns)
-        self._newest_shape_key = request.shape_key
         self._oldest_ns = now_ns
         self.nudge_ns = until_ns
         self._is_nudged = True
@@ -172,6 +178,7 @@ class AdaptiveScheduler(DynamicScheduler):
         """Return the next batch, or None to wait."""
         # hot: once a batch
         self.nudge_ns = 0
+        self._is_awaited = False
         executions = self._executions
         if executions.alone_wanted and self._is_kept_alone(now_ns):
             return None
@@ -252,7 +259,7 @@ class AdaptiveScheduler(DynamicScheduler):
 
     def _hold(self, gathered: Gathered, release_ns: int, now_ns: int) -> str:
         """Hold the batch for as long as it pays: return "" for that, otherwise why it goes."""
-        if not (self._is_certain and (self._goal_ns or self._executions.count or self._is_open_to_bursts())):
+        if not self._is_certain:
             return "idle"
         self._oldest_ns = release_ns - self._delay_ns
         requests = gathered.requests
@@ -263,10 +270,6 @@ class AdaptiveScheduler(DynamicScheduler):
         until_ns, why = (until_ns, why) if until_ns < release_ns else (release_ns, "limit")
         self._begin_hold(len(requests), gathered.rows, until_ns, why, now_ns)
         return super()._hold(gathered, until_ns, now_ns)
-
-    def _is_open_to_bursts(self) -> bool:
-        """Tell whether a batch may be held for a burst; asked for each that nothing else holds."""
-        return self._held_since_ns > 0 or self._bursts.opens()
 
     # --- for how long a hold pays -----------------------------------------------------------------------------------
 
@@ -288,14 +291,15 @@ class AdaptiveScheduler(DynamicScheduler):
         return until_ns, why
 
     def _turn_or_burst(self, requests: int, rows: int, now_ns: int, waited_ns: int) -> tuple[int, str]:
-        if self._executions.count and not self._probes():
-            until_ns = self._executions.turn_end_ns()
+        executions = self._executions
+        if executions.count:
+            until_ns = executions.turn_end_ns()
             # Who sleeps for less is woken too late.
-            if until_ns - now_ns > self._lateness_ns:
+            if until_ns - now_ns > self._lateness_ns and not self._probes():
                 return until_ns, "turn"
-        if not self._bursts.is_open:
+        if not (self._held_since_ns or self._bursts.opens()):
             return 0, ""
-        hold_ns = self._burst_ns(requests, self._executions.turn_ns(rows), waited_ns)
+        hold_ns = self._burst_ns(requests, executions.turn_ns(rows), waited_ns)
         if hold_ns:
             return now_ns + hold_ns, "burst"
         self._bursts.note_none()

@@ -30,13 +30,8 @@ class BurstRecord:
         self._pause_count = _FIRST_PAUSE_COUNT
         self._paused_count = 0
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a batch may be held for the rest of a burst."""
-        return not self._paused_count
-
     def opens(self) -> bool:
-        """Tell the same for the next batch; called once for each while nothing is held."""
+        """Tell whether the next batch may be held for the rest of a burst; called once for each that is not yet."""
         if not self._paused_count:
             return True
         self._paused_count -= 1

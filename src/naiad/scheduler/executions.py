@@ -31,6 +31,8 @@ class Executions:
         self.started_ns = 0
         """When the last batch was taken."""
         self.started_rows = 0
+        self._turn_ns = 0
+        """The turn of that batch; 0 while nobody has asked."""
         self.ended_count = 0
         """Batches that have been executed."""
         self._ended_ns = 0
@@ -76,9 +78,11 @@ class Executions:
 
     def turn_end_ns(self) -> int:
         """Return when the next batch has its turn while others execute."""
+        if not self._turn_ns:
+            self._turn_ns = int(self.turn_ns(self.started_rows))
         # In a crowd whichever ends looks again, so the time is for one that is late.
         turns = 2 * len(self._executing) if self.is_crowded else 1
-        return self.started_ns + int(turns * self.turn_ns(self.started_rows))
+        return self.started_ns + turns * self._turn_ns
 
     def begin(self, batch: Batch, now_ns: int, *, was_held: bool) -> None:
         """Note that a batch was taken, after it was held or as soon as an instance was free."""
@@ -92,6 +96,7 @@ class Executions:
             self.parallelism.observe_between(now_ns - self._ended_ns)
         executing[batch] = now_ns, self._busy_ns
         self.started_ns, self.started_rows = now_ns, batch.size
+        self._turn_ns = 0
 
     def end(self, batch: Batch, *, failed: bool) -> None:
         """Note that a batch has been executed; one that was not taken, or is told of twice, does not count."""

@@ -29,12 +29,14 @@ class Parallelism:
     gain something even where they share a device, much if the model is small.
     """
 
-    __slots__ = ("_between_ns", "_counts", "_duration_ns", "_interval", "_probes", "_turns", "slowdown", "worthwhile")
+    __slots__ = ("_between_ns", "_counts", "_duration_ns", "_interval", "_probes", "_turns", "gain", "slowdown", "worthwhile")
 
     def __init__(self, instance_count: int) -> None:
         self.slowdown = [float(level) for level in range(1, instance_count + 1)]
         self.worthwhile = 1
         """How many batches are worth executing at once."""
+        self.gain = 1.0
+        """How many instances' worth of work the worthwhile number of instances does together."""
         self._between_ns = 0.0
         """From the end of an execution to the beginning of the next one of the same instance."""
         self._duration_ns = 0.0
@@ -43,11 +45,6 @@ class Parallelism:
         self._interval = _FIRST_INTERVAL
         self._probes = 0
         self._turns = 0
-
-    @property
-    def gain(self) -> float:
-        """How many instances' worth of work the worthwhile number of instances does together."""
-        return self.worthwhile / self._slowed_cycles()[self.worthwhile - 1]
 
     def _slowed_cycles(self) -> list[float]:
         """Return how many times longer it takes from the beginning of a batch to that of the next, for each level."""
@@ -103,11 +100,13 @@ class Parallelism:
         if self._counts[level] > _CLIPPED_AFTER:
             away = min(_CLIP, max(-_CLIP, away))
         self.slowdown[level] += step * away
-        worthwhile = _fewest_worthwhile(self._slowed_cycles())
+        slowed_cycles = self._slowed_cycles()
+        worthwhile = _fewest_worthwhile(slowed_cycles)
         if worthwhile > self.worthwhile:
             # One more may be worthwhile, too: find out soon.
             self._interval, self._probes = _FIRST_INTERVAL, 0
         self.worthwhile = worthwhile
+        self.gain = worthwhile / slowed_cycles[worthwhile - 1]
 
 
 def _fewest_worthwhile(slowdown: Sequence[float]) -> int:
