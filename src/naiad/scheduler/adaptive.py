@@ -96,8 +96,6 @@ class AdaptiveScheduler(DynamicScheduler):
         self._memo: dict[tuple[int, int, int], int] = {}
         """Requests, size of a turn and time since the newest, all roughly, to how long the next is waited for."""
         self._memo_end = _FRESH_COUNT
-        self._is_awaited = False
-        """Whether an instance was woken for what waits, or none is free, and none has looked since."""
         self._is_asked = False
         """Whether it was decided for the next batch if it is to find out what instances gain from each other."""
         self._is_probing = False
@@ -127,7 +125,6 @@ class AdaptiveScheduler(DynamicScheduler):
             # Whatever was held has been cancelled or is over.
             self._end_hold()
         if self._is_awaited:
-            # Whoever comes for the others takes this one too, or wakes another for it.
             return False
         self._newest_shape_key = request.shape_key
         executions = self._executions
@@ -178,7 +175,6 @@ class AdaptiveScheduler(DynamicScheduler):
         """Return the next batch, or None to wait."""
         # hot: once a batch
         self.nudge_ns = 0
-        self._is_awaited = False
         executions = self._executions
         if executions.alone_wanted and self._is_kept_alone(now_ns):
             return None
@@ -273,9 +269,7 @@ class AdaptiveScheduler(DynamicScheduler):
 
     # --- for how long a hold pays -----------------------------------------------------------------------------------
 
-    def _release_of(
-        self, requests: int, rows: int, oldest_ns: int, now_ns: int, waited_ns: int
-    ) -> tuple[int, str]:
+    def _release_of(self, requests: int, rows: int, oldest_ns: int, now_ns: int, waited_ns: int) -> tuple[int, str]:
         """Return until when a batch that could grow is held, and what for; a time that has come for not at all.
 
         `waited_ns` is how long ago the last request has come.
@@ -317,7 +311,7 @@ class AdaptiveScheduler(DynamicScheduler):
             self._memo[key] = hold_ns
         return hold_ns
 
-    def _within_goal(  # noqa: PLR0913 - what is known of the batch
+    def _within_goal(
         self, until_ns: int, why: str, rows: int, oldest_ns: int, now_ns: int, waited_ns: int
     ) -> tuple[int, str]:
         latest_ns = self._latest_ns(rows, oldest_ns, now_ns)

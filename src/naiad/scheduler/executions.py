@@ -91,7 +91,12 @@ class Executions:
         if self.instance_count > 1 and now_ns > self._busy_until_ns:
             self._busy_ns += (now_ns - self._busy_until_ns) * len(executing)
             self._busy_until_ns = now_ns
-        if self.instance_count > 1 and not executing and not was_held and batch.requests[0].arrival_ns < self._ended_ns:
+        if (
+            self.instance_count > 1
+            and not executing
+            and not was_held
+            and batch.requests[0].arrival_ns < self._ended_ns
+        ):
             # An instance goes on with what has come meanwhile.
             self.parallelism.observe_between(now_ns - self._ended_ns)
         executing[batch] = now_ns, self._busy_ns

@@ -10,7 +10,7 @@ _THRASHING = 2.0
 """A batch is never taken to be slowed down by more than this many times the batches beside it."""
 _CLIPPED_AFTER = 8
 _CLIP = 0.2
-"""A batch that strays further counts as one that strays so far: some take many times as long, and none as much less."""
+"""A batch that strays further counts as one that does so much: some take many times as long, none as much less."""
 _FIRST_INTERVAL = 8
 _LAST_INTERVAL = 256
 _PROBES_PER_INTERVAL = 4
@@ -29,7 +29,17 @@ class Parallelism:
     gain something even where they share a device, much if the model is small.
     """
 
-    __slots__ = ("_between_ns", "_counts", "_duration_ns", "_interval", "_probes", "_turns", "gain", "slowdown", "worthwhile")
+    __slots__ = (
+        "_between_ns",
+        "_counts",
+        "_duration_ns",
+        "_interval",
+        "_probes",
+        "_turns",
+        "gain",
+        "slowdown",
+        "worthwhile",
+    )
 
     def __init__(self, instance_count: int) -> None:
         self.slowdown = [float(level) for level in range(1, instance_count + 1)]
@@ -83,7 +93,9 @@ class Parallelism:
 
     def observe(self, ratio: float, beside: float, alone_ns: float) -> None:
         """Learn from a batch that took `ratio` times as long as alone, with on average `beside` others beside it."""
-        self._duration_ns = self._duration_ns + _STEP * (alone_ns - self._duration_ns) if self._duration_ns else alone_ns
+        self._duration_ns = (
+            self._duration_ns + _STEP * (alone_ns - self._duration_ns) if self._duration_ns else alone_ns
+        )
         slowdown = self.slowdown
         level, share = self._level(beside)
         if share >= 0.5 and level + 1 < len(slowdown):

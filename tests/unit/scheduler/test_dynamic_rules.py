@@ -217,10 +217,19 @@ def test_delay_count_holds_everything_until_so_many_wait_once():
 class TestWaking:
     """What `enqueue` returns: whether a free instance that holds a batch back should look again."""
 
-    def test_without_delay_every_request_is_worth_it(self):
-        # B14
+    def test_without_delay_the_first_is_after_each_look(self):
+        # B14: who was woken for the first finds the others, too.
         scheduler = batcher()
-        assert [scheduler.enqueue(waiting_request(), 0) for _ in range(3)] == [True, True, True]
+        assert [scheduler.enqueue(waiting_request(), 0) for _ in range(3)] == [True, False, False]
+        assert scheduler.take(0).size == 3
+        assert scheduler.enqueue(waiting_request(), 0)
+
+    def test_without_delay_the_first_is_after_a_look_that_left_some(self):
+        # B14: whoever leaves some has another woken for them.
+        scheduler = batcher(max_batch_size=2)
+        enqueue_all(scheduler, [waiting_request() for _ in range(3)])
+        assert scheduler.take(0).size == 2
+        assert scheduler.enqueue(waiting_request(), 0)
 
     def test_with_a_delay_the_first_and_the_filling_one_are(self):
         # B14
