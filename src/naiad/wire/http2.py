@@ -102,7 +102,8 @@ class Http2Connection(Generic[S]):
         self._work_seen = 0
         self._data_frames = 0
         self._goaway_last_id = -1
-        self._is_draining = False
+        self.is_draining = False
+        """The connection ends with its last stream: a GOAWAY has been sent."""
         self._is_closed = False
         self.incomplete_since_ns = 0
         """Since when a frame or header block has been incomplete; 0 when none is."""
@@ -140,16 +141,16 @@ class Http2Connection(Generic[S]):
 
     def start_drain(self) -> None:
         """Ask the peer to open no more streams (RFC 9113 6.8): GOAWAY twice, the second after a round trip."""
-        if self._is_draining or self._is_closed:
+        if self.is_draining or self._is_closed:
             return
-        self._is_draining = True
+        self.is_draining = True
         self.output.send_control(wire.goaway(wire.STREAM_ID_MASK, Http2Code.NO_ERROR))
         self.output.send_control(wire.frame(wire.PING, 0, 0, _DRAIN_PING))
 
     def finish_drain(self) -> None:
         """Refuse streams from now on; called by itself when the peer has answered `start_drain`."""
         if self._goaway_last_id < 0 and not self._is_closed:
-            self._is_draining = True
+            self.is_draining = True
             self._takes_short_way = False
             self._goaway_last_id = self._last_stream_id
             self.output.send_control(wire.goaway(self._last_stream_id, Http2Code.NO_ERROR))
@@ -612,7 +613,7 @@ class Http2Connection(Generic[S]):
                 # gRPC clients know this text and ask less often from then on.
                 raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")
             self.output.send_control(wire.frame(wire.PING, wire.FLAG_ACK, 0, bytes(payload)))
-        elif self._is_draining and payload == _DRAIN_PING:
+        elif self.is_draining and payload == _DRAIN_PING:
             self.finish_drain()
 
     def _goaway_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
