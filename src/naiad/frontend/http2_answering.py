@@ -50,7 +50,7 @@ class Http2Answering:
         """The output is written at the end of this callback, or soon."""
         self.hold_messages = holder.hold_messages
         self.release_messages = holder.release_messages
-        self.request_bytes = RequestBytes(connection, limits)
+        self.request_bytes = RequestBytes(connection.windows, limits)
         self._service = service
         self._flush_soon = flush_soon
         self._transport: asyncio.Transport | None = None

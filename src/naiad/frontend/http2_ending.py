@@ -113,7 +113,7 @@ class Http2Ending:
             self._sweep_lingering(transport, now_ns)
             return
         connection, clock = self._connection, self._clock
-        if not is_reading or connection.is_window_held:
+        if not is_reading or connection.windows.is_held:
             clock.excuse(now_ns)
         unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
         clock.note_sent(unsent_bytes, self._output.data_count, now_ns)

@@ -2,7 +2,7 @@
 
 from naiad.frontend.http2_call import Http2Call
 from naiad.wire.grpc import GrpcError, GrpcStatus
-from naiad.wire.http2 import Http2Connection
+from naiad.wire.http2_window import ReceiveWindows
 from naiad.wire.limits import Http2Limits
 
 SMALL_MESSAGE_BYTES = 64 * 1024
@@ -15,10 +15,10 @@ class RequestBytes:
     While too many of the latter wait the peer gets no window for more bodies.
     """
 
-    __slots__ = ("_connection", "_limits", "collecting_bytes", "held_bytes")
+    __slots__ = ("_limits", "_windows", "collecting_bytes", "held_bytes")
 
-    def __init__(self, connection: Http2Connection[Http2Call], limits: Http2Limits) -> None:
-        self._connection = connection
+    def __init__(self, windows: ReceiveWindows, limits: Http2Limits) -> None:
+        self._windows = windows
         self._limits = limits
         self.collecting_bytes = 0
         """Of requests that are not complete."""
@@ -41,14 +41,14 @@ class RequestBytes:
             call.held_bytes = size
             self.held_bytes += size
             if self.held_bytes > self._limits.outstanding_bytes:
-                self._connection.hold_window()
+                self._windows.hold()
 
     def release(self, call: Http2Call) -> bool:
         """Count nothing more for a call; tell whether that gave the peer its window back."""
         self.held_bytes -= call.held_bytes
         self.collecting_bytes -= call.collected_bytes
         call.held_bytes = call.collected_bytes = 0
-        if self._connection.is_window_held and self.held_bytes <= self._limits.outstanding_bytes:
-            self._connection.release_window()
+        if self._windows.is_held and self.held_bytes <= self._limits.outstanding_bytes:
+            self._windows.release()
             return True
         return False
