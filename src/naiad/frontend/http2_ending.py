@@ -77,7 +77,7 @@ class Http2Ending:
         """
         if self._is_lingering or not self._connection.is_drained:
             return
-        if not self._clock.has_sent_lately(self._output.data_count):
+        if not (self._clock.has_sent_lately(self._output.data_count) or undelivered_bytes(transport)):
             transport.close()
             return
         self._is_lingering = True
@@ -138,10 +138,10 @@ class Http2Ending:
             transport.abort()
 
     def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
-        unsent_bytes = transport.get_write_buffer_size()
-        if self._clock.write_is_stalled(unsent_bytes, now_ns):
+        undelivered = undelivered_bytes(transport)
+        if self._clock.write_is_stalled(undelivered, now_ns):
             transport.abort()
-        elif not unsent_bytes:
+        elif not undelivered:
             self._linger_sweeps += 1
             if self._linger_sweeps > 1:
                 transport.close()

@@ -180,6 +180,35 @@ def test_connection_with_a_last_answer_on_its_way_reads_on_until_the_peer_closes
     assert scene.frames() == []  # nothing may be written after the end
 
 
+@pytest.mark.parametrize(("idle_s", "closes_at_once"), [(1, False), (4, False), (7, True)])
+def test_peer_that_has_just_had_an_answer_is_given_time_to_read_it(scene, idle_s, closes_at_once):
+    """Also when the server has looked after its connections since: age begins with such a look."""
+    scene.send(scene.request(1, b"a"))
+    for second in range(1, idle_s + 1):
+        scene.server.sweep(start_ns(scene) + second * SECOND_NS)
+    scene.send(frame(wire.GOAWAY, 0, 0, bytes(8)))
+    assert (scene.transport.is_closed, scene.transport.is_ended) == (closes_at_once, not closes_at_once)
+
+
+def test_connection_is_not_closed_while_the_kernel_has_what_the_peer_has_not(scene, monkeypatch):
+    undelivered = 1000
+    monkeypatch.setattr("naiad.frontend.http2_ending.undelivered_bytes", lambda transport: undelivered)
+    scene.send(scene.request(1, b"a"))
+    begin_ns = start_ns(scene)
+    for second in range(1, 8):
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+    scene.send(frame(wire.GOAWAY, 0, 0, bytes(8)))
+    for second in range(8, 20):
+        undelivered -= 1
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+    assert not scene.transport.is_closed
+    undelivered = 0
+    for second in (20, 21):
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+    assert scene.transport.is_closed
+    assert not scene.transport.is_aborted
+
+
 def test_peer_that_does_not_take_its_last_answer_is_dropped(scene):
     scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
     scene.service.calls[0].respond([b"x"])
