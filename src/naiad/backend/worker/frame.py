@@ -123,7 +123,7 @@ def encode_frame(
     return b"".join([packed, text_part, extra_part, *parts])
 
 
-def frame_bytes(data: bytes, position: int = 0) -> int:
+def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
     """Return the length of the frame that begins at `position`. Raises ChannelError when it is absurd."""
     (size,) = struct.unpack_from("<I", data, position)
     if not PREFIX.size <= size <= MAX_FRAME_BYTES:
@@ -131,8 +131,15 @@ def frame_bytes(data: bytes, position: int = 0) -> int:
     return int(size)
 
 
-def decode_frame(data: bytes, own: Callable[[memoryview], Any]) -> Frame:
-    """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError."""
+def decode_frame(
+    data: bytes | bytearray,
+    own: Callable[[memoryview], Any],
+    settle: Callable[[Frame], object] | None = None,
+) -> Frame:
+    """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError.
+
+    `settle` completes a frame that has notes or a payload in a block.
+    """
     # hot: bench/micro_worker.py
     _, kind, count, text_bytes, extra_bytes, block, payload_bytes, allowance_bytes = PREFIX.unpack_from(data)
     text_at = PREFIX.size + 8 * count
@@ -150,4 +157,7 @@ def decode_frame(data: bytes, own: Callable[[memoryview], Any]) -> Frame:
         raise ChannelError("unreadable frame: its notes are no object")
     words = table.unpack_from(data, PREFIX.size)
     payload = b"" if block else own(memoryview(data)[payload_at:])
-    return Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)
+    frame = Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)
+    if settle is not None and (extra or block):
+        settle(frame)
+    return frame
