@@ -10,7 +10,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from naiad.backend.worker.channel import Channel
 from naiad.backend.worker.frame import ChannelClosedError
@@ -20,16 +19,8 @@ from naiad.core.tensor import Buffer
 class ServerChannel(Channel):
     """Sends what the pipe takes; the rest waits until `flush`, which any thread may call while another sends."""
 
-    def __init__(
-        self,
-        read_fd: int,
-        write_fd: int,
-        descriptors: socket.socket,
-        *,
-        limit_bytes: int,
-        own: Callable[[memoryview], Any] = memoryview,
-    ) -> None:
-        super().__init__(read_fd, write_fd, descriptors, limit_bytes=limit_bytes, own=own)
+    def __init__(self, read_fd: int, write_fd: int, descriptors: socket.socket, *, limit_bytes: int) -> None:
+        super().__init__(read_fd, write_fd, descriptors, limit_bytes=limit_bytes, own=memoryview)
         os.set_blocking(write_fd, False)
         self.on_full: Callable[[], object] = _nothing
         """Called when something has begun to wait, on the thread that sends."""

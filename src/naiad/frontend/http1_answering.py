@@ -40,6 +40,7 @@ class AnswerLine:
         "_clock",
         "_endpoint",
         "_limits",
+        "_most_exchanges",
         "_owner",
         "answer_heads",
         "exchanges",
@@ -53,6 +54,7 @@ class AnswerLine:
     def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, owner: AnswerLineOwner) -> None:
         self._endpoint = endpoint
         self._limits = endpoint.limits
+        self._most_exchanges = endpoint.limits.pipelined_requests
         self._clock = clock
         self._owner = owner
         self.answer_heads = endpoint.answer_heads
@@ -63,6 +65,10 @@ class AnswerLine:
         """While input is being consumed: answers go to `outbox`, and are written together at its end."""
         self.owes_continue = False
         self.is_write_paused = False
+
+    def has_room(self) -> bool:
+        """Whether a further request may be read."""
+        return not self.is_write_paused and len(self.exchanges) < self._most_exchanges
 
     def connection_option(self, exchange: Http1Exchange) -> bytes:
         """Return the Connection option of an answer that begins now."""
@@ -91,6 +97,8 @@ class AnswerLine:
                 return
             if exchanges:
                 self._release_held()
+            if self.is_gathering:
+                return  # with a request a phase began, and whoever consumes looks whether there is room
             if not exchanges:
                 self._clock.start_ns = 0
                 if self.owes_continue:

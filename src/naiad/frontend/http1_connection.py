@@ -80,7 +80,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if body is None:
             if not reader.is_closed:
                 self._consume(self._endpoint.receive_buffer, nbytes)
-                if not self._may_read():
+                if not self._answers.has_room():
                     self.update_reading()
                 elif nbytes == self._endpoint.receive_bytes and reader.body is None:
                     self._give_way()
@@ -130,7 +130,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         try:
             with memoryview(data) as view:
                 while position < end and not reader.is_closed:
-                    if not self._may_read():
+                    if not answers.has_room():
                         self._backlog = bytes(view[position:end])
                         break
                     position = reader.take(data, view, position, end)
@@ -195,18 +195,14 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._endpoint.call_later(0.0, self.update_reading)
 
-    def _may_read(self) -> bool:
-        answers = self._answers
-        return not answers.is_write_paused and len(answers.exchanges) < self._limits.pipelined_requests
-
     def update_reading(self) -> None:
         """Pause or resume reading, and take up the backlog first."""
         if self._answers.is_gathering or self._ending.is_half_closed or self._transport.is_closing():
             return
-        while self._backlog and not self._reader.is_closed and self._may_read():
+        while self._backlog and not self._reader.is_closed and self._answers.has_room():
             backlog, self._backlog = self._backlog, b""
             self._consume(backlog, len(backlog))
-        may_read = self._may_read() or self._ending.is_lingering
+        may_read = self._answers.has_room() or self._ending.is_lingering
         if may_read != self.is_reading:
             self.is_reading = may_read
             if may_read:

@@ -133,7 +133,7 @@ class Channel:
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
-        return decode_frame(data, self._own, self._settle)
+        return decode_frame(data, self._own, self)
 
     def receive_whole(self) -> Frame | None:
         """Return a frame, None when only a part of it has come; blocks when nothing has.
@@ -151,7 +151,7 @@ class Channel:
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
-        return decode_frame(data, self._own, self._settle)
+        return decode_frame(data, self._own, self)
 
     def receive_some(self) -> list[Frame]:
         """Return the frames that are complete after one look at what has come; blocks only when nothing has.
@@ -171,12 +171,13 @@ class Channel:
                     break
                 whole = data if size == end else data[position : position + size]
                 position += size
-                frames.append(decode_frame(whole, self._own, self._settle))
+                frames.append(decode_frame(whole, self._own, self))
         finally:
             self._rest = (data[position:] if position else data) if position < end else b""
         return frames
 
-    def _settle(self, frame: Frame) -> None:
+    def settle(self, frame: Frame) -> None:
+        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
         with self.lock:
             if frame.extra:
                 self._take_notices(frame.extra.pop("blocks", None))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Protocol, Sequence
 
 PREFIX = struct.Struct("<6I2Q")
 """Frame bytes, kind, words, text bytes, JSON bytes, block (0: payload inline), payload bytes, allowance."""
@@ -87,6 +87,14 @@ class Frame:
         """Bytes of blocks that the receiver may have."""
 
 
+class Settler(Protocol):
+    """Who knows the blocks that frames tell of."""
+
+    def settle(self, frame: Frame) -> None:
+        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
+
+
+_SIZE = struct.Struct("<I")
 _FEW = 65
 _HEADS = [struct.Struct("<6I2Q%dQ" % count) for count in range(_FEW)]
 _WORDS = [struct.Struct("<%dQ" % count) for count in range(_FEW)]
@@ -125,7 +133,7 @@ def encode_frame(
 
 def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
     """Return the length of the frame that begins at `position`. Raises ChannelError when it is absurd."""
-    (size,) = struct.unpack_from("<I", data, position)
+    (size,) = _SIZE.unpack_from(data, position)
     if not PREFIX.size <= size <= MAX_FRAME_BYTES:
         raise ChannelError(f"a frame of {size} bytes")
     return int(size)
@@ -134,11 +142,11 @@ def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
 def decode_frame(
     data: bytes | bytearray,
     own: Callable[[memoryview], Any],
-    settle: Callable[[Frame], object] | None = None,
+    settler: Settler | None = None,
 ) -> Frame:
     """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError.
 
-    `settle` completes a frame that has notes or a payload in a block.
+    `settler` completes a frame that has notes or a payload in a block.
     """
     # hot: bench/micro_worker.py
     _, kind, count, text_bytes, extra_bytes, block, payload_bytes, allowance_bytes = PREFIX.unpack_from(data)
@@ -158,6 +166,6 @@ def decode_frame(
     words = table.unpack_from(data, PREFIX.size)
     payload = b"" if block else own(memoryview(data)[payload_at:])
     frame = Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)
-    if settle is not None and (extra or block):
-        settle(frame)
+    if (extra or block) and settler is not None:
+        settler.settle(frame)
     return frame
