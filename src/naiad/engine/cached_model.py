@@ -4,6 +4,7 @@ Requests for the same that come while the model works on it wait for its answer 
 """
 
 import hashlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,7 +25,6 @@ ORIGIN = "cache"
 """Parameter of a response: "hit" for one that the model was not asked for, "miss" for one that it was."""
 _HIT: Mapping[str, ParameterValue] = {ORIGIN: "hit"}
 _MISS: Mapping[str, ParameterValue] = {ORIGIN: "miss"}
-_STOP_POLL_S = 0.005
 _loads = count()
 
 
@@ -66,6 +66,9 @@ class CachedModel(ServedFront):
         self._pending: dict[bytes, _Pending] = {}
         self._places: dict[InferRequest, _Pending] = {}
         """Where each request waits."""
+        self._is_stopping = False
+        self._nobody_waits = threading.Event()
+        """Set while the version stops."""
         self._asked_count = 0
         self._error_header = ResponseHeader(served.name, served.version, ())
         self._headers: dict[object, ResponseHeader] = {}
@@ -110,8 +113,13 @@ class CachedModel(ServedFront):
 
     def _pop_first(self, pending: _Pending) -> InferRequest:
         first = next(iter(pending.waiting))
-        del pending.waiting[first], self._places[first]
+        self._displace(first, pending)
         return first
+
+    def _displace(self, request: InferRequest, pending: _Pending) -> None:
+        del pending.waiting[request], self._places[request]
+        if self._is_stopping and not self._places:
+            self._nobody_waits.set()
 
     def _forget(self, pending: _Pending) -> None:
         """Have the next request for the same ask anew."""
@@ -221,7 +229,7 @@ class CachedModel(ServedFront):
         if len(pending.waiting) == 1 and pending.asked is not None:
             self._forget(pending)
             return self._served.cancel(pending.asked)
-        del pending.waiting[request], self._places[request]
+        self._displace(request, pending)
         self.statistics.record_cache_miss(0)
         self.statistics.record_cancelled(in_queue=True)
         self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
@@ -242,8 +250,9 @@ class CachedModel(ServedFront):
     def stop(self, timeout_s: float) -> bool:
         """Stop the version once those who wait have their answers: it may not have been asked for them yet."""
         deadline_s = time.monotonic() + timeout_s
-        while self._places and time.monotonic() < deadline_s:
-            time.sleep(_STOP_POLL_S)
+        self._is_stopping = True
+        if self._places:
+            self._nobody_waits.wait(timeout_s)
         return super().stop(max(0.0, deadline_s - time.monotonic()))
 
     # --- what the served version tells ------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine import cached_model
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.call_circles import call_of
 from naiad.engine.redis_store import decode, encode
@@ -405,15 +404,18 @@ class TestCachedModel:
         ask(model, answers, "a")
         seen: list[int] = []
 
-        def happens(delay_s: float) -> None:
+        def happens(timeout_s: float) -> bool:
+            assert not model._nobody_waits.is_set()
             store.questions[0][1](None)
+            assert not model._nobody_waits.is_set()
             served.answer()
+            return model._nobody_waits.is_set()
 
         def stop(timeout_s: float) -> bool:
             seen.append(len(answers))
             return True
 
-        monkeypatch.setattr(cached_model.time, "sleep", happens)
+        monkeypatch.setattr(model._nobody_waits, "wait", happens)
         served.stop = stop
         # It was loaded anew, say: what was accepted before is executed all the same.
         assert model.stop(60.0)
