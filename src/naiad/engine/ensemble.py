@@ -60,9 +60,9 @@ class EnsembleModel:
         self.config = config
         self.statistics = statistics
         self.labels: Mapping[str, Sequence[str]] = labels or {}
-        self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
         self.graph = EnsembleGraph(config, members)
+        self.is_decoupled = self.graph.is_decoupled
         self._counts = statistics.steps = [StepCounts(step.model_name) for step in self.graph.steps]
         self._router = router
         self._loop = loop

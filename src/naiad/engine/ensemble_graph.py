@@ -72,8 +72,8 @@ class EnsembleGraph:
         """Raise InferError(INVALID_ARG) for what only the members tell; the rest was validated."""
         self.name = config.name
         self.is_batching = config.max_batch_size > 0
-        self.is_decoupled = config.model_transaction_policy.decoupled
         self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
+        self.is_decoupled = any(step.is_decoupled for step in self.steps)
         self.following = [
             [reader for reader in self.steps if not reader.tensors.isdisjoint(step.outputs.values())]
             for step in self.steps
@@ -125,12 +125,6 @@ class EnsembleGraph:
 
     def _check_decoupled(self) -> frozenset[int]:
         """Return the decoupled steps that the outputs follow."""
-        decoupled = [step.model_name for step in self.steps if step.is_decoupled]
-        if decoupled and not self.is_decoupled:
-            raise invalid_argument(
-                f"ensemble '{self.name}' contains the decoupled model '{decoupled[0]}' and must be decoupled itself: "
-                "add 'model_transaction_policy { decoupled: true }'"
-            )
         for step in self.steps:
             self._check_chain(step.level, f"the step of '{step.model_name}' joins")
         writers = [s for s in self.steps if any(tensor in self.outputs for tensor in s.outputs.values())]
