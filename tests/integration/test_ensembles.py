@@ -96,6 +96,13 @@ def write_ensembles(root: Path, notes: Path) -> None:
     )
     write_ensemble(
         root,
+        "reshaped",
+        [tensor("A", dims="4, 4", extra="reshape { shape: [ 16 ] }"), tensor("B")],
+        [tensor("SUM", dims="2, 8", extra="reshape { shape: [ 16 ] }"), tensor("DIFFERENCE")],
+        [("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "SUM", "OUTPUT1": "DIFFERENCE"})],
+    )
+    write_ensemble(
+        root,
         "mixed",
         TWO_INPUTS,
         [tensor("OUT")],
@@ -240,6 +247,15 @@ def test_a_member_without_batches_gets_the_whole_tensor_where_that_fits(client, 
     # E3
     answer = client.infer("mixed", given(A=A[:rows], B=B[:rows]))
     assert (answer.as_numpy("OUT") == A[:rows] + 2 * B[:rows]).all()
+
+
+def test_clients_see_the_shapes_of_reshape_and_members_those_behind_it(client) -> None:
+    # E3
+    answer = client.infer("reshaped", given(A=A.reshape(2, 4, 4), B=B))
+    assert (answer.as_numpy("SUM") == (A + B).reshape(2, 2, 8)).all()
+    assert (answer.as_numpy("DIFFERENCE") == A - B).all()
+    with pytest.raises(InferenceServerException, match="unexpected shape for input 'A' for model 'reshaped'"):
+        client.infer("reshaped", given(A=A, B=B))
 
 
 def test_many_at_once(client) -> None:
