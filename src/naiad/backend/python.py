@@ -249,6 +249,12 @@ class PythonInstance(RemoteInstance):
         return self._life.health
 
     @property
+    def says_ready(self) -> bool:
+        """What the model's `is_ready` says; that a worker has died is for `health` to say."""
+        conversation = self._life.conversation
+        return conversation is None or conversation.says_ready
+
+    @property
     def is_lost(self) -> bool:
         """Whether the worker has died too often to be started again."""
         return self._life.is_lost

@@ -60,9 +60,9 @@ class EnsembleModel:
         self.config = config
         self.statistics = statistics
         self.labels: Mapping[str, Sequence[str]] = labels or {}
-        self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
         self.graph = EnsembleGraph(config, members)
+        self.is_decoupled = self.graph.is_decoupled
         self._counts = statistics.steps = [StepCounts(step.model_name) for step in self.graph.steps]
         self._router = router
         self._loop = loop
@@ -203,7 +203,14 @@ class EnsembleModel:
         request = run.request
         wanted = [output.name for output in request.header.outputs] or self.graph.outputs
         found = [(name, value) for name in wanted if (value := flow.get(name)) is not None]
-        header = self._response_header(found)
+        try:
+            header = self._response_header(found)
+        except InferError as error:
+            if self.is_decoupled:
+                run.fail(error)
+            else:
+                self.end(run, error)
+            return
         data = [value.data for _, value in found]
         if self.is_decoupled:
             if not run.has_answered:
@@ -225,11 +232,14 @@ class EnsembleModel:
             TensorSpec(
                 name,
                 value.spec.datatype,
-                bridge(
-                    value.spec.shape,
-                    self.graph.output_ranks[name],
-                    from_batching=value.is_batched,
-                    to_batching=self.graph.is_batching,
+                self.graph.leave(
+                    name,
+                    bridge(
+                        value.spec.shape,
+                        self.graph.output_ranks[name],
+                        from_batching=value.is_batched,
+                        to_batching=self.graph.is_batching,
+                    ),
                 ),
             )
             for name, value in found
