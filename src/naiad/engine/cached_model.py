@@ -234,6 +234,13 @@ class CachedModel(ServedFront):
         pending = self._places.get(request)
         return () if pending is None or pending.asked is None else (pending.asked,)
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what the model is asked for another request, if this one waits for the same."""
+        pending = self._places.get(request)
+        if pending is None or pending.asked is None or pending.asked.source is request:
+            return ()
+        return (pending.asked,)
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
 

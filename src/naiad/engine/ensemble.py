@@ -115,6 +115,14 @@ class EnsembleModel:
         run = self._runs.get(id(request))
         return run.open_steps if run is not None and run.request is request else ()
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the requests of steps that have the room for which steps of this request wait."""
+        run = self._runs.get(id(request))
+        if run is None or run.request is not request or not run.waiting:
+            return ()
+        full = {index for index, _ in run.waiting}
+        return [step for each in self._runs.values() for step in each.open_steps if step.step.index in full]
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: the members know the sequences."""
 

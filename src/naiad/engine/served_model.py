@@ -141,6 +141,15 @@ class ServedModel:
         """None: requests wait for an instance only."""
         return ()
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """None: who waits, waits for an instance."""
+        return ()
+
+    def candidates(self, request: InferRequest) -> Sequence[Instance]:
+        """Return the instances that may execute a request that waits."""
+        index = self._dispatcher.instance_of(request)
+        return self._instances if index is None else self._instances[index : index + 1]
+
     # --- called on any thread -----------------------------------------------------------------------------------
 
     @property

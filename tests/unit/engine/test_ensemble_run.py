@@ -96,3 +96,22 @@ def test_an_error_that_names_its_model_stays_as_it_is() -> None:
     error = answers.received[0][1].error
     assert error.message == "in ensemble 'e', Request for unknown model: 'member' is not found"
     assert error.code is ErrorCode.NOT_FOUND
+
+
+def test_a_step_without_room_waits_for_one_of_those_that_have_it() -> None:
+    router = Router()
+    model = chain(router, 2, most_inflight=1)
+    answers = Answers()
+    first, second = (
+        InferRequest(RequestHeader(model_name="e", inputs=[IN]), [b"abcd"], answers, arrival_ns=1) for _ in range(2)
+    )
+    model.submit(first)
+    model.submit(second)
+    (step,) = router.asked
+    assert list(model.blockers(first)) == [step]
+    assert model.rivals(first) == ()
+    assert list(model.blockers(second)) == []
+    assert model.rivals(second) == [step]
+    step.on_response(step, InferResponse(ResponseHeader("member", "1", [OUT]), [b"efgh"]))
+    assert model.rivals(second) == ()
+    assert {tuple(model.blockers(each)) for each in (first, second)} == {(asked,) for asked in router.asked[1:]}

@@ -358,11 +358,13 @@ class TestCachedModel:
         (asked,) = served.asked
         assert model.blockers(call) == model.blockers(second) == (asked,)
         assert call_of(asked) is call
+        assert model.rivals(call) == ()
+        assert model.rivals(second) == (asked,)
         model.cancel(call)
         assert call_of(asked) is None
         assert model.blockers(call) == ()
         served.answer()
-        assert model.blockers(second) == ()
+        assert model.blockers(second) == model.rivals(second) == ()
         assert asked.source is None
 
     def test_a_cancelled_question_to_a_store_is_not_put_to_the_model(self, served) -> None:
