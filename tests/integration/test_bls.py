@@ -44,6 +44,7 @@ def write_models(root: Path) -> None:
     write_script(root, "stream", kind="decoupled")
     write_script(root, "stream_coroutines", kind="decoupled_coroutines")
     write_script(root, "memory", count=2, extra="sequence_batching { max_sequence_idle_microseconds: 60000000 }")
+    write_script(root, "ordered", count=2, extra="dynamic_batching { preserve_ordering: true }")
     write_script(root, "cached", count=2, extra="response_cache { enable: true }")
     write_ensemble(
         root,
@@ -496,6 +497,12 @@ def test_a_call_for_what_its_caller_is_asked_is_refused(server):
     same = "result = run('cached', sources([request])[0])"
     assert "would wait for itself for ever (cached -> cached)" in run_code(server, same, "cached")["message"]
     assert run_code(server, "result = run('cached', 'result = 1')", "cached") == 1
+
+
+def test_a_call_whose_answer_comes_after_that_of_its_caller_is_refused(server):
+    error = run_code(server, "result = run('ordered', 'result = 1')", "ordered")
+    assert "would wait for itself for ever (ordered -> ordered)" in error["message"]
+    assert run_code(server, "result = run('other', 'result = 1')", "ordered") == 1
 
 
 def test_a_circle_through_an_ensemble_without_room_is_refused(server):
