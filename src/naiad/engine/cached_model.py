@@ -31,10 +31,12 @@ _loads = count()
 class _Pending:
     """What the store or the model is asked, and for whom."""
 
-    __slots__ = ("asked", "key", "lookup_ns", "waiting")
+    __slots__ = ("asked", "is_asking", "key", "lookup_ns", "waiting")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
+        self.is_asking = False
+        """Whether a call is at work that asks the model until it takes a request."""
         self.asked: SharedRequest | None = None
         """What the model works on. It is nobody's own: who gives up does not take it from the others."""
         self.lookup_ns = 0
@@ -174,16 +176,26 @@ class CachedModel(ServedFront):
 
     def _ask_or_fail(self, pending: _Pending) -> None:
         """Ask for the next of those who wait whose request is not refused, and answer the others."""
-        while pending.waiting:
-            try:
-                self._ask(pending)
-            except InferError as error:
-                request = self._pop_first(pending)
-                self.statistics.record_cache_miss(0)
-                request.on_response(request, InferResponse(self._error_header, error=error))
-            else:
-                return
-        self._forget(pending)
+        if pending.is_asking:
+            # The model has failed at once what the call below asked: that one goes on. An ensemble does so whose
+            # member refuses its step, and a call inside the other for each who waits is more than the stack takes.
+            return
+        pending.is_asking = True
+        try:
+            while pending.waiting and pending.asked is None:
+                self._ask_first(pending)
+        finally:
+            pending.is_asking = False
+        if pending.asked is None:
+            self._forget(pending)
+
+    def _ask_first(self, pending: _Pending) -> None:
+        try:
+            self._ask(pending)
+        except InferError as error:
+            request = self._pop_first(pending)
+            self.statistics.record_cache_miss(0)
+            request.on_response(request, InferResponse(self._error_header, error=error))
 
     def _answered(self, asked: InferRequest, response: InferResponse) -> None:
         """Keep the model's answer, pass it on to all who wait for it."""
@@ -241,6 +253,13 @@ class CachedModel(ServedFront):
         """Return what the model is asked for this request, if it is."""
         pending = self._places.get(request)
         return () if pending is None or pending.asked is None else (pending.asked,)
+
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what the model is asked for another request, if this one waits for the same."""
+        pending = self._places.get(request)
+        if pending is None or pending.asked is None or pending.asked.source is request:
+            return ()
+        return (pending.asked,)
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
