@@ -22,6 +22,7 @@ from naiad.engine.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics import ModelStatistics
 from support.engine_parts import Answers, ScriptedModel, config, header, request, served_model
+from support.waiting import until
 
 Script = Callable[[Batch], Sequence[InferResponse]]
 
@@ -118,11 +119,6 @@ def run(
 
 def make(answers: Answers, number: object = "", rows: int = 1) -> InferRequest:
     return request(answers, str(number), header(rows), arrival_ns=time.monotonic_ns())
-
-
-async def until(done: Callable[[], bool]) -> None:
-    while not done():
-        await asyncio.sleep(0.001)
 
 
 def test_every_request_is_answered_once_and_in_order(kind: Any) -> None:

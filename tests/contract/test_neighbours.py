@@ -1,7 +1,7 @@
 """Two members of a server and the sockets between them: requests of sequences, answers, news, ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.server.processes.neighbours import Neighbours
 from naiad.server.processes.sequence_model import SequenceModel, owner_of
 from support.uvloop_run import run
+from support.waiting import until
 
 SPEC = TensorSpec("X", DataType.UINT8, (4,))
 HERE = next(number for number in range(1, 99) if owner_of("m", number, 2) == 0)
@@ -92,11 +93,6 @@ class Client:
             self.news.clear()
             await self.news.wait()
         return self.responses.pop(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def response(data: bytes = b"wxyz", **more: Any) -> InferResponse:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,6 +11,7 @@ from naiad.server.listener import Address, Listener
 from naiad.server.processes.channel import Channel, ChannelError, receive_first, send_first
 from naiad.server.processes.handover import Acceptor, Giver, Receiver, socket_pair
 from support.uvloop_run import run
+from support.waiting import until
 
 
 class Peer:
@@ -142,11 +143,6 @@ class Member:
         for connection in self.connections:
             connection.close()
         self.end.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0)
 
 
 def test_connections_are_confirmed_before_they_are_used() -> None:

@@ -43,6 +43,18 @@ def write_models(root: Path) -> None:
     write_script(root, "coroutines", kind="coroutines")
     write_script(root, "stream", kind="decoupled")
     write_script(root, "stream_coroutines", kind="decoupled_coroutines")
+    write_script(root, "memory", count=2, extra="sequence_batching { max_sequence_idle_microseconds: 60000000 }")
+    write_script(root, "ordered", count=2, extra="dynamic_batching { preserve_ordering: true }")
+    write_script(root, "cached", count=2, extra="response_cache { enable: true }")
+    write_ensemble(
+        root,
+        "narrow",
+        [tensor("CODE", "STRING", "1")],
+        [tensor("RESULT", "STRING", "1")],
+        [("script", {"CODE": "CODE"}, {"RESULT": "RESULT"})],
+        max_batch_size=0,
+        scheduling="max_inflight_requests: 1",
+    )
     write_script(root, "mortal", extra='parameters { key: "restart_limit" value { string_value: "100" } }')
     write_ensemble(
         root,
@@ -58,7 +70,7 @@ def write_models(root: Path) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("bls")
     write_models(root)
-    with serving(root / "log", f"--model-repository={root}") as running:
+    with serving(root / "log", f"--model-repository={root}", "--cache-config=local,size=1048576") as running:
         yield running
 
 
@@ -468,6 +480,35 @@ def test_a_circle_through_others_is_refused(server):
     assert "other -> lonely -> other" in error["message"] or "lonely -> other -> lonely" in error["message"]
     through = run_code(server, "result = run('wrapped', 'result = 1')", "lonely")
     assert "lonely -> wrapped -> lonely" in through["message"]
+
+
+def test_a_sequence_cannot_wait_for_itself_though_another_instance_is_free(server):
+    code = "result = run('memory', 'result = 1', fields=dict(correlation_id=5))"
+    error = run_code(server, code, "memory", sequence_id=5, sequence_start=True)
+    assert "would wait for itself for ever (memory -> memory)" in error["message"]
+    through = f"result = run('other', {code!r})"
+    error = run_code(server, through, "memory", sequence_id=5, sequence_start=True)
+    assert "memory -> other -> memory" in error["message"] or "other -> memory -> other" in error["message"]
+    another = "result = run('memory', 'result = 1', fields=dict(correlation_id=6, flags=3))"
+    assert run_code(server, another, "memory", sequence_id=5, sequence_start=True, sequence_end=True) == 1
+
+
+def test_a_call_for_what_its_caller_is_asked_is_refused(server):
+    same = "result = run('cached', sources([request])[0])"
+    assert "would wait for itself for ever (cached -> cached)" in run_code(server, same, "cached")["message"]
+    assert run_code(server, "result = run('cached', 'result = 1')", "cached") == 1
+
+
+def test_a_call_whose_answer_comes_after_that_of_its_caller_is_refused(server):
+    error = run_code(server, "result = run('ordered', 'result = 1')", "ordered")
+    assert "would wait for itself for ever (ordered -> ordered)" in error["message"]
+    assert run_code(server, "result = run('other', 'result = 1')", "ordered") == 1
+
+
+def test_a_circle_through_an_ensemble_without_room_is_refused(server):
+    error = run_code(server, "result = run('narrow', 'result = 1')", "narrow")
+    assert "script -> narrow -> script" in error["message"]
+    assert run_code(server, "result = run('script', 'result = 1')", "narrow") == 1
 
 
 def test_a_circle_of_coroutines_and_of_threads_is_refused(server):

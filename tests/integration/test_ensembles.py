@@ -36,6 +36,8 @@ def write_members(root: Path) -> None:
     write_model(root, "repeat", _REPEAT, {})
     (root / "repeat" / "1").mkdir(exist_ok=True)
     write_identity(root, "flag", datatype="BOOL", max_batch_size=8)
+    rows = f"input [ {tensor('IN', dims='-1, 16')} ] output [ {tensor('OUT', dims='-1, 16')} ]"
+    write_model(root, "rows", f'backend: "identity" max_batch_size: 0 {rows}')
 
 
 def write_ensembles(root: Path, notes: Path) -> None:
@@ -90,8 +92,26 @@ def write_ensembles(root: Path, notes: Path) -> None:
             ("int_identity", {"INPUT0": "t"}, {"OUTPUT0": "OUT"}),
         ],
         max_batch_size=0,
-        extra="model_transaction_policy { decoupled: true }",
         scheduling="max_inflight_requests: 4",
+    )
+    write_ensemble(
+        root,
+        "reshaped",
+        [tensor("A", dims="4, 4", extra="reshape { shape: [ 16 ] }"), tensor("B")],
+        [tensor("SUM", dims="2, 8", extra="reshape { shape: [ 16 ] }"), tensor("DIFFERENCE")],
+        [("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "SUM", "OUTPUT1": "DIFFERENCE"})],
+    )
+    write_ensemble(
+        root,
+        "mixed",
+        TWO_INPUTS,
+        [tensor("OUT")],
+        [
+            ("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "sum"}),
+            ("rows", {"IN": "sum"}, {"OUT": "again"}),
+            ("add_sub", {"INPUT0": "again", "INPUT1": "B"}, {"OUTPUT0": "OUT"}),
+        ],
+        extra="model_transaction_policy { decoupled: true }",
     )
 
 
@@ -215,6 +235,29 @@ def test_every_response_of_a_decoupled_member_goes_on(client) -> None:
     assert found == {number: number for number in range(count)}
 
 
+def test_the_members_decide_whether_an_ensemble_is_decoupled(client) -> None:
+    # E7: "stream" does not say that it is, "mixed" says so, and neither is asked.
+    assert client.get_model_config("stream").config.model_transaction_policy.decoupled
+    assert not client.get_model_config("mixed").config.model_transaction_policy.decoupled
+    assert client.infer("mixed", given(A=A[:1], B=B[:1])).get_response().outputs
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_member_without_batches_gets_the_whole_tensor_where_that_fits(client, rows) -> None:
+    # E3
+    answer = client.infer("mixed", given(A=A[:rows], B=B[:rows]))
+    assert (answer.as_numpy("OUT") == A[:rows] + 2 * B[:rows]).all()
+
+
+def test_clients_see_the_shapes_of_reshape_and_members_those_behind_it(client) -> None:
+    # E3
+    answer = client.infer("reshaped", given(A=A.reshape(2, 4, 4), B=B))
+    assert (answer.as_numpy("SUM") == (A + B).reshape(2, 2, 8)).all()
+    assert (answer.as_numpy("DIFFERENCE") == A - B).all()
+    with pytest.raises(InferenceServerException, match="unexpected shape for input 'A' for model 'reshaped'"):
+        client.infer("reshaped", given(A=A, B=B))
+
+
 def test_many_at_once(client) -> None:
     def run(number: int) -> bool:
         a = np.full((1, 16), number, np.float32)
@@ -235,11 +278,12 @@ def test_what_does_not_fit_together_is_told_at_load_time(tmp_path: Path, start_s
     write_ensemble(root, "two", TWO_INPUTS, outputs, [("one", {"A": "A", "B": "B"}, {"OUT": "OUT"})])
     write_ensemble(
         root,
-        "coupled",
+        "cached",
         [tensor("IN", "INT32", "-1"), tensor("DELAY", "UINT32", "-1"), tensor("WAIT", "UINT32", "1")],
         [tensor("OUT", "INT32", "1")],
         [("repeat", {"IN": "IN", "DELAY": "DELAY", "WAIT": "WAIT"}, {"OUT": "OUT"})],
         max_batch_size=0,
+        extra="response_cache { enable: true }",
     )
     server = start_server(root, "--exit-on-error=false", "--strict-readiness=false")
     server.wait_log("Started Metrics Service at")
@@ -248,7 +292,7 @@ def test_what_does_not_fit_together_is_told_at_load_time(tmp_path: Path, start_s
     assert "nobody" in reasons["absent"]
     assert "INPUT9" in reasons["typo"]
     assert "two" in reasons["one"]
-    assert "must be decoupled itself" in reasons["coupled"]
+    assert "with 'decoupled' transaction policy. Please disable the response cache." in reasons["cached"]
     assert reasons["add_sub"] == ""
 
 

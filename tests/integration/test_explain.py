@@ -74,7 +74,9 @@ def test_the_steps_of_an_ensemble_are_explained(server: ServerProcess, capsys: p
         for _ in range(3):
             client.infer("pair", [given])
         slow, fast = client.get_inference_statistics("pair")["model_stats"][0]["ensemble_steps"]
-        assert "ensemble_steps" not in client.get_inference_statistics("fast")["model_stats"][0]
+        member = client.get_inference_statistics("fast")["model_stats"][0]
+        assert "ensemble_steps" not in member
+        assert sum(member["release_reasons"].values()) == member["execution_count"]
     assert (slow["model"], slow["success"]["count"], fast["fail"]["count"]) == ("slow", 3, 0)
     assert slow["success"]["ns"] >= slow["compute"]["ns"] >= 3 * 20_000_000
     assert explain.run(["pair", "--url", server.http_url, "--json"]) == 0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -195,3 +196,38 @@ def test_answers_come_soon_while_a_model_initializes(start_server: StartServer, 
         (root / "extra" / "gate").unlink()
         loading.join()
         assert sorted(durations)[100] < 0.5
+
+
+SAYS = """
+import os
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.flag = os.path.join(args["model_repository"], "away")
+
+    %s is_ready(self):
+        return not os.path.exists(self.flag)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", q.inputs()[0].as_numpy())]) for q in requests]
+"""
+
+
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_a_model_tells_of_its_own_readiness(start_server: StartServer, tmp_path: Path, define: str) -> None:
+    root = tmp_path / "models"
+    directory = write_model(root, "says", CONFIG, {"1/model.py": SAYS % define})
+    server = start_server(root)
+    server.wait_ready()
+    health = Health(server)
+    wait_until(lambda: health("says") == (True, True, True))
+    (directory / "away").touch()
+    # The server stays ready, and requests are executed: as in Triton, only who asks about the model is told.
+    wait_until(lambda: health("says") == (True, True, False))
+    given = httpclient.InferInput("IN", [1], "FP32")
+    given.set_data_from_numpy(np.ones(1, np.float32))
+    with httpclient.InferenceServerClient(server.http_url) as client:
+        assert client.infer("says", [given]).as_numpy("OUT").item() == 1
+    (directory / "away").unlink()
+    wait_until(lambda: health("says") == (True, True, True))

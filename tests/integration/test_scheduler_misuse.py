@@ -268,13 +268,18 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
     ),
     "other_datatype": (
         {"inputs": [tensor("A", "INT32", "-1")]},
-        "ensemble tensor A: inconsistent data type: TYPE_FP32 is inferred from model member while TYPE_INT32 is "
-        "inferred from model other_datatype",
+        "ensemble tensor A: inconsistent data type: TYPE_INT32 is inferred from model other_datatype while TYPE_FP32 "
+        "is inferred from model member",
     ),
     "other_shape": (
         {"outputs": [tensor("B", dims="4, 4")]},
-        "ensemble tensor B: inconsistent shape: [-1] is inferred from model member while [4, 4] is inferred from "
-        "model other_shape",
+        "ensemble tensor B: inconsistent shape: [-1,4,4] is inferred from model other_shape while [-1,-1] is "
+        "inferred from model member",
+    ),
+    "members_of_other_datatypes": (
+        {"steps": [step("A", "x"), ("sums", {"INPUT": "x"}, {"SEEN_ID": "y"}), step("y", "B")]},
+        "ensemble tensor y: inconsistent data type: TYPE_INT64 is inferred from model sums while TYPE_FP32 is "
+        "inferred from model member",
     ),
     "more_rows_than_a_member": (
         {"max_batch_size": 64},
@@ -300,15 +305,6 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
         {"extra": 'parameters { key: "run_if.member" value { string_value: "NOPE" } }'},
         "condition 'run_if.member' of ensemble 'condition_on_no_tensor' names 'NOPE', no tensor of it",
     ),
-    "not_decoupled": (
-        {
-            "inputs": [tensor("IN", "INT32", "-1"), tensor("DELAY", "UINT32", "-1"), tensor("WAIT", "UINT32", "1")],
-            "outputs": [tensor("OUT", "INT32", "1")],
-            "steps": [("repeat", {"IN": "IN", "DELAY": "DELAY", "WAIT": "WAIT"}, {"OUT": "OUT"})],
-            "max_batch_size": 0,
-        },
-        "contains the decoupled model 'repeat' and must be decoupled itself",
-    ),
 }
 
 
@@ -322,7 +318,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     for name, (extra, _) in PLAIN.items():
         write_model(root, name, f'backend: "identity" max_batch_size: 8 {tensors} {extra}')
     write_identity(root, "member")
-    write_model(root, "repeat", 'backend: "repeat"\n')
     for name, (fields, _) in ENSEMBLES.items():
         write_ensemble(root, name, **{"inputs": [A], "outputs": [B], "steps": [MEMBER], **fields})
     write_running_sum(root, "sums", "direct { }")

@@ -19,9 +19,18 @@ class FakeServed:
         self.barred_by: object | None = None
         """An instance that holds resources which all instances of this model need."""
         self.blocking: dict[InferRequest, Sequence[InferRequest]] = {}
+        self.holding_back: dict[InferRequest, Sequence[InferRequest]] = {}
+        self.instance_of: dict[InferRequest, int] = {}
+        """The only instance of requests of sequences."""
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         return self.blocking.get(request, ())
+
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        return self.holding_back.get(request, ())
+
+    def candidates(self, request: InferRequest) -> Sequence[object]:
+        return [self.instances[self.instance_of[request]]] if request in self.instance_of else self.instances
 
     def is_barred(self, instance: object, holders: Collection[int]) -> bool:
         return self.barred_by is not None and id(self.barred_by) in holders

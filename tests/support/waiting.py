@@ -1,5 +1,6 @@
 """Waiting for what happens, never for a time: the machine that runs the tests may be slow and busy."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,3 +20,11 @@ def wait_until(
         assert time.monotonic() < deadline, what() if callable(what) else what
         time.sleep(0.01)
     return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop go on until `condition` is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.001)

@@ -101,6 +101,11 @@ class Instance(abc.ABC):
         return ""
 
     @property
+    def says_ready(self) -> bool:
+        """Whether the model itself says that it is ready, which probes are told; it executes whatever it says."""
+        return True
+
+    @property
     def is_lost(self) -> bool:
         """Whether the instance is ill for good: it will not recover by itself."""
         return False

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
 from naiad.backend.cores import is_charged_for_waiting
-from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_caller import CallingWorker, listen
 from naiad.backend.python_calls import CallLine
+from naiad.backend.python_channel import ServerChannel
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_life import WorkerLife, begin, end
@@ -115,7 +115,7 @@ class PythonInstance(RemoteInstance):
         self._calls: CallLine | None = None
         self._metrics = metrics = InstanceMetrics(context.metrics)
 
-        def listen_to(process: WorkerProcess, channel: CallChannel, port: InferencePort) -> CallLine:
+        def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> CallLine:
             worker = CallingWorker(context.name, self, self._life, process, metrics.holder)
             self._calls = listen(worker, channel, port)
             return self._calls
@@ -247,6 +247,12 @@ class PythonInstance(RemoteInstance):
     def health(self) -> str:
         """Empty while the worker lives; otherwise how it died."""
         return self._life.health
+
+    @property
+    def says_ready(self) -> bool:
+        """What the model's `is_ready` says; that a worker has died is for `health` to say."""
+        conversation = self._life.conversation
+        return conversation is None or conversation.says_ready
 
     @property
     def is_lost(self) -> bool:

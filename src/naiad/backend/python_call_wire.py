@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from naiad.backend.python_wire import append_padded
 from naiad.backend.worker.call_wire import HAS_RESPONSE, MOST_HEADERS
 from naiad.backend.worker.exchange import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
 )
-from naiad.backend.worker.frame import ALIGNMENT, PADDING, ChannelError, Frame
+from naiad.backend.worker.frame import ALIGNMENT, ChannelError, Frame
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -121,16 +122,7 @@ class AnswerEncoder:
             extra["parameters"] = dict(response.parameters)
         words = [number, flags | HAS_RESPONSE, header.number]
         parts: list[Buffer] = []
-        payload_bytes = 0
-        for data in response.data:
-            size = len(data)
-            if header.has_sizes:
-                words.append(size)
-            parts.append(data)
-            padding = -size % ALIGNMENT
-            if padding:
-                parts.append(PADDING[padding])
-            payload_bytes += size + padding
+        payload_bytes = append_padded(response.data, header.has_sizes, words, parts)
         return words, extra, parts, payload_bytes
 
     def _define(self, header: ResponseHeader, extra: dict[str, Any]) -> _AnswerHeader:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from naiad.backend.custom_metrics import MetricHolder
-from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_calls import CallLine
+from naiad.backend.python_channel import ServerChannel
 from naiad.backend.python_life import WorkerLife
 from naiad.backend.python_process import WorkerProcess
 from naiad.core.ports import InferencePort
@@ -55,7 +55,7 @@ class CallingWorker:
         self._process.kill(why)
 
 
-def listen(worker: CallingWorker, channel: CallChannel, port: InferencePort) -> CallLine:
+def listen(worker: CallingWorker, channel: ServerChannel, port: InferencePort) -> CallLine:
     """Begin to listen to a worker's calls; callable on any thread."""
     line = CallLine(channel, port, worker)
     port.loop.call_soon_threadsafe(line.attach)

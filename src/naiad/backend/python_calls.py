@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from naiad.backend import python_metrics
 from naiad.backend.custom_metrics import MetricHolder
-from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_call_wire import AnswerEncoder, CallDecoder
+from naiad.backend.python_channel import ServerChannel
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import IDLE_S, TransportFullError
@@ -73,7 +73,7 @@ class Caller(Protocol):
 class CallLine:
     """One worker's calls. Everything but `close` and `parent_cancelled` is called on the event loop."""
 
-    def __init__(self, channel: CallChannel, port: InferencePort, worker: Caller) -> None:
+    def __init__(self, channel: ServerChannel, port: InferencePort, worker: Caller) -> None:
         self._channel = channel
         self._port = port
         self._worker = worker

@@ -57,6 +57,14 @@ class Conversation:
         """Whether there is shared memory that could be given up one day."""
         return bool(self._channel.lender.total_bytes or self._channel.borrower.total_bytes)
 
+    @property
+    def says_ready(self) -> bool:
+        """Whether the model says that it is ready, or says nothing."""
+        try:
+            return self._process.board.says_ready(_now_ns())
+        except ValueError:
+            return True  # the board is closed with its process, of which the health tells
+
     def fileno(self) -> int:
         """Return the descriptor that is readable when the worker has answered or died."""
         return self._channel.fileno()

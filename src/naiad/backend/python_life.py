@@ -182,6 +182,8 @@ class WorkerLife:
             executable = self._settings.interpreter.executable
             self._fail(internal(f"the worker cannot be started with {executable}: {error}"))
             return
+        # Whoever sends does not wait for the worker: what it does not take at once this thread sends.
+        process.channel.on_full = self.wake
         try:
             begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
         except InferError as error:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 import naiad.backend.worker
-from naiad.backend.python_call_channel import CallChannel
+from naiad.backend.python_channel import ServerChannel
 from naiad.backend.python_exit import count_oom_kills, describe_exit
 from naiad.backend.python_log import LineSplitter, log_line
 from naiad.backend.worker.board import create_board
 from naiad.backend.worker.calls import LINE
-from naiad.backend.worker.channel import Channel
+from naiad.backend.worker.frame import ChannelClosedError
 from naiad.backend.worker.stacks import DUMP_SIGNAL
 
 _PACKAGE_DIR = Path(naiad.backend.worker.__file__).parent
@@ -61,7 +61,7 @@ class WorkerProcess:
         model: str,
         transport_bytes: int,
         inherited: Sequence[int] = (),
-        on_line: Callable[["WorkerProcess", CallChannel], Closeable] | None = None,
+        on_line: Callable[["WorkerProcess", ServerChannel], Closeable] | None = None,
     ) -> None:
         """Start the process, with the descriptors `inherited` besides those of its lines.
 
@@ -104,7 +104,7 @@ class WorkerProcess:
                 process_group=0,
             )
             ours.pop_all()
-        self.channel = Channel(read_fd, write_fd, blocks, limit_bytes=transport_bytes, own=memoryview)
+        self.channel = ServerChannel(read_fd, write_fd, blocks, limit_bytes=transport_bytes)
         self.pid = self._process.pid
         os.set_blocking(self._output, False)
         self._side.setblocking(False)
@@ -167,7 +167,7 @@ class WorkerProcess:
     def _look(self, deadline_s: float | None, wake_fd: int) -> Event | None:
         left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
         slice_s = left_s if self._exit_fd >= 0 else min(_POLL_S, _POLL_S if left_s is None else left_s)
-        ready = {descriptor for descriptor, _ in self._poll.poll(None if slice_s is None else slice_s * 1000)}
+        ready = self._await(None if slice_s is None else slice_s * 1000)
         if self._output in ready:
             self._read_output()
         if self._side.fileno() in ready:
@@ -183,6 +183,21 @@ class WorkerProcess:
         if left_s is not None and time.monotonic() >= (deadline_s or 0.0):
             return Event.TIMEOUT
         return None
+
+    def _await(self, timeout_ms: float | None) -> set[int]:
+        """Return the descriptors on which something has happened; what the worker was not ready for is sent."""
+        full_fds = self.channel.full_fds
+        for descriptor in full_fds:
+            self._poll.register(descriptor, select.POLLOUT)
+        try:
+            ready = {descriptor for descriptor, _ in self._poll.poll(timeout_ms)}
+        finally:
+            for descriptor in full_fds:
+                self._poll.unregister(descriptor)
+        if not ready.isdisjoint(full_fds):
+            with contextlib.suppress(ChannelClosedError):  # its end is seen, too
+                self.channel.flush()
+        return ready
 
     def _finish(self) -> None:
         # Before the process is reaped its number cannot belong to another.
@@ -266,7 +281,7 @@ def _open_exit(pid: int) -> int:
 class _CallsDoor:
     """Where the line for a worker's calls of other models comes in, if it ever makes one."""
 
-    def __init__(self, on_line: Callable[[CallChannel], Closeable] | None) -> None:
+    def __init__(self, on_line: Callable[[ServerChannel], Closeable] | None) -> None:
         self._on_line = on_line
         self._line: Closeable | None = None
         self.passed: deque[int] = deque()
@@ -280,7 +295,7 @@ class _CallsDoor:
             self._close_passed()
             raise OSError(f"{count} descriptors for a line of calls; perhaps too many files are open")
         read_fd, write_fd, blocks_fd = (self.passed.popleft() for _ in range(_LINE_DESCRIPTORS))
-        channel = CallChannel(read_fd, write_fd, socket.socket(fileno=blocks_fd))
+        channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0)
         if self._on_line is None or self._line is not None:
             channel.close()
         else:

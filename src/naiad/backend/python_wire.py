@@ -69,7 +69,7 @@ class BatchEncoder:
                 parts += request.data
                 payload_bytes += shape.payload_bytes
             else:
-                payload_bytes += _append_padded(request, shape, words, parts)
+                payload_bytes += append_padded(request.data, shape.has_sizes, words, parts)
         return words, extra, parts, payload_bytes
 
     def _define(self, header: RequestHeader, notes: list[Any]) -> _RequestShape:
@@ -88,11 +88,12 @@ def _note_trace(
     return extra
 
 
-def _append_padded(request: InferRequest, shape: _RequestShape, words: list[int], parts: list[Buffer]) -> int:
+def append_padded(tensors: Sequence[Buffer], has_sizes: bool, words: list[int], parts: list[Buffer]) -> int:
+    """Append tensors to a payload, and their sizes to the table if it has them; return the bytes that they take."""
     payload_bytes = 0
-    for data in request.data:
+    for data in tensors:
         size = len(data)
-        if shape.has_sizes:
+        if has_sizes:
             words.append(size)
         parts.append(data)
         padding = -size % ALIGNMENT

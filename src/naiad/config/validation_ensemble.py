@@ -1,11 +1,10 @@
-"""Checks of ensembles: the graph of one configuration, its fit to the members, cycles between ensembles."""
+"""Checks of ensembles: the graph of one configuration, cycles between ensembles."""
 
 from collections.abc import Mapping, Sequence
 
 from naiad.config.findings import Findings
-from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelEnsembling, ModelInput, ModelOutput
-from naiad.config.parsed_config import ParsedConfig, map_path
-from naiad.config.problem import Problem
+from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
+from naiad.config.parsed_config import map_path
 from naiad.config.suggestion import nearest
 
 CONDITION_PREFIX = "run_if."
@@ -146,134 +145,6 @@ def _check_order(findings: Findings, inputs: set[str], writers: Mapping[str, str
                     path,
                     expected="steps that do not wait for each other in a circle",
                 )
-
-
-def ensemble_member_problems(
-    config: ModelConfig, members: Mapping[str, ModelConfig], parsed: ParsedConfig | None = None
-) -> list[Problem]:
-    """Return how an ensemble misfits its members; `members` has every available model by name.
-
-    A member whose inputs or outputs are not known yet (they are auto-completed) is not compared.
-    """
-    findings = Findings(config, parsed)
-    missing: list[str] = []
-    for index, step in enumerate(config.ensemble_scheduling.step):
-        path = f"ensemble_scheduling.step[{index}]"
-        member = members.get(step.model_name)
-        if member is None:
-            if step.model_name and step.model_name not in missing:
-                missing.append(step.model_name)
-                findings.error_as_is(
-                    f"ensemble {config.name} contains models that are not available or ambiguous: {step.model_name}",
-                    f"{path}.model_name",
-                    expected="one of " + ", ".join(sorted(members.keys() - {config.name})),
-                    suggestion=nearest(step.model_name, members),
-                )
-            continue
-        _check_batch_size(findings, member, path)
-        _check_member_inputs(findings, step.input_map, member, path)
-        _check_member_outputs(findings, step.output_map, member, path)
-    return findings.problems
-
-
-def _check_batch_size(findings: Findings, member: ModelConfig, path: str) -> None:
-    config = findings.config
-    if config.max_batch_size > max(member.max_batch_size, 1) or (config.max_batch_size == 1 and not _batches(member)):
-        findings.error_as_is(
-            f"ensemble {config.name} allows maximum batch size {config.max_batch_size}, but it contains model "
-            f"{member.name} which only allows maximum batch size to be {member.max_batch_size}",
-            path,
-            expected=f"max_batch_size of at most {member.max_batch_size}",
-        )
-
-
-def _batches(config: ModelConfig) -> bool:
-    # A member without tensors is still to be completed, its batch size with them.
-    return config.max_batch_size > 0 or not config.input
-
-
-def _check_member_inputs(findings: Findings, mapping: Mapping[str, str], member: ModelConfig, path: str) -> None:
-    known = {tensor.name: tensor for tensor in member.input}
-    if not known:
-        return
-    opening = f"in ensemble {findings.config.name}, "
-    for key, tensor in sorted(mapping.items()):
-        key_path = map_path(f"{path}.input_map", key)
-        if key not in known:
-            findings.error_as_is(
-                f"{opening}ensemble tensor {tensor} is mapping to non-existing input {key} in model {member.name}",
-                key_path,
-                expected="one of " + ", ".join(known),
-                suggestion=nearest(key, known),
-            )
-            continue
-        _check_fit(findings, tensor, known[key], member, key_path)
-    for name in sorted(known.keys() - set(mapping)):
-        if not known[name].optional:
-            findings.error_as_is(
-                f"{opening}input {name} in model {member.name} is not mapped to any ensemble tensors",
-                f"{path}.input_map",
-                expected=f'an entry with key: "{name}"',
-            )
-
-
-def _check_member_outputs(findings: Findings, mapping: Mapping[str, str], member: ModelConfig, path: str) -> None:
-    known = {tensor.name: tensor for tensor in member.output}
-    if not known:
-        return
-    for key, tensor in sorted(mapping.items()):
-        key_path = map_path(f"{path}.output_map", key)
-        if key not in known:
-            findings.error_as_is(
-                f"in ensemble {findings.config.name}, ensemble tensor {tensor} is mapped from non-existing output "
-                f"{key} in model {member.name}",
-                key_path,
-                expected="one of " + ", ".join(known),
-                suggestion=nearest(key, known),
-            )
-            continue
-        _check_fit(findings, tensor, known[key], member, key_path)
-
-
-def _check_fit(
-    findings: Findings, tensor: str, member_tensor: ModelInput | ModelOutput, member: ModelConfig, path: str
-) -> None:
-    """Compare a member's tensor with the ensemble's own of the name it is mapped to."""
-    config = findings.config
-    tensors: dict[str, ModelInput | ModelOutput] = {own.name: own for own in config.input}
-    tensors |= {own.name: own for own in config.output}
-    own = tensors.get(tensor)
-    if own is None or not own.dims or not member_tensor.dims:
-        return
-    opening = f"in ensemble {config.name}, ensemble tensor {tensor}: "
-    if own.data_type != member_tensor.data_type:
-        theirs, ours = DataType.Name(member_tensor.data_type), DataType.Name(own.data_type)
-        findings.error_as_is(
-            f"{opening}inconsistent data type: {theirs} is inferred from model {member.name} while {ours} is "
-            f"inferred from model {config.name}",
-            path,
-            expected=theirs,
-        )
-    if not _shapes_fit(own.dims, config.max_batch_size > 0, member_tensor.dims, member.max_batch_size > 0):
-        theirs, ours = str(list(member_tensor.dims)), str(list(own.dims))
-        findings.error_as_is(
-            f"{opening}inconsistent shape: {theirs} is inferred from model {member.name} while {ours} is inferred "
-            f"from model {config.name}",
-            path,
-            expected=theirs,
-        )
-
-
-def _shapes_fit(a: Sequence[int], a_batches: bool, b: Sequence[int], b_batches: bool) -> bool:
-    """Compare dims, -1 fitting anything; between batching and non-batching models the batch dimension may count."""
-    if _dims_fit(a, b):
-        return True
-    full_a, full_b = ([-1, *dims] if batches else list(dims) for dims, batches in ((a, a_batches), (b, b_batches)))
-    return a_batches != b_batches and _dims_fit(full_a, full_b)
-
-
-def _dims_fit(a: Sequence[int], b: Sequence[int]) -> bool:
-    return len(a) == len(b) and all(x == y or -1 in (x, y) for x, y in zip(a, b, strict=True))
 
 
 def find_ensemble_cycle(members: Mapping[str, Sequence[str]], start: str) -> list[str]:

@@ -4,6 +4,7 @@ Requests for the same that come while the model works on it wait for its answer 
 """
 
 import hashlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,17 +25,18 @@ ORIGIN = "cache"
 """Parameter of a response: "hit" for one that the model was not asked for, "miss" for one that it was."""
 _HIT: Mapping[str, ParameterValue] = {ORIGIN: "hit"}
 _MISS: Mapping[str, ParameterValue] = {ORIGIN: "miss"}
-_STOP_POLL_S = 0.005
 _loads = count()
 
 
 class _Pending:
     """What the store or the model is asked, and for whom."""
 
-    __slots__ = ("asked", "key", "lookup_ns", "waiting")
+    __slots__ = ("asked", "is_asking", "key", "lookup_ns", "waiting")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
+        self.is_asking = False
+        """Whether a call is at work that asks the model until it takes a request."""
         self.asked: SharedRequest | None = None
         """What the model works on. It is nobody's own: who gives up does not take it from the others."""
         self.lookup_ns = 0
@@ -66,6 +68,9 @@ class CachedModel(ServedFront):
         self._pending: dict[bytes, _Pending] = {}
         self._places: dict[InferRequest, _Pending] = {}
         """Where each request waits."""
+        self._is_stopping = False
+        self._nobody_waits = threading.Event()
+        """Set while the version stops."""
         self._asked_count = 0
         self._error_header = ResponseHeader(served.name, served.version, ())
         self._headers: dict[object, ResponseHeader] = {}
@@ -110,8 +115,13 @@ class CachedModel(ServedFront):
 
     def _pop_first(self, pending: _Pending) -> InferRequest:
         first = next(iter(pending.waiting))
-        del pending.waiting[first], self._places[first]
+        self._displace(first, pending)
         return first
+
+    def _displace(self, request: InferRequest, pending: _Pending) -> None:
+        del pending.waiting[request], self._places[request]
+        if self._is_stopping and not self._places:
+            self._nobody_waits.set()
 
     def _forget(self, pending: _Pending) -> None:
         """Have the next request for the same ask anew."""
@@ -166,16 +176,26 @@ class CachedModel(ServedFront):
 
     def _ask_or_fail(self, pending: _Pending) -> None:
         """Ask for the next of those who wait whose request is not refused, and answer the others."""
-        while pending.waiting:
-            try:
-                self._ask(pending)
-            except InferError as error:
-                request = self._pop_first(pending)
-                self.statistics.record_cache_miss(0)
-                request.on_response(request, InferResponse(self._error_header, error=error))
-            else:
-                return
-        self._forget(pending)
+        if pending.is_asking:
+            # The model has failed at once what the call below asked: that one goes on. An ensemble does so whose
+            # member refuses its step, and a call inside the other for each who waits is more than the stack takes.
+            return
+        pending.is_asking = True
+        try:
+            while pending.waiting and pending.asked is None:
+                self._ask_first(pending)
+        finally:
+            pending.is_asking = False
+        if pending.asked is None:
+            self._forget(pending)
+
+    def _ask_first(self, pending: _Pending) -> None:
+        try:
+            self._ask(pending)
+        except InferError as error:
+            request = self._pop_first(pending)
+            self.statistics.record_cache_miss(0)
+            request.on_response(request, InferResponse(self._error_header, error=error))
 
     def _answered(self, asked: InferRequest, response: InferResponse) -> None:
         """Keep the model's answer, pass it on to all who wait for it."""
@@ -221,7 +241,7 @@ class CachedModel(ServedFront):
         if len(pending.waiting) == 1 and pending.asked is not None:
             self._forget(pending)
             return self._served.cancel(pending.asked)
-        del pending.waiting[request], self._places[request]
+        self._displace(request, pending)
         self.statistics.record_cache_miss(0)
         self.statistics.record_cancelled(in_queue=True)
         self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
@@ -234,6 +254,13 @@ class CachedModel(ServedFront):
         pending = self._places.get(request)
         return () if pending is None or pending.asked is None else (pending.asked,)
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what the model is asked for another request, if this one waits for the same."""
+        pending = self._places.get(request)
+        if pending is None or pending.asked is None or pending.asked.source is request:
+            return ()
+        return (pending.asked,)
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""
 
@@ -242,8 +269,9 @@ class CachedModel(ServedFront):
     def stop(self, timeout_s: float) -> bool:
         """Stop the version once those who wait have their answers: it may not have been asked for them yet."""
         deadline_s = time.monotonic() + timeout_s
-        while self._places and time.monotonic() < deadline_s:
-            time.sleep(_STOP_POLL_S)
+        self._is_stopping = True
+        if self._places:
+            self._nobody_waits.wait(timeout_s)
         return super().stop(max(0.0, deadline_s - time.monotonic()))
 
     # --- what the served version tells ------------------------------------------------------------------------------

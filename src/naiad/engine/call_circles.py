@@ -1,9 +1,9 @@
 """Finds calls of models that wait for each other for ever: every instance that could go on waits for one of them.
 
 An instance that executes a call's parents, and can do nothing else until the call is answered, is held by it. A call
-is stuck when it waits for an instance while all of its model's are held by stuck calls, or need resources that those
-hold; or when the instance that executes it is held by one, or when it waits for a request that is stuck (a step of an
-ensemble).
+is stuck when it waits for an instance while all that may execute it (of a sequence: the one that has it) are held by
+stuck calls, or need resources that those hold; or when the instance that executes it is held by one, or when it waits
+for a request that is stuck (a step of an ensemble), or for one of several that all are (room in an ensemble).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -52,25 +52,32 @@ class _State:
             return False
         if request.lane is not None:
             return all(
-                id(instance) in self._lost or model.is_barred(instance, self._held) for instance in model.instances
+                id(instance) in self._lost or model.is_barred(instance, self._held)
+                for instance in model.candidates(request)
             )
         blockers = model.blockers(request)
-        if blockers:
-            return any(self.is_stuck(each) for each in blockers)
-        return id(request) in self._parents
+        if any(self.is_stuck(each) for each in blockers):
+            return True
+        rivals = model.rivals(request)
+        if rivals:
+            return all(self.is_stuck(each) for each in rivals)
+        return not blockers and id(request) in self._parents
 
 
 def is_waiting(request: InferRequest) -> bool:
-    """Tell whether a request, or one that it waits for, waits for an instance."""
+    """Tell whether a request, or one that it waits for, waits for an instance or is held back for those of others."""
     if request.lane is not None:
         return True
-    return request.model is not None and any(is_waiting(each) for each in request.model.blockers(request))
+    model = request.model
+    if model is None:
+        return False
+    return bool(model.rivals(request)) or any(is_waiting(each) for each in model.blockers(request))
 
 
 def awaited(request: InferRequest) -> Iterator[Instance]:
     """Yield the instances that a request, or one that it waits for, waits for."""
     if request.lane is not None:
-        yield from request.model.instances
+        yield from request.model.candidates(request)
     elif request.model is not None:
         for each in request.model.blockers(request):
             yield from awaited(each)
@@ -99,20 +106,25 @@ def describe(call: ModelCall, stuck: Sequence[ModelCall]) -> list[str]:
 def _names_to_wait(request: InferRequest) -> list[str]:
     """Return the model of a request and, through ensembles, those down to where it waits or executes."""
     names = [request.header.model_name]
-    for blocker in request.model.blockers(request)[:1]:
+    for blocker in _awaited_requests(request)[:1]:
         names += [name for name in _names_to_wait(blocker) if name != names[0]]
     return names
 
 
+def _awaited_requests(request: InferRequest) -> Sequence[InferRequest]:
+    found: Sequence[InferRequest] = request.model.blockers(request) or request.model.rivals(request)
+    return found
+
+
 def _last(request: InferRequest) -> InferRequest:
-    blockers = request.model.blockers(request)
-    return _last(blockers[0]) if blockers else request
+    following = _awaited_requests(request)
+    return _last(following[0]) if following else request
 
 
 def _next(request: InferRequest, stuck: Sequence[ModelCall]) -> ModelCall | None:
     """Return a call that keeps the request from going on."""
     model = request.model
-    instances = model.instances if request.lane is not None else ()
+    instances = model.candidates(request) if request.lane is not None else ()
     held = {id(instance) for instance in instances}
     for call in stuck:
         if id(call.caller) in held or any(parent is request for parent in call.parents):

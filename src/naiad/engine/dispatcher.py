@@ -164,6 +164,11 @@ class Dispatcher:
         with self._lock:
             return self._scheduler.state()
 
+    def instance_of(self, request: InferRequest) -> int | None:
+        """Return the number of the only instance that may execute a request that waits; None when any may."""
+        with self._lock:
+            return self._scheduler.instance_of(request)
+
     def start(self, drivers: Sequence[Driver]) -> None:
         """Have the first drivers begin to take batches; one for each instance that the scheduler counts on."""
         self.drivers.replace(drivers)

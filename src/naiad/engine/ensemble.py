@@ -29,11 +29,13 @@ _HEADER_LIMIT = 1024
 class _Room:
     """How many requests of a step may execute at a time, and who waits for one of them to end."""
 
-    __slots__ = ("limit", "started_count", "waiting")
+    __slots__ = ("is_giving", "limit", "started_count", "waiting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.started_count = 0
+        self.is_giving = False
+        """Whether a call is at work that gives free room to those who wait."""
         self.waiting: OrderedDict[tuple[EnsembleRun, Flow], None] = OrderedDict()
         """In order of arrival. Bounded: a decoupled member is asked to wait when many of its responses do, and others
         answer once."""
@@ -60,9 +62,9 @@ class EnsembleModel:
         self.config = config
         self.statistics = statistics
         self.labels: Mapping[str, Sequence[str]] = labels or {}
-        self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
         self.graph = EnsembleGraph(config, members)
+        self.is_decoupled = self.graph.is_decoupled
         self._counts = statistics.steps = [StepCounts(step.model_name) for step in self.graph.steps]
         self._router = router
         self._loop = loop
@@ -115,6 +117,14 @@ class EnsembleModel:
         run = self._runs.get(id(request))
         return run.open_steps if run is not None and run.request is request else ()
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the requests of steps that have the room for which steps of this request wait."""
+        run = self._runs.get(id(request))
+        if run is None or run.request is not request or not run.waiting:
+            return ()
+        full = {index for index, _ in run.waiting}
+        return [step for each in self._runs.values() for step in each.open_steps if step.step.index in full]
+
     def close_to_new_sequences(self) -> None:
         """Nothing to do: the members know the sequences."""
 
@@ -151,12 +161,20 @@ class EnsembleModel:
         """Give the room of a step that has ended to those who wait for it."""
         room = self._rooms[step.index]
         room.started_count -= 1
-        while room.waiting and room.started_count < room.limit:
-            (run, flow), _ = room.waiting.popitem(last=False)
-            run.waiting.discard((step.index, flow))
-            room.started_count += 1
-            if not run.start(flow, step):
-                room.started_count -= 1
+        if room.is_giving:
+            # A member has answered at once, from a cache for example, what the call below has just started: that one
+            # goes on. A call inside the other for each who waits would be more than the stack has room for.
+            return
+        room.is_giving = True
+        try:
+            while room.waiting and room.started_count < room.limit:
+                (run, flow), _ = room.waiting.popitem(last=False)
+                run.waiting.discard((step.index, flow))
+                room.started_count += 1
+                if not run.start(flow, step):
+                    room.started_count -= 1
+        finally:
+            room.is_giving = False
 
     def withdraw(self, run: EnsembleRun) -> None:
         """Let the steps of a run wait for room no more."""
@@ -203,7 +221,14 @@ class EnsembleModel:
         request = run.request
         wanted = [output.name for output in request.header.outputs] or self.graph.outputs
         found = [(name, value) for name in wanted if (value := flow.get(name)) is not None]
-        header = self._response_header(found)
+        try:
+            header = self._response_header(found)
+        except InferError as error:
+            if self.is_decoupled:
+                run.fail(error)
+            else:
+                self.end(run, error)
+            return
         data = [value.data for _, value in found]
         if self.is_decoupled:
             if not run.has_answered:
@@ -225,11 +250,14 @@ class EnsembleModel:
             TensorSpec(
                 name,
                 value.spec.datatype,
-                bridge(
-                    value.spec.shape,
-                    self.graph.output_ranks[name],
-                    from_batching=value.is_batched,
-                    to_batching=self.graph.is_batching,
+                self.graph.leave(
+                    name,
+                    bridge(
+                        value.spec.shape,
+                        self.graph.output_ranks[name],
+                        from_batching=value.is_batched,
+                        to_batching=self.graph.is_batching,
+                    ),
                 ),
             )
             for name, value in found

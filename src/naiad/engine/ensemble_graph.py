@@ -1,11 +1,13 @@
 """The graph of an ensemble: its steps, which tensors each one waits for, and how shapes pass between its members."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from naiad.backend.tensor_layout import TensorConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
 from naiad.config.validation_ensemble import condition_of, tensors_read
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import internal, invalid_argument
 from naiad.core.model import model_key
 from naiad.core.request import RequestedOutput
 from naiad.core.tensor import Shape, TensorSpec
@@ -72,8 +74,8 @@ class EnsembleGraph:
         """Raise InferError(INVALID_ARG) for what only the members tell; the rest was validated."""
         self.name = config.name
         self.is_batching = config.max_batch_size > 0
-        self.is_decoupled = config.model_transaction_policy.decoupled
         self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
+        self.is_decoupled = any(step.is_decoupled for step in self.steps)
         self.following = [
             [reader for reader in self.steps if not reader.tensors.isdisjoint(step.outputs.values())]
             for step in self.steps
@@ -81,11 +83,45 @@ class EnsembleGraph:
         """For each step those that read what it writes."""
         self.inputs = [tensor.name for tensor in config.input]
         self.outputs = [output.name for output in config.output]
-        self.output_ranks = {output.name: len(output.dims) + self.is_batching for output in config.output}
+        self.reshaped = {tensor.name: TensorConfig(tensor) for tensor in config.input if tensor.HasField("reshape")}
+        """Inputs that the steps see in another shape than clients."""
+        self._entered: dict[int, tuple[TensorSpec, TensorSpec]] = {}
+        self._outputs = {output.name: TensorConfig(output) for output in config.output}
+        self.output_ranks = {
+            name: len(output.model_dims) + self.is_batching for name, output in self._outputs.items()
+        }
         self.limit = config.ensemble_scheduling.max_inflight_requests
         """Most requests of one step that execute at a time; 0 for any number."""
         self.congestion_count = self.limit or DEFAULT_LIMIT
         self.output_level = self._check_decoupled()
+
+    def enter(self, spec: TensorSpec) -> TensorSpec:
+        """Return an input of a request as the steps see it; the same object for the same spec."""
+        config = self.reshaped.get(spec.name)
+        if config is None:
+            return spec
+        known = self._entered.get(id(spec))
+        if known is None:
+            head = spec.shape[: int(self.is_batching)]
+            shape = (*head, *config.to_model(spec.shape[len(head) :]))
+            if len(self._entered) >= _FITTED_LIMIT:
+                self._entered.clear()
+            known = self._entered[id(spec)] = (spec, TensorSpec(spec.name, spec.datatype, shape))
+        return known[1]
+
+    def leave(self, name: str, shape: Shape) -> Shape:
+        """Return the shape of an output as clients see it. Raises InferError(INTERNAL) when it cannot be that."""
+        config = self._outputs[name]
+        if config.model_dims == config.dims:
+            return shape
+        head = shape[: int(self.is_batching)]
+        tail = config.to_client(shape[len(head) :])
+        if tail is None or math.prod(tail) != math.prod(shape[len(head) :]):
+            raise internal(
+                f"output '{name}' of ensemble '{self.name}' has the shape {list(shape)}, but its 'reshape' is "
+                f"written for {list(config.model_dims)}"
+            )
+        return (*head, *tail)
 
     def _step(self, config: ModelConfig, members: Mapping[str, ModelConfig], index: int) -> Step:
         step = _steps_of(config)[index]
@@ -125,12 +161,6 @@ class EnsembleGraph:
 
     def _check_decoupled(self) -> frozenset[int]:
         """Return the decoupled steps that the outputs follow."""
-        decoupled = [step.model_name for step in self.steps if step.is_decoupled]
-        if decoupled and not self.is_decoupled:
-            raise invalid_argument(
-                f"ensemble '{self.name}' contains the decoupled model '{decoupled[0]}' and must be decoupled itself: "
-                "add 'model_transaction_policy { decoupled: true }'"
-            )
         for step in self.steps:
             self._check_chain(step.level, f"the step of '{step.model_name}' joins")
         writers = [s for s in self.steps if any(tensor in self.outputs for tensor in s.outputs.values())]

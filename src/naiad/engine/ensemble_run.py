@@ -184,7 +184,8 @@ class EnsembleRun:
         for tensor in graph.inputs:
             self.root.put(tensor, None)
         for spec, data in zip(request.header.inputs, request.data, strict=True):
-            self.root.put(spec.name, Value(spec, data, is_batched=graph.is_batching))
+            entered = graph.enter(spec) if graph.reshaped else spec
+            self.root.put(spec.name, Value(entered, data, is_batched=graph.is_batching))
         self._busy += 1
         for step in graph.steps:
             self._try(self.root, step)

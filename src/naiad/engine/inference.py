@@ -196,7 +196,8 @@ class Engine:
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
         if served is not None:
-            return not served.health
+            # Triton: one instance whose model says no is enough.
+            return not served.health and all(instance.says_ready for instance in served.instances)
         known = rows_named(self.repository_index(), name)
         if not known or (version not in ("", "-1") and all(entry.version != version for entry in known)):
             raise self._missing(name, version)

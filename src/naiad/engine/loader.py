@@ -16,7 +16,7 @@ from naiad.config.parsed_config import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.response_caching import LIMIT, read_cache_limit_bytes
 from naiad.config.scheduling_rules import batching_hints
-from naiad.config.validation_ensemble import ensemble_member_problems
+from naiad.config.validation_members import ensemble_member_problems, has_decoupled_member
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.model import model_key
@@ -232,6 +232,9 @@ class ModelLoader:
                     f"'{step.model_name}' loading failed with error: {error.message}"
                 ) from None
         raise_problems(ensemble_member_problems(config, members, plan.source))
+        # Triton: whatever its own policy says.
+        config.model_transaction_policy.decoupled = has_decoupled_member(config, members)
+        config = finish_config(config, config, plan.source, 0)
         return EnsembleModel(
             name=config.name,
             version=version,

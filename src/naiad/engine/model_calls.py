@@ -169,10 +169,12 @@ def _circle_error(call: ModelCall, circle: list[str]) -> InferError:
     path = " -> ".join(circle)
     name = call.header.model_name
     return unavailable(
-        f"the call of model '{name}' by model '{call.caller_model}' would wait for itself for ever ({path}): every "
-        f"instance of '{circle[0]}' is busy with a request that waits for such a call, or needs resources "
-        "(rate_limiter) that such an instance holds. More instances (instance_group) or resources can help, or a "
-        "decoupled model whose execute returns before its calls are answered"
+        f"the call of model '{name}' by model '{call.caller_model}' would wait for itself for ever ({path}): "
+        "requests that wait for such calls hold every instance that could go on with it (of a sequence: the one that "
+        "has it), or what it needs besides: resources (rate_limiter), room in an ensemble (max_inflight_requests), "
+        "the answer to the same question (response_cache), their turn (preserve_ordering). More instances "
+        "(instance_group), resources or room can help, or a decoupled model whose execute returns before its calls "
+        "are answered"
     )
 
 

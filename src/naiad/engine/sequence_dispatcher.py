@@ -1,5 +1,6 @@
 """The dispatcher of models of sequences, whose requests belong to certain instances."""
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -16,7 +17,10 @@ from naiad.engine.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics import ModelStatistics
 
+_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
+_LOG_INTERVAL_NS = 10_000_000_000
+"""A client that never ends its sequences would otherwise write a line for each."""
 
 
 class SequenceDispatcher(Dispatcher):
@@ -49,6 +53,9 @@ class SequenceDispatcher(Dispatcher):
         self._sequence_tensors = sequence_tensors
         is_iterative = config.sequence_batching.iterative_sequence
         self._iterative = IterativeRequests(config, scheduler) if is_iterative else None
+        self._name = config.name
+        self._restart_count = 0
+        self._restart_told_ns = 0
 
     def enqueue(self, request: InferRequest) -> None:
         """Take in a request that was admitted. Raises InferError when its sequence cannot be what it says."""
@@ -56,7 +63,26 @@ class SequenceDispatcher(Dispatcher):
             self._iterative.begin(request)
         if self._sequence_tensors is not None:
             self._sequence_tensors.check(request.header)
+        # One look into a dictionary, which needs no lock.
+        is_restart = request.header.sequence_start and self._scheduler.admits_while_stopping(request)
         super().enqueue(request)
+        if is_restart:
+            self._tell_of_restart(request)
+
+    def _tell_of_restart(self, request: InferRequest) -> None:
+        """Log that a live sequence begins anew, as Triton does: two clients may use the same id."""
+        self._restart_count += 1
+        now_ns = _now_ns()
+        if self._restart_told_ns and now_ns - self._restart_told_ns < _LOG_INTERVAL_NS:
+            return
+        self._restart_told_ns = now_ns
+        _log.warning(
+            "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
+            "start. Previous sequence will be terminated early. (%d such so far)",
+            request.header.sequence_id,
+            self._name,
+            self._restart_count,
+        )
 
     def cancel(self, request: InferRequest) -> bool:
         """Answer a request if it still waits, and those that its sequence takes along."""

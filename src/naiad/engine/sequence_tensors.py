@@ -109,7 +109,12 @@ class SequenceTensors:
     # --- admission -------------------------------------------------------------------------------------------------
 
     def check(self, header: RequestHeader) -> None:
-        """Raise InferError(INVALID_ARG) when the model cannot be given the correlation id of a request."""
+        """Raise InferError(INVALID_ARG) when the model cannot be given the correlation id of a request.
+
+        That there is none is for the scheduler to say.
+        """
+        if not header.sequence_id:
+            return
         kind = ConfigDataType.Name(self._id_type)
         wants_text = self._id_type == ConfigDataType.TYPE_STRING
         has_text = isinstance(header.sequence_id, str)

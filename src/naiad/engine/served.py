@@ -32,6 +32,9 @@ class Served(Protocol):
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
         """Return the requests whose answers a submitted one waits for: the open steps of an ensemble."""
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what others have submitted and a submitted request is held back for, until one of them ends."""
+
     @property
     def pending_count(self) -> int:
         """Requests that wait for an instance."""

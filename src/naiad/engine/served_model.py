@@ -77,7 +77,8 @@ class ServedModel:
             scheduler.is_by_instance or self.is_decoupled or asks_for_order or resources is not None
         )
         """Whether `change_instances` may be called: nothing that outlasts a batch belongs to an instance."""
-        delivery = OrderedDelivery(loop) if asks_for_order and len(instances) > 1 else Delivery(loop)
+        self._ordered = OrderedDelivery(loop) if asks_for_order and len(instances) > 1 else None
+        delivery = self._ordered or Delivery(loop)
         dispatcher: Callable[..., Dispatcher] = Dispatcher
         if scheduler.is_by_instance:
             dispatcher = functools.partial(SequenceDispatcher, sequence_tensors=sequence_tensors)
@@ -138,8 +139,18 @@ class ServedModel:
         return was_queued
 
     def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """None: requests wait for an instance only."""
-        return ()
+        """Return the request that is to be answered before this one; those between have the same to wait for."""
+        oldest = None if self._ordered is None else self._ordered.oldest
+        return () if oldest is None or oldest is request else (oldest,)
+
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the request whose answer this one's is held back for."""
+        return self.blockers(request)
+
+    def candidates(self, request: InferRequest) -> Sequence[Instance]:
+        """Return the instances that may execute a request that waits."""
+        index = self._dispatcher.instance_of(request)
+        return self._instances if index is None else self._instances[index : index + 1]
 
     # --- called on any thread -----------------------------------------------------------------------------------
 

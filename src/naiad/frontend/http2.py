@@ -46,7 +46,7 @@ class Http2Server:
         self.run_aside = run_aside
         self._max_connections = max_connections
         self._connections: set[Http2Protocol] = set()
-        self._dirty: list[Http2Protocol] = []
+        self._dirty: list[Callable[[], object]] = []
         self._timer: TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -105,16 +105,16 @@ class Http2Server:
         if self.on_close is not None:
             self.on_close()
 
-    def flush_soon(self, connection: Http2Protocol) -> None:
-        """Write what the connection has to send once the current callback is over."""
+    def flush_soon(self, flush: Callable[[], object]) -> None:
+        """Have a connection write what it has to send once the current callback is over."""
         if not self._dirty:
             self.loop.call_soon(self._flush)
-        self._dirty.append(connection)
+        self._dirty.append(flush)
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            connection.flush()
+        for flush in dirty:
+            flush()
 
     def _on_timer(self) -> None:
         # Without connections there is nothing to watch, and an idle server does not wake up.

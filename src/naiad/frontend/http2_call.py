@@ -1,9 +1,11 @@
 """A gRPC call over HTTP/2: the stream's object, which the service answers."""
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.tensor import Buffer
+from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http2_plan import CallPlan
 from naiad.wire.grpc import (
@@ -25,6 +27,7 @@ from naiad.wire.limits import INT32_MAX
 if TYPE_CHECKING:
     from naiad.frontend.http2_hold import HeldBody
 
+_log = logging.getLogger(__name__)
 _pack_prefix = PREFIX.pack
 
 
@@ -49,7 +52,7 @@ class RestExchange(Protocol):
 
 
 class CallOwner(Protocol):
-    """The connection of a call."""
+    """The answering side of a call's connection."""
 
     output: Http2Output
     is_dirty: bool
@@ -236,6 +239,21 @@ class Http2Call(Stream):
             output.send_end(self)
         if not self.owner.is_dirty:
             self.owner.mark_dirty()
+
+    def fail(self) -> None:
+        """End the call after an exception: a defect of the service costs its peer one call, not the connection."""
+        _log.exception("gRPC call %s failed", self.path)
+        self.finish(GrpcStatus.INTERNAL, f"internal error of the server in {self.path}; its log says more")
+
+    def cancel(self, why: Departure) -> None:
+        """Tell the service, once, that nobody waits for its answer."""
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is None:
+            return
+        try:
+            on_cancel(why)
+        except Exception:
+            _log.exception("cancelling gRPC call %s failed", self.path)
 
 
 def _too_large(size: int) -> str:

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from naiad.frontend.http2_call import Http2Call
 from naiad.wire.limits import Http2Limits
 
+_LATELY_NS = 5_000_000_000
+"""A peer has read an answer that was sent before that, unless its machine has not even taken it."""
+
 
 def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
@@ -21,6 +24,7 @@ class Http2Clock:
         "_moved_ns",
         "_preface_ns",
         "_sent_count",
+        "_swept_ns",
         "_unsent_bytes",
         "_unsent_since_ns",
         "_write_ns",
@@ -39,6 +43,7 @@ class Http2Clock:
         """When the peer could not send last, because it was not read or got no window."""
         self._moved_ns = now_ns
         """When the connection took bytes last, of whatever stream."""
+        self._swept_ns = now_ns
 
     def excuse(self, now_ns: int) -> None:
         """Take note that it is not the peer's fault when nothing comes."""
@@ -46,6 +51,7 @@ class Http2Clock:
 
     def note_sent(self, unsent_bytes: int, sent_count: int, now_ns: int) -> None:
         """Take note of what was sent: bytes that the socket has not taken, frames that were made. Comes first."""
+        self._swept_ns = now_ns
         if unsent_bytes != self._unsent_bytes or sent_count != self._sent_count:
             self._sent_count = sent_count
             self._moved_ns = now_ns
@@ -59,8 +65,10 @@ class Http2Clock:
         return incomplete_since_ns > 0 and now_ns - max(incomplete_since_ns, self._excused_ns) >= self._frame_ns
 
     def has_sent_lately(self, sent_count: int) -> bool:
-        """Tell whether answers were sent since the last sweep."""
-        return sent_count != self._sent_count
+        """Tell whether the peer may still be busy with an answer: some were sent in the last seconds."""
+        if not sent_count:
+            return False
+        return sent_count != self._sent_count or self._swept_ns - self._moved_ns < _LATELY_NS
 
     def write_is_stalled(self, unsent_bytes: int, now_ns: int) -> bool:
         """Tell whether the peer has taken nothing of the unsent bytes for too long."""

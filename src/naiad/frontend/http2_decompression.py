@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallKeeper(Protocol):
-    """The connection of the calls."""
+    """The receiving side of the calls' connection."""
 
     def hold_messages(self, call: Http2Call) -> None:
         """Hand over no more messages of a call."""

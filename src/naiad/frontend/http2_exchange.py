@@ -1,4 +1,4 @@
-"""REST over HTTP/2: one request as the `HttpExchange` that routes see, on a stream of `frontend.http2_protocol`."""
+"""REST over HTTP/2: one request as the `HttpExchange` that routes see, on a stream of `http2_receiving`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -111,7 +111,7 @@ _DURATIONS = (
 
 
 def _statistics(row: VersionStatistics) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "name": row.name,
         "version": row.version,
         "last_inference": row.last_inference_ms,
@@ -131,7 +131,11 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
         "memory_usage": [],
     }
     # Triton has nothing of the kind; its protocol buffer has no room for it.
-    return {**body, "ensemble_steps": [_step(step) for step in row.steps]} if row.steps else body
+    if row.release_reasons:
+        body["release_reasons"] = row.release_reasons
+    if row.steps:
+        body["ensemble_steps"] = [_step(step) for step in row.steps]
+    return body
 
 
 def _step(step: StepStatistics) -> dict[str, Any]:

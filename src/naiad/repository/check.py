@@ -14,7 +14,8 @@ from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import Problem
 from naiad.config.suggestion import nearest
 from naiad.config.validation import validate
-from naiad.config.validation_ensemble import ensemble_member_problems, find_ensemble_cycle
+from naiad.config.validation_ensemble import find_ensemble_cycle
+from naiad.config.validation_members import ensemble_member_problems
 from naiad.config.version_policy import select_versions
 from naiad.repository.check_files import (
     check_model_file,

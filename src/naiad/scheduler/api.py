@@ -94,6 +94,10 @@ class Scheduler(abc.ABC):
         """Return the sequences of an instance that ended without END since the last call; `is_by_instance` only."""
         return ()
 
+    def instance_of(self, request: InferRequest) -> int | None:
+        """Return the only instance that may execute a request that waits; None when any may that becomes free."""
+        return None
+
     def pop_woken(self) -> Collection[int]:
         """Return the instances that have got something to do since the last call; with `is_by_instance` only."""
         return ()

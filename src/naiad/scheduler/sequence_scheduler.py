@@ -86,6 +86,11 @@ class SequenceScheduler(Scheduler):
         if self._is_iterative and not sequence.queue:
             self._table.end(sequence)
 
+    def instance_of(self, request: InferRequest) -> int | None:
+        """Return the instance that has the sequence of a request; None while it waits for a slot."""
+        sequence: LiveSequence | None = request.sequence
+        return None if sequence is None or sequence.is_backlogged else sequence.instance
+
     def pop_woken(self) -> Collection[int]:
         """Return the instances whose slots have got something to do."""
         woken, self._woken = self._woken, set()

@@ -103,7 +103,7 @@ class PythonModel:
         """
         stream = _Stream()
         tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
-        returned = self.instance.execute([StreamedRequest(RequestPlan(), request_id, tensors, stream)])
+        returned = self.instance.execute([StreamedRequest(RequestPlan(parameters="{}"), request_id, tensors, stream)])
         if inspect.iscoroutine(returned):
             returned = self._run(returned)
         if returned is not None:
@@ -142,7 +142,7 @@ class PythonModel:
             [pb_utils.Tensor(name, array) for name, array in inputs.items()],
             wanted,
             flags=flags,
-            parameters=dict(parameters) if parameters else None,
+            parameters=dict(parameters or {}),
         )
 
     def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from naiad.wire import http2_frames as wire
-from naiad.wire.flood import FloodMeter
+from naiad.wire.flood import FloodGuard
 from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2_blocks import HeaderBlock, HeaderBlocks
 from naiad.wire.http2_frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2_headers import Fields, RequestHead, encode_fields, trailers_error
 from naiad.wire.http2_output import Http2Output
+from naiad.wire.http2_settings import apply_settings, own_settings
 from naiad.wire.http2_stream import Stream
+from naiad.wire.http2_window import ReceiveWindows
 from naiad.wire.keepalive import PingStrikes
 from naiad.wire.limits import Http2Limits
 from naiad.wire.preface import TLS_REFUSAL, is_tls
@@ -26,8 +29,6 @@ from naiad.wire.preface import TLS_REFUSAL, is_tls
 S = TypeVar("S", bound=Stream)
 
 _HEADERS_PLAIN = wire.FLAG_END_HEADERS | wire.FLAG_END_STREAM | wire.FLAG_PADDED | wire.FLAG_PRIORITY
-_MAX_SETTINGS_BYTES = 64 * wire.SETTING.size
-_WORK_PER_CONTROL_FRAME = 4
 _INCOMPLETE = -1
 _DRAIN_PING = b"drain..."
 _KEEPALIVE_PING = b"alive..?"
@@ -74,10 +75,8 @@ class Http2Connection(Generic[S]):
         self._decoder = HeaderDecoder(limits.header_list_bytes)
         self._now_ns = 0
         self._last_stream_id = 0
-        self._window = limits.connection_window_bytes
-        self._half_window = limits.connection_window_bytes // 2
-        self.is_window_held = False
-        """The peer gets no more window for the connection, see `hold_window`."""
+        self.windows = ReceiveWindows(self.output, limits)
+        """What the peer may send."""
         # Received bytes that are not yet a complete frame, and how many it takes to go on.
         self._tail = bytearray()
         self._needed_bytes = 0
@@ -90,19 +89,13 @@ class Http2Connection(Generic[S]):
         self._data_left = 0
         self._data_padding = 0
         self._data_ends_stream = False
-        # The header block in progress (RFC 9113 6.10).
-        self._block: bytearray | None = None
-        self._block_stream_id = 0
-        self._block_ends_stream = False
-        self._block_depends_on_itself = False
-        self._block_frames = 0
-        self._resets = FloodMeter(limits.resets_burst, limits.resets_per_s)
-        self._control_frames = FloodMeter(limits.control_frames_burst, limits.control_frames_per_s)
+        self._blocks = HeaderBlocks(limits)
+        self._floods = FloodGuard(limits)
         self._ping_strikes = PingStrikes(limits.keepalive)
-        self._work_seen = 0
         self._data_frames = 0
         self._goaway_last_id = -1
-        self._is_draining = False
+        self.is_draining = False
+        """The connection ends with its last stream: a GOAWAY has been sent."""
         self._is_closed = False
         self.incomplete_since_ns = 0
         """Since when a frame or header block has been incomplete; 0 when none is."""
@@ -117,7 +110,8 @@ class Http2Connection(Generic[S]):
             wire.WINDOW_UPDATE: self._window_update_frame,
             wire.CONTINUATION: self._continuation_frame,
         }
-        self._send_settings()
+        self.output.send_control(own_settings(limits))
+        self.windows.announce()
 
     @property
     def streams(self) -> dict[int, S]:
@@ -140,16 +134,16 @@ class Http2Connection(Generic[S]):
 
     def start_drain(self) -> None:
         """Ask the peer to open no more streams (RFC 9113 6.8): GOAWAY twice, the second after a round trip."""
-        if self._is_draining or self._is_closed:
+        if self.is_draining or self._is_closed:
             return
-        self._is_draining = True
+        self.is_draining = True
         self.output.send_control(wire.goaway(wire.STREAM_ID_MASK, Http2Code.NO_ERROR))
         self.output.send_control(wire.frame(wire.PING, 0, 0, _DRAIN_PING))
 
     def finish_drain(self) -> None:
         """Refuse streams from now on; called by itself when the peer has answered `start_drain`."""
         if self._goaway_last_id < 0 and not self._is_closed:
-            self._is_draining = True
+            self.is_draining = True
             self._takes_short_way = False
             self._goaway_last_id = self._last_stream_id
             self.output.send_control(wire.goaway(self._last_stream_id, Http2Code.NO_ERROR))
@@ -186,27 +180,12 @@ class Http2Connection(Generic[S]):
         except Http2Error as error:
             self.fail(error.code, error.message)
             raise
-        if not self._tail and self._block is None:
+        if not self._tail and not self._blocks.open_stream_id:
             self.incomplete_since_ns = 0
         elif not self.incomplete_since_ns:
             self.incomplete_since_ns = now_ns
 
     # Frames
-
-    def _send_settings(self) -> None:
-        limits = self._limits
-        self.output.send_control(
-            wire.settings(
-                {
-                    wire.SETTING_MAX_CONCURRENT_STREAMS: limits.concurrent_streams,
-                    wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-                    wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
-                    wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
-                }
-            )
-        )
-        if self._window > wire.DEFAULT_WINDOW:
-            self.output.send_control(wire.window_update(0, self._window - wire.DEFAULT_WINDOW))
 
     def _receive_preface(self, data: bytes) -> int:
         size = len(wire.PREFACE)
@@ -229,7 +208,7 @@ class Http2Connection(Generic[S]):
         streams, output, limits = self._streams, self.output, self._limits
         cached_get, static_get = self._decoder.cached.get, self._decoder.cached_static.get
         max_frame_bytes, max_streams = limits.frame_bytes, limits.concurrent_streams
-        receive_window = limits.stream_window_bytes
+        receive_window, window = limits.stream_window_bytes, self.windows
         new_stream, request_received = self._sink.new_stream, self._sink.request_received
         # Streams whose head the sink has not been told: their body may follow in these bytes.
         untold: dict[int, S] = {}
@@ -244,12 +223,12 @@ class Http2Connection(Generic[S]):
             if kind == 0 and flags & 9 == 1 and stop <= end and stream_id in untold:  # END_STREAM, not PADDED
                 stream = untold[stream_id]
                 expected = stream.head.content_length
-                if (expected < 0 or expected == length) and length <= max_frame_bytes and length <= self._window:
+                if (expected < 0 or expected == length) and length <= max_frame_bytes and length <= window.left_bytes:
                     del untold[stream_id]
                     self._data_frames += 1
-                    self._window -= length
-                    if self._window < self._half_window:
-                        self._refill_window()
+                    window.left_bytes -= length
+                    if window.left_bytes < window.half_bytes:
+                        window.refill()
                     stream.is_remote_closed = True
                     request_received(stream, view[body:stop])
                     position = stop
@@ -322,7 +301,8 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"frame of {length} bytes; the limit is advertised")
         if not self._has_settings and kind != wire.SETTINGS:  # RFC 9113 3.4
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        if self._block is not None and (kind != wire.CONTINUATION or stream_id != self._block_stream_id):
+        block_stream_id = self._blocks.open_stream_id
+        if block_stream_id and (kind != wire.CONTINUATION or stream_id != block_stream_id):
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "a header block is interrupted by another frame")  # 6.10
         if kind != wire.DATA and length > 2 * self._limits.header_list_bytes:
             raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
@@ -342,9 +322,7 @@ class Http2Connection(Generic[S]):
             content += 1
             if padding >= length:  # RFC 9113 6.1
                 raise Http2Error(Http2Code.PROTOCOL_ERROR, "padding exceeds the DATA frame")
-        self._window -= length
-        if self._window < self._half_window:
-            self._refill_window()
+        self.windows.take(length)
         self._data_ends_stream = bool(flags & wire.FLAG_END_STREAM)
         self._data_left = length - padding - (content - body)
         self._data_padding = padding
@@ -376,7 +354,7 @@ class Http2Connection(Generic[S]):
         if stream.receive_window < 0:
             raise StreamError(stream_id, Http2Code.FLOW_CONTROL_ERROR)
         if not stream.is_held and not self._data_ends_stream:
-            self._refill_stream_window(stream)
+            self.windows.refill_stream(stream)
         stream.received_bytes += self._data_left
         expected = stream.head.content_length
         if 0 <= expected < stream.received_bytes:  # RFC 9113 8.1.1
@@ -421,94 +399,45 @@ class Http2Connection(Generic[S]):
         """Let the peer go on sending."""
         stream.is_held = False
         if not stream.is_remote_closed:
-            self._refill_stream_window(stream)
-
-    def hold_window(self) -> None:
-        """Let the peer send only what the connection's window still allows, until `release_window`.
-
-        Bodies stop, on all streams. What costs nothing to read goes on: windows, PINGs, resets.
-        """
-        self.is_window_held = True
-
-    def release_window(self) -> None:
-        """Let the peer go on sending bodies."""
-        self.is_window_held = False
-        if self._window < self._half_window:
-            self._refill_window()
-
-    def _refill_stream_window(self, stream: S) -> None:
-        full = self._limits.stream_window_bytes
-        if stream.receive_window < full // 2:
-            self.output.send_control(wire.window_update(stream.id, full - stream.receive_window))
-            stream.receive_window = full
-
-    def _refill_window(self) -> None:
-        """Give the peer its whole window back; lazily, when half of it is used."""
-        if self._window < 0:
-            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is exceeded")
-        if self.is_window_held:
-            return
-        full = self._limits.connection_window_bytes
-        self.output.send_control(wire.window_update(0, full - self._window))
-        self._window = full
+            self.windows.refill_stream(stream)
 
     # HEADERS and CONTINUATION
 
     def _headers_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if not stream_id & 1:  # RFC 9113 5.1.1: also stream 0
-            raise Http2Error(Http2Code.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
-        block = _unpad(flags, payload, "HEADERS")
-        self._block_depends_on_itself = False
-        if flags & wire.FLAG_PRIORITY:
-            if len(block) < 5:
-                raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
-            self._block_depends_on_itself = _dependency(block) == stream_id
-            block = block[5:]
-        self._block_stream_id = stream_id
-        self._block_ends_stream = bool(flags & wire.FLAG_END_STREAM)
-        if flags & wire.FLAG_END_HEADERS:
-            self._header_block(bytes(block))
-            return
-        self._block = bytearray(block)
-        self._block_frames = 0
-        self._takes_short_way = False
+        block = self._blocks.begin(flags, stream_id, payload)
+        if block is None:
+            self._takes_short_way = False
+        else:
+            self._header_block(block)
 
     def _continuation_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if self._block is None:
-            raise Http2Error(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
-        self._block += payload
-        self._block_frames += 1
-        limits = self._limits
-        if self._block_frames > limits.continuation_frames or len(self._block) > 2 * limits.header_list_bytes:
-            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "header block in too many or too large CONTINUATION frames")
-        if flags & wire.FLAG_END_HEADERS:
-            block, self._block = bytes(self._block), None
+        block = self._blocks.go_on(flags, payload)
+        if block is not None:
             self._takes_short_way = self._goaway_last_id < 0
             self._header_block(block)
 
-    def _header_block(self, block: bytes) -> None:
+    def _header_block(self, block: HeaderBlock) -> None:
         # Every block is decoded, also that of a stream we refuse: it may change the table (RFC 9113 4.3).
-        stream_id = self._block_stream_id
         try:
-            if stream_id > self._last_stream_id:
-                self._open_stream(stream_id, self._decoder.decode_request(block))
+            if block.stream_id > self._last_stream_id:
+                self._open_stream(block, self._decoder.decode_request(block.data))
             else:
-                self._receive_trailers(stream_id, self._decoder.decode_fields(block))
+                self._receive_trailers(block, self._decoder.decode_fields(block.data))
         except HpackError as error:
             raise Http2Error(Http2Code.COMPRESSION_ERROR, str(error)) from error
         except HeaderListTooLargeError as error:
             raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, str(error)) from error
 
-    def _open_stream(self, stream_id: int, head: RequestHead) -> None:
-        self._last_stream_id = stream_id
+    def _open_stream(self, block: HeaderBlock, head: RequestHead) -> None:
+        self._last_stream_id = stream_id = block.stream_id
         if self._is_refused(stream_id):
             return
         limits, output = self._limits, self.output
         if len(self._streams) >= limits.concurrent_streams:
             raise StreamError(stream_id, Http2Code.REFUSED_STREAM)  # RFC 9113 8.7: safe to retry
-        ends_stream = self._block_ends_stream
+        ends_stream = block.ends_stream
         # RFC 9113 8.1.1: a body of another size than announced. RFC 7540 5.3.1: a stream that depends on itself.
-        if head.error or (ends_stream and head.content_length > 0) or self._block_depends_on_itself:
+        if head.error or (ends_stream and head.content_length > 0) or block.depends_on_itself:
             raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
         stream = self._sink.new_stream(stream_id, head, output.peer_window, limits.stream_window_bytes)
         self._streams[stream_id] = stream
@@ -521,7 +450,8 @@ class Http2Connection(Generic[S]):
         if ends_stream and not stream.is_local_closed:
             self._sink.end_received(stream, _NO_TRAILERS)
 
-    def _receive_trailers(self, stream_id: int, fields: Fields) -> None:
+    def _receive_trailers(self, block: HeaderBlock, fields: Fields) -> None:
+        stream_id = block.stream_id
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id in self.output.recently_reset or self._is_refused(stream_id):
@@ -529,7 +459,7 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.STREAM_CLOSED, f"HEADERS on closed stream {stream_id}")  # RFC 9113 5.1
         if stream.is_remote_closed:
             raise StreamError(stream_id, Http2Code.STREAM_CLOSED)
-        if not self._block_ends_stream or trailers_error(fields):  # RFC 9113 8.1
+        if not block.ends_stream or trailers_error(fields):  # RFC 9113 8.1
             raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
         self._end_remote(stream, fields)
 
@@ -541,7 +471,7 @@ class Http2Connection(Generic[S]):
         self._count_control_frame("PRIORITY")
         if len(payload) != 5:
             raise StreamError(stream_id, Http2Code.FRAME_SIZE_ERROR)
-        if _dependency(payload) == stream_id:  # RFC 7540 5.3.1
+        if wire.dependency(payload) == stream_id:  # RFC 7540 5.3.1
             raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
 
     def _rst_stream_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
@@ -554,7 +484,7 @@ class Http2Connection(Generic[S]):
             self.output.recently_reset.pop(stream_id, None)
             return
         self.output.forget(stream)
-        self._count_reset()
+        self._floods.count_reset(self._now_ns)
         (code,) = wire.UINT32.unpack(payload)
         self._sink.stream_reset(stream, code)
 
@@ -570,31 +500,12 @@ class Http2Connection(Generic[S]):
         if len(payload) % wire.SETTING.size:
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "SETTINGS is no multiple of 6 bytes long")
         self._count_control_frame("SETTINGS")
-        if len(payload) > _MAX_SETTINGS_BYTES:
-            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too many settings in a frame")
-        for key, value in wire.SETTING.iter_unpack(payload):
-            self._apply_setting(key, value)
+        apply_settings(payload, self.output)
         self.output.send_control(wire.SETTINGS_ACK)
         self.output.pump()
         if not self._has_settings:
             self._has_settings = True
             self._takes_short_way = self._goaway_last_id < 0
-
-    def _apply_setting(self, key: int, value: int) -> None:
-        output = self.output
-        if key == wire.SETTING_INITIAL_WINDOW_SIZE:
-            if value > wire.MAX_WINDOW:
-                raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
-            output.set_initial_window(value)
-        elif key == wire.SETTING_MAX_FRAME_SIZE:
-            if not wire.DEFAULT_FRAME_BYTES <= value <= 2**24 - 1:
-                raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
-            output.peer_frame_bytes = value
-        elif key == wire.SETTING_ENABLE_PUSH:
-            if value > 1:
-                raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
-        elif key == wire.SETTING_HEADER_TABLE_SIZE:
-            output.set_peer_table_bytes(value)
 
     def _push_promise_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
         raise Http2Error(Http2Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")  # RFC 9113 8.4
@@ -612,7 +523,7 @@ class Http2Connection(Generic[S]):
                 # gRPC clients know this text and ask less often from then on.
                 raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")
             self.output.send_control(wire.frame(wire.PING, wire.FLAG_ACK, 0, bytes(payload)))
-        elif self._is_draining and payload == _DRAIN_PING:
+        elif self.is_draining and payload == _DRAIN_PING:
             self.finish_drain()
 
     def _goaway_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
@@ -656,7 +567,7 @@ class Http2Connection(Generic[S]):
             raise Http2Error(code, f"illegal frame on idle stream {stream_id}")
         # Resets that the peer provokes count as its own (CVE-2025-8671); refusals are our doing.
         if code is not Http2Code.REFUSED_STREAM:
-            self._count_reset()
+            self._floods.count_reset(self._now_ns)
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id not in self.output.recently_reset:
@@ -665,32 +576,6 @@ class Http2Connection(Generic[S]):
         self.output.reset(stream, code)
         self._sink.stream_broken(stream, code)
 
-    def _count_reset(self) -> None:
-        if self._resets.is_exceeded(self._now_ns):
-            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "streams are reset too often")
-
     def _count_control_frame(self, name: str) -> None:
-        # Clients measure the bandwidth with a PING per round trip while data flows, so real work earns PINGs.
         work = self._last_stream_id // 2 + self._data_frames + self.output.data_count
-        if work > self._work_seen and name != "empty DATA":
-            self._control_frames.refund(_WORK_PER_CONTROL_FRAME * (work - self._work_seen))
-            self._work_seen = work
-        if self._control_frames.is_exceeded(self._now_ns):
-            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, f"too many {name} frames")
-
-
-def _dependency(priority: memoryview) -> int:
-    """Return the stream that priority fields (RFC 7540 6.3) make the parent."""
-    stream_id: int = wire.UINT32.unpack_from(priority)[0] & wire.STREAM_ID_MASK
-    return stream_id
-
-
-def _unpad(flags: int, payload: memoryview, name: str) -> memoryview:
-    if not flags & wire.FLAG_PADDED:
-        return payload
-    if not payload:
-        raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"padded {name} without a pad length")
-    padding = payload[0]
-    if padding >= len(payload):  # RFC 9113 6.2
-        raise Http2Error(Http2Code.PROTOCOL_ERROR, f"padding exceeds the {name} frame")
-    return payload[1 : len(payload) - padding]
+        self._floods.count_control_frame(name, self._now_ns, work)

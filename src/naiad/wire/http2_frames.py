@@ -104,3 +104,9 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 SETTINGS_ACK = frame(SETTINGS, FLAG_ACK, 0)
+
+
+def dependency(priority: bytes | memoryview) -> int:
+    """Return the stream that priority fields (RFC 7540 6.3) make the parent."""
+    stream_id: int = UINT32.unpack_from(priority)[0] & STREAM_ID_MASK
+    return stream_id

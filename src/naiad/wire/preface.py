@@ -12,6 +12,7 @@ class HttpVersion(enum.Enum):
     HTTP_2 = enum.auto()
 
 
+_REQUEST_LINE_BYTES = 4096
 TLS_REFUSAL = "the client speaks TLS, this port does not: turn it off there, or on here (--http-, --grpc-use-ssl)"
 ALPN = {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}
 """By the name that TLS negotiates it with (RFC 7301)."""
@@ -20,6 +21,11 @@ ALPN = {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}
 def is_tls(received: bytes | bytearray | memoryview) -> bool:
     """Tell whether a connection begins with a TLS handshake: with a record of type 22 (RFC 8446 5.1)."""
     return bytes(received[:1]) == b"\x16"
+
+
+def is_http1(received: bytes) -> bool:
+    """Tell whether bytes that are not HTTP/2's seem to begin with a request of HTTP/1."""
+    return b" HTTP/1." in received[:_REQUEST_LINE_BYTES]
 
 
 def version_of(received: bytes | memoryview) -> HttpVersion | None:

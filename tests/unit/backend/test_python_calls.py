@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from naiad.backend import python_calls
-from naiad.backend.python_call_channel import CallChannel
 from naiad.backend.python_calls import CallLine
+from naiad.backend.python_channel import ServerChannel
 from naiad.backend.worker import block
 from naiad.backend.worker import calls as calls_module
 from naiad.backend.worker.calls import Calls
@@ -133,7 +133,7 @@ class Pair:
         self.calls.transport_bytes = 1 << 24
         self.calls._line()
         read_fd, write_fd, blocks = self.side.passed
-        self.channel = CallChannel(read_fd, write_fd, socket.socket(fileno=blocks))
+        self.channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks), limit_bytes=0)
         self.line = CallLine(self.channel, self.port, self.server)
         self.line.attach()
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from naiad.backend import python_process
+from naiad.backend.python_channel import ServerChannel
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_outputs import OutputRules
@@ -21,11 +22,12 @@ from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.board import create_board
 from naiad.backend.worker.channel import Channel
-from naiad.backend.worker.frame import encode_frame
+from naiad.backend.worker.frame import Frame, encode_frame
 from naiad.backend.worker.intake import Intake
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
+from naiad.core.sequence_end import SequenceEnd
 from support.backend_parts import make_header, make_request
 
 CAP_BYTES = 1 << 20
@@ -38,7 +40,7 @@ class Talk:
         their_read, write_fd = os.pipe()
         read_fd, their_write = os.pipe()
         ours, theirs = socket.socketpair()
-        self.channel = Channel(read_fd, write_fd, ours, limit_bytes=CAP_BYTES, own=memoryview)
+        self.channel = ServerChannel(read_fd, write_fd, ours, limit_bytes=CAP_BYTES)
         self.worker = Channel(their_read, their_write, theirs, limit_bytes=0, own=bytearray)
         self.board, self._board_fd = create_board()
         process: Any = SimpleNamespace(channel=self.channel, board=self.board, settled=threading.Event())
@@ -46,16 +48,21 @@ class Talk:
         self._headers: dict[int, Any] = {}
         self.intake = Intake(frozenset({"OUT"}))
 
-    def begin(self, size: int) -> None:
+    def begin(self, size: int, request_id: str = "") -> None:
         arrays = {"IN": np.full(size, size % 251, np.uint8)}
         header = self._headers.setdefault(size, make_header(arrays))
-        batch = Batch([make_request(arrays, header=header)], 1)
+        request = make_request(arrays, header=header)
+        request.id = request_id
+        batch = Batch([request], 1)
         batch.emit = lambda request, response: None
         self.conversation.begin(batch)
 
     def read(self) -> list[int]:
         """Have the worker read a batch; return its only input."""
-        frame = self.worker.receive()
+        return self.understand(self.worker.receive())
+
+    def understand(self, frame: Frame) -> list[int]:
+        """Return the only input of a batch."""
         if isinstance(self.conversation, EmittingConversation):
             frame.words = frame.words[1:]
         (request,) = self.intake.requests(frame, lambda position: False)
@@ -127,7 +134,24 @@ def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.
     assert lender.total_bytes == 0
 
 
-def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_reads_nothing_does_not_hold_up_who_sends(talk: Talk) -> None:
+    """The loop sends: it would wait in vain, and all other models with it."""
+    talk.conversation.end_sequences([SequenceEnd(number, "expired") for number in range(20_000)])
+    talk.begin(3, "i" * 300_000)
+    assert talk.conversation.is_busy
+    frames_read: list[Frame] = []
+    while len(frames_read) < 2:
+        frames_read += talk.worker.receive_some()
+        talk.channel.flush()
+    assert len(frames_read[0].extra["ended"]) == 20_000
+    assert frames_read[1].text == "i" * 300_000
+    assert talk.understand(frames_read[1]) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("length", [40_000, 700_000])
+def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loop reads: a worker that is stopped while it writes a long answer must not stop the server."""
     talk = Talk(Conversation)
 
@@ -137,7 +161,7 @@ def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(monkeypatch: 
     monkeypatch.setattr(channel_module, "_await_input", wait)
     os.set_blocking(talk.channel.fileno(), False)
     talk.begin(3)
-    answer = encode_frame(frames.EXECUTED, [0], "", {"errors": [[0, 1, "no" * 40_000]]}, (), 0, 0, 0)
+    answer = encode_frame(frames.EXECUTED, [0], "", {"errors": [[0, 1, "no" * length]]}, (), 0, 0, 0)
     for at in range(0, len(answer), 20_001):
         assert talk.conversation.is_busy
         os.write(talk.worker._write_fd, answer[at : at + 20_001])
@@ -145,7 +169,7 @@ def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(monkeypatch: 
         assert (responses is None) == (at + 20_001 < len(answer))
     assert responses is not None
     assert responses[0].error is not None
-    assert responses[0].error.message == "no" * 40_000
+    assert responses[0].error.message == "no" * length
     assert not talk.conversation.is_busy
     talk.close()
 

@@ -350,11 +350,11 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
     ),
     "ensemble with another datatype": (
         ensemble('"I" data_type: TYPE_FP32', '"I" data_type: TYPE_INT64'),
-        [("e/config.pbtxt:7:22", "inconsistent data type: TYPE_FP32 is inferred from model a while TYPE_INT64", "")],
+        [("e/config.pbtxt:7:22", "inconsistent data type: TYPE_INT64 is inferred from model e while TYPE_FP32", "")],
     ),
     "ensemble with other dims": (
         ensemble('"I" data_type: TYPE_FP32 dims: [ 4 ]', '"I" data_type: TYPE_FP32 dims: [ 3, 4 ]'),
-        [("e/config.pbtxt:7:22", "inconsistent shape: [4] is inferred from model a while [3, 4]", "")],
+        [("e/config.pbtxt:7:22", "inconsistent shape: [-1,3,4] is inferred from model e while [-1,4]", "")],
     ),
     "ensemble batches more than its members": (
         ensemble("max_batch_size: 8", "max_batch_size: 64"),

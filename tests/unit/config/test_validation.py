@@ -8,7 +8,8 @@ from naiad.config.parsed_config import ParsedConfig
 from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import Problem
 from naiad.config.validation import validate
-from naiad.config.validation_ensemble import ensemble_member_problems, find_ensemble_cycle
+from naiad.config.validation_ensemble import find_ensemble_cycle
+from naiad.config.validation_members import ensemble_member_problems, has_decoupled_member
 
 MODEL = """
 backend: "python"
@@ -549,11 +550,33 @@ def test_ensemble_may_leave_out_an_optional_input():
 def test_ensemble_differs_in_datatype_and_shape():
     text = ensemble(step()).replace('"I" data_type: TYPE_FP32 dims: [ 4 ]', '"I" data_type: TYPE_INT32 dims: [ 5 ]')
     assert member_messages(text, member()) == [
-        "in ensemble e, ensemble tensor I: inconsistent data type: TYPE_FP32 is inferred from model m1 while "
-        "TYPE_INT32 is inferred from model e",
-        "in ensemble e, ensemble tensor I: inconsistent shape: [4] is inferred from model m1 while [5] is inferred "
-        "from model e",
+        "in ensemble e, ensemble tensor I: inconsistent data type: TYPE_INT32 is inferred from model e while "
+        "TYPE_FP32 is inferred from model m1",
+        "in ensemble e, ensemble tensor I: inconsistent shape: [5] is inferred from model e while [4] is inferred "
+        "from model m1",
     ]
+
+
+def test_members_differ_in_a_tensor_between_them():
+    # E12
+    first, second = step(outputs='key: "O" value: "x"'), step(inputs='key: "I" value: "x"', model="m2")
+    other = member(
+        BATCHING.replace('"I" data_type: TYPE_FP32 dims: [ 4 ]', '"I" data_type: TYPE_INT32 dims: [ 5 ]'), "m2"
+    )
+    assert member_messages(ensemble(first, second), member(BATCHING), other) == [
+        "in ensemble e, ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model m1 while "
+        "TYPE_INT32 is inferred from model m2",
+        "in ensemble e, ensemble tensor x: inconsistent shape: [-1,4] is inferred from model m1 while [-1,5] is "
+        "inferred from model m2",
+    ]
+    assert member_messages(ensemble(first, second), member(BATCHING), member(BATCHING, "m2")) == []
+
+
+def test_what_an_ensemble_reshapes_is_compared_as_its_members_see_it():
+    text = ensemble(step()).replace(
+        '"I" data_type: TYPE_FP32 dims: [ 4 ]', '"I" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: [ 4 ] }'
+    )
+    assert member_messages(text, member()) == []
 
 
 def test_ensemble_dims_may_be_variable_and_bridge_the_batch_dimension():
@@ -567,7 +590,24 @@ def test_ensemble_batches_more_than_a_member():
         "ensemble e allows maximum batch size 8, but it contains model m1 which only allows maximum batch size "
         "to be 4"
     ]
-    assert len(member_messages(ensemble(step(), rest="max_batch_size: 1"), member())) == 1
+
+
+@pytest.mark.parametrize(("rows", "dims"), [(1, "[ 4 ]"), (8, "[ 4 ]"), (8, "[ -1, 4 ]")])
+def test_a_batching_ensemble_may_have_members_without_batches(rows: int, dims: str):
+    # E3
+    single = member(MODEL.replace("dims: [ 4 ]", f"dims: {dims}"))
+    assert member_messages(ensemble(step(), rest=f"max_batch_size: {rows}"), single) == []
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("is_decoupled", [True, False])
+def test_the_members_decide_whether_an_ensemble_is_decoupled(declared: bool, is_decoupled: bool):
+    # E7
+    one = member()
+    one.model_transaction_policy.decoupled = is_decoupled
+    config = parse(ensemble(step())).config
+    config.model_transaction_policy.decoupled = declared
+    assert has_decoupled_member(config, {"m1": one}) is is_decoupled
 
 
 def test_circle_inside_an_ensemble():

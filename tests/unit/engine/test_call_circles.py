@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.engine.call_circles import describe, find_stuck, is_waiting
+from naiad.engine.call_circles import awaited, describe, find_stuck, is_waiting
 from support.model_call_parts import FakeServed, make_call
 
 
@@ -85,6 +85,44 @@ def test_an_instance_that_waits_for_resources_of_the_caller():
     b.barred_by = a.instances[0]
     assert find_stuck([call]) == [call]
     b.barred_by = object()  # somebody else holds them, and ends
+    assert find_stuck([call]) == []
+
+
+def test_a_request_of_a_sequence_waits_for_the_instance_that_has_it():
+    a = FakeServed("a", count=2)
+    call = make_call(a, a, parents=[client_request(a)])
+    a.instance_of[call] = 0
+    assert find_stuck([call]) == [call]
+    assert describe(call, [call]) == ["a", "a"]
+    assert list(awaited(call)) == [a.instances[0]]
+    a.instance_of[call] = 1
+    assert find_stuck([call]) == []
+
+
+def test_a_call_that_waits_for_the_answer_to_what_its_caller_was_asked():
+    a = FakeServed("a", count=2)
+    asked = client_request(a)
+    call = make_call(a, a, parents=[asked], is_queued=False)
+    assert not is_waiting(call)
+    a.blocking[call] = a.holding_back[call] = [asked]
+    assert find_stuck([call]) == [call]
+    assert is_waiting(call)
+    assert describe(call, [call]) == ["a", "a"]
+    elsewhere = make_call(FakeServed("b"), a, parents=[client_request(a)], is_queued=False)
+    a.blocking[elsewhere] = a.holding_back[elsewhere] = [client_request(a)]
+    assert find_stuck([elsewhere]) == []
+
+
+def test_a_circle_through_an_ensemble_without_room():
+    a, narrow = FakeServed("a", count=3), FakeServed("narrow", count=0)
+    step = client_request(a)
+    call = make_call(a, narrow, parents=[step], is_queued=False)
+    assert find_stuck([call]) == []
+    narrow.holding_back[call] = [step]
+    assert find_stuck([call]) == [call]
+    assert is_waiting(call)
+    assert describe(call, [call]) == ["a", "narrow", "a"]
+    narrow.holding_back[call] = [step, client_request(a)]  # the room of another, which ends
     assert find_stuck([call]) == []
 
 

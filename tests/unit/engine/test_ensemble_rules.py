@@ -126,6 +126,31 @@ def test_the_batch_dimension_goes_on_the_way_into_a_member_without_batches_and_c
     assert answers.received[0][1].header.outputs[0].shape == (1, 1)
 
 
+def test_an_output_that_its_reshape_is_not_written_for_is_an_error() -> None:
+    members = Members()
+    steps = [("single", {"X": "IN"}, {"Y": "OUT"})]
+    model = ensemble(members, [member("single")], steps, outputs=())
+    config = ModelConfig()
+    config.CopyFrom(model.config)
+    output = config.output.add(name="OUT", data_type="TYPE_FP32", dims=[2, 2])
+    output.reshape.shape.append(4)
+    model = EnsembleModel(
+        name="e",
+        version=1,
+        config=config,
+        members={"single": member("single")},
+        router=members,
+        statistics=ModelStatistics("e", "1"),
+        loop=StepLoop(),
+    )
+    answers = ask(model)
+    members.answer("single")
+    ((_, response),) = answers.received
+    assert response.error is not None
+    assert "its 'reshape' is written for [4]" in response.error.message
+    assert model.in_flight_count == 0
+
+
 def test_what_the_request_says_of_itself_goes_to_every_step() -> None:
     # E4
     members = Members()

@@ -96,3 +96,53 @@ def test_an_error_that_names_its_model_stays_as_it_is() -> None:
     error = answers.received[0][1].error
     assert error.message == "in ensemble 'e', Request for unknown model: 'member' is not found"
     assert error.code is ErrorCode.NOT_FOUND
+
+
+def test_a_step_without_room_waits_for_one_of_those_that_have_it() -> None:
+    router = Router()
+    model = chain(router, 2, most_inflight=1)
+    answers = Answers()
+    first, second = (
+        InferRequest(RequestHeader(model_name="e", inputs=[IN]), [b"abcd"], answers, arrival_ns=1) for _ in range(2)
+    )
+    model.submit(first)
+    model.submit(second)
+    (step,) = router.asked
+    assert list(model.blockers(first)) == [step]
+    assert model.rivals(first) == ()
+    assert list(model.blockers(second)) == []
+    assert model.rivals(second) == [step]
+    step.on_response(step, InferResponse(ResponseHeader("member", "1", [OUT]), [b"efgh"]))
+    assert model.rivals(second) == ()
+    assert {tuple(model.blockers(each)) for each in (first, second)} == {(asked,) for asked in router.asked[1:]}
+
+
+def test_a_member_that_answers_at_once_gives_room_to_any_number_that_wait() -> None:
+    class Cache(Router):
+        def submit(self, request: InferRequest) -> None:
+            super().submit(request)
+            if len(self.asked) > 1:
+                request.on_response(request, InferResponse(ResponseHeader("member", "1", [OUT]), [b"efgh"]))
+
+    router, answers = Cache(), Answers()
+    model = chain(router, 1, most_inflight=1)
+    for _ in range(5_000):
+        model.submit(InferRequest(RequestHeader(model_name="e", inputs=[IN]), [b"abcd"], answers, arrival_ns=1))
+    (slow,) = router.asked
+    slow.on_response(slow, InferResponse(ResponseHeader("member", "1", [OUT]), [b"efgh"]))
+    assert [response.error for _, response in answers.received] == [None] * 5_000
+    assert (model.in_flight_count, model.pending_count) == (0, 0)
+
+
+def test_a_member_that_refuses_everything_is_told_to_any_number_that_wait_for_room() -> None:
+    router, answers = Router(), Answers()
+    model = chain(router, 1, most_inflight=1)
+    for _ in range(5_000):
+        model.submit(InferRequest(RequestHeader(model_name="e", inputs=[IN]), [b"abcd"], answers, arrival_ns=1))
+    (slow,) = router.asked
+    router.refusal = unavailable("full")
+    slow.on_response(slow, InferResponse(ResponseHeader("member", "1", [OUT]), [b"efgh"]))
+    errors = [response.error for _, response in answers.received]
+    assert len(errors) == 5_000
+    assert errors.count(None) == 1
+    assert (model.in_flight_count, model.pending_count) == (0, 0)

@@ -1,8 +1,7 @@
 """Models whose instances share resources: who waits is woken, who stops or fails gives back."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -23,6 +22,7 @@ from support.engine_parts import (
     request,
     served_model,
 )
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -55,13 +55,6 @@ def waiting(resources: Resources) -> int:
     return resources.usage()[0].waiting
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
-
-
 def test_other_model_waits_and_goes_on(serve: Serve, loop: StepLoop, resources: Resources) -> None:
     gate, answers = Gate(), Answers()
     second_instance = ScriptedInstance(answers_of)
@@ -69,12 +62,12 @@ def test_other_model_waits_and_goes_on(serve: Serve, loop: StepLoop, resources: 
     first.submit(now_request(answers, "a"))
     assert gate.reached.acquire(timeout=60)
     second.submit(now_request(answers, "b"))
-    until(lambda: waiting(resources) == 1)
+    wait_until(lambda: waiting(resources) == 1)
     assert not second_instance.batches
     gate.opened.release()
     loop.run_until(lambda: len(answers) == 2)
     assert [name for name, _ in answers.received] == ["a", "b"]
-    until(lambda: resources.usage()[0].held == 0)
+    wait_until(lambda: resources.usage()[0].held == 0)
 
 
 def test_failed_execution_gives_back(serve: Serve, loop: StepLoop, resources: Resources) -> None:
@@ -86,7 +79,7 @@ def test_failed_execution_gives_back(serve: Serve, loop: StepLoop, resources: Re
     first.submit(now_request(answers))
     second.submit(now_request(answers))
     loop.run_until(lambda: len(answers) == 2)
-    until(lambda: resources.usage()[0].held == 0)
+    wait_until(lambda: resources.usage()[0].held == 0)
 
 
 def test_ill_instance_holds_nothing(serve: Serve, loop: StepLoop, resources: Resources) -> None:
@@ -114,7 +107,7 @@ def test_one_instance_executes_while_another_waits(serve: Serve, loop: StepLoop)
     model = serve(*[ScriptedInstance(gate) for gate in gates], shared=resources)
     for _ in range(3):
         model.submit(now_request(answers))
-    until(lambda: resources.usage()[0].held == 2 and waiting(resources) == 1)
+    wait_until(lambda: resources.usage()[0].held == 2 and waiting(resources) == 1)
     for gate in gates:
         gate.opened.release()
     for gate in gates:
@@ -128,7 +121,7 @@ def test_model_that_stops_lets_what_waits_execute(serve: Serve, loop: StepLoop, 
     first.submit(now_request(answers))
     assert gate.reached.acquire(timeout=60)
     second.submit(now_request(answers))
-    until(lambda: waiting(resources) == 1)
+    wait_until(lambda: waiting(resources) == 1)
     gate.opened.release()
     assert second.stop(10.0)
     loop.run_until(lambda: len(answers) == 2)
@@ -141,7 +134,7 @@ def test_model_that_stops_does_not_wait_for_ever(serve: Serve, loop: StepLoop, r
     first.submit(now_request(answers, "a"))
     assert gate.reached.acquire(timeout=60)
     second.submit(now_request(answers, "b"))
-    until(lambda: waiting(resources) == 1)
+    wait_until(lambda: waiting(resources) == 1)
     assert not second.stop(0.05)
     loop.run_until(lambda: len(answers) == 1)
     error = answers.received[0][1].error
@@ -158,11 +151,11 @@ def test_cancelled_request_leaves_no_claim(serve: Serve, loop: StepLoop, resourc
     assert gate.reached.acquire(timeout=60)
     waits = now_request(answers, "b")
     second.submit(waits)
-    until(lambda: waiting(resources) == 1)
+    wait_until(lambda: waiting(resources) == 1)
     second.cancel(waits)
     gate.opened.release()
     loop.run_until(lambda: len(answers) == 2)
-    until(lambda: resources.usage()[0].held == 0)
+    wait_until(lambda: resources.usage()[0].held == 0)
     second.submit(now_request(answers, "c"))
     loop.run_until(lambda: len(answers) == 3)
     assert answers.received[2][1].error is None

@@ -12,7 +12,6 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine import cached_model
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.call_circles import call_of
 from naiad.engine.redis_store import decode, encode
@@ -309,6 +308,30 @@ class TestCachedModel:
         with pytest.raises(InferError, match="stopping"):
             ask(model, answers, "d")
 
+    def test_any_number_that_wait_are_answered_when_the_model_fails_at_once(self) -> None:
+        # As an ensemble does whose member refuses a step.
+        class Full(FakeServed):
+            def submit(self, request: InferRequest) -> None:
+                super().submit(request)
+                if self.is_full:
+                    self.answer(error=unavailable("Exceeds maximum queue size"))
+
+            is_full = False
+
+        full, answers = Full(), Answers()
+        model = CachedModel(full, LocalStore(100_000))  # type: ignore[arg-type]
+        for number in range(5_000):
+            ask(model, answers, str(number))
+        full.is_full = True
+        full.answer(error=unavailable("no"))
+        assert [name for name, _ in answers.received] == [str(number) for number in range(5_000)]
+        assert all(each.error is not None for _, each in answers.received)
+        assert model.in_flight_count == 0
+        full.is_full = False
+        ask(model, answers, "later")
+        full.answer()
+        assert got(answers) == [("later", b"xy")]
+
     def test_cancelling_one_that_waits(self, model, served) -> None:
         answers = Answers()
         ask(model, answers, "a")
@@ -358,11 +381,13 @@ class TestCachedModel:
         (asked,) = served.asked
         assert model.blockers(call) == model.blockers(second) == (asked,)
         assert call_of(asked) is call
+        assert model.rivals(call) == ()
+        assert model.rivals(second) == (asked,)
         model.cancel(call)
         assert call_of(asked) is None
         assert model.blockers(call) == ()
         served.answer()
-        assert model.blockers(second) == ()
+        assert model.blockers(second) == model.rivals(second) == ()
         assert asked.source is None
 
     def test_a_cancelled_question_to_a_store_is_not_put_to_the_model(self, served) -> None:
@@ -405,15 +430,18 @@ class TestCachedModel:
         ask(model, answers, "a")
         seen: list[int] = []
 
-        def happens(delay_s: float) -> None:
+        def happens(timeout_s: float) -> bool:
+            assert not model._nobody_waits.is_set()
             store.questions[0][1](None)
+            assert not model._nobody_waits.is_set()
             served.answer()
+            return model._nobody_waits.is_set()
 
         def stop(timeout_s: float) -> bool:
             seen.append(len(answers))
             return True
 
-        monkeypatch.setattr(cached_model.time, "sleep", happens)
+        monkeypatch.setattr(model._nobody_waits, "wait", happens)
         served.stop = stop
         # It was loaded anew, say: what was accepted before is executed all the same.
         assert model.stop(60.0)

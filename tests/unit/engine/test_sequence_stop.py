@@ -1,7 +1,10 @@
-"""A model of sequences is stopped while sequences live."""
+"""A model of sequences is stopped while sequences live, and a sequence begins anew while it lives."""
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.request import RequestHeader
@@ -50,3 +53,26 @@ def test_requests_of_sequences_that_were_accepted_are_answered(serve: Serve, loo
         loop.run_until(lambda: len(answers) == 4)
         assert stopping.result(60)
     assert all(response.error is None for _, response in answers.received)
+
+
+def test_a_live_sequence_that_begins_anew_is_told_in_the_log(
+    serve: Serve, loop: StepLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    # S6
+    answers = Answers()
+    model = serve([ScriptedInstance()], of_sequences())
+
+    def send(sequence_id: int, *, end: bool = False) -> None:
+        wanted = len(answers) + 1
+        model.submit(request(answers, "", of_sequence(sequence_id, start=True, end=end), time.monotonic_ns()))
+        loop.run_until(lambda: len(answers) == wanted)
+
+    with caplog.at_level(logging.WARNING):
+        send(1)
+        send(2, end=True)
+        send(2)
+        assert not caplog.messages, "an id may be used again after END"
+        for _ in range(3):
+            send(1)
+    assert len(caplog.messages) == 1, "at most one line every ten seconds"
+    assert caplog.messages[0].startswith("sequence 1 for model 'm' has a conflict. The previous sequence did not end")

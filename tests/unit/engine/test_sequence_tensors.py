@@ -112,6 +112,12 @@ class TestControls:
             tensors(ID % datatype).check(header)
         assert caught.value.code is ErrorCode.INVALID_ARG
 
+    @pytest.mark.parametrize("correlation_id", [0, ""])
+    @pytest.mark.parametrize("datatype", ["INT32", "STRING"])
+    def test_no_id_is_not_one_of_the_other_kind(self, datatype, correlation_id):
+        # C3: "must specify a non-zero or non-empty correlation ID" is what to say (S1)
+        tensors(ID % datatype).check(asked(LiveSequence(correlation_id, 0)).header)
+
     @pytest.mark.parametrize("correlation_id", [7, "7"])
     def test_a_model_without_the_control_takes_both(self, correlation_id):
         # C3

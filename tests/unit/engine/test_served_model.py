@@ -220,15 +220,19 @@ def test_preserve_ordering_holds_a_fast_answer_back(serve: Serve, loop: StepLoop
     made = config(max_batch_size=1, dynamic_batching={"preserve_ordering": True})
     instances = [ScriptedInstance(by_id), ScriptedInstance(by_id)]
     model = serve(instances, made)
-    model.submit(now_request(answers, "slow"))
+    first, second = now_request(answers, "slow"), now_request(answers, "fast")
+    model.submit(first)
     slow.reached.acquire()
-    model.submit(now_request(answers, "fast"))
+    model.submit(second)
     while model.in_flight_count != 1:
         time.sleep(0.001)
     assert len(answers) == 0
+    assert (model.blockers(first), model.blockers(second)) == ((), (first,))
+    assert (model.rivals(first), model.rivals(second)) == ((), (first,))
     slow.opened.release()
     loop.run_until(lambda: len(answers) == 2)
     assert [request_id for request_id, _ in answers.received] == ["slow", "fast"]
+    assert model.blockers(second) == ()
 
 
 def test_stop_finishes_what_was_accepted_and_refuses_the_rest(serve: Serve, loop: StepLoop) -> None:

@@ -10,8 +10,8 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.departure import Departure
 from naiad.frontend.grpc_service import InferenceGrpcService
-from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
+from support.recording_engine import RecordingEngine
 
 SERVICE = "/inference.GRPCInferenceService/"
 RESPONSE_HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
@@ -40,28 +40,14 @@ class Call:
         self.status, self.message, self.trailers = status, message, dict(trailers)
 
 
-class Engine:
+class Engine(RecordingEngine):
     """Knows the model m with the versions "" and 1, and the decoupled model d."""
 
     def __init__(self):
-        self.submitted = []
-        self.cancelled = []
-        self.waits = False
+        super().__init__()
         self.controlled = []
-        self.refusal = None
         self.ready = True
         self.is_draining = False
-        self.shared_memory = SharedMemory()
-
-    def submit(self, request):
-        if self.refusal:
-            raise self.refusal
-        self.submitted.append(request)
-
-    def cancel(self, request):
-        request.cancelled = True
-        self.cancelled.append(request)
-        return self.waits
 
     def is_decoupled(self, name, version=""):
         self.check(name, version)

@@ -14,9 +14,9 @@ from naiad.frontend.departure import Departure
 from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
-from naiad.memory.regions import SharedMemory
 from naiad.protocol import service_pb2 as pb
 from naiad.wire.compression import MAX_INLINE_BYTES
+from support.recording_engine import RecordingEngine
 from support.side_work import Aside
 
 HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
@@ -69,23 +69,11 @@ class Call:
         return [response.infer_response.id for response in self.sent]
 
 
-class Engine:
+class Engine(RecordingEngine):
     """Knows the model m, and d, which is decoupled."""
 
-    def __init__(self):
-        self.submitted = []
-        self.cancelled = []
-        self.refusal = None
-        self.shared_memory = SharedMemory()
-
-    def submit(self, request):
-        if self.refusal:
-            raise self.refusal
-        self.submitted.append(request)
-
     def cancel(self, request):
-        request.cancelled = True
-        self.cancelled.append(request)
+        super().cancel(request)
         return request.id == "b"
 
     def is_decoupled(self, name, version=""):

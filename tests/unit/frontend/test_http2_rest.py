@@ -229,7 +229,7 @@ def test_bodies_of_a_connection_together_are_limited():
 def test_body_that_makes_no_progress_is_408():
     scene = Scene(Http2Limits(body_timeout_s=5))
     scene.send(scene.head(1, "POST", "/p", end=False) + data_frame(1, b"1"))
-    scene.protocol.sweep(scene.protocol._arrival_ns + 6 * SECOND_NS)
+    scene.protocol.sweep(scene.protocol._receiving.arrival_ns + 6 * SECOND_NS)
     fields, body, _ = scene.answer()
     assert fields[":status"] == "408"
     assert "no progress" in json.loads(body)["error"]
@@ -341,7 +341,7 @@ def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery()
     assert told == [True]
     scene.send(window_update(1, 100_000))
     assert told == [True, False]
-    assert not scene.protocol._held_calls
+    assert not scene.protocol._answering._watching
 
 
 def test_end_of_a_congested_answer_tells_nobody_any_more():

@@ -14,8 +14,8 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend.departure import Departure
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.rest import RestApi
-from naiad.memory.regions import SharedMemory
 from naiad.telemetry.version_statistics import VersionStatistics
+from support.recording_engine import RecordingEngine
 
 A = TensorSpec("A", DataType.FP32, (-1, -1))
 
@@ -31,18 +31,14 @@ def no_method(path, allowed):
 CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 
-class Engine:
+class Engine(RecordingEngine):
     """One model "m" that gives its inputs back when the test says so."""
 
     def __init__(self):
+        super().__init__()
         self.is_draining = False
-        self.shared_memory = SharedMemory()
         self.live = self.ready = self.model_ready = True
         self.decoupled = False
-        self.submitted = []
-        self.cancelled = []
-        self.waits = False
-        self.refuse = None
 
     def is_live(self):
         return self.live
@@ -90,16 +86,6 @@ class Engine:
         raise unavailable(CONTROL)
 
     unload_model = load_model
-
-    def submit(self, request):
-        if self.refuse is not None:
-            raise self.refuse
-        self.submitted.append(request)
-
-    def cancel(self, request):
-        request.cancelled = True
-        self.cancelled.append(request)
-        return self.waits
 
     def answer(self, **more):
         request = self.submitted.pop(0)
@@ -336,14 +322,14 @@ def logged(monkeypatch):
 
 
 def test_failure_is_logged_once_and_answered_under_the_same_id(server, logged):
-    server.engine.refuse = invalid_argument("no")
+    server.engine.refusal = invalid_argument("no")
     body = infer_body()[:-1] + b',"id":"r 1"}'
     exchange = server.call("POST", "/v2/models/m/infer", body)
     assert failure(exchange) == (400, "no", "r 1")
     (line,) = logged
     assert line["level"] == logging.WARNING
     assert (line["protocol"], line["request_id"], line["model"], line["version"]) == ("HTTP", "r 1", "m", "")
-    assert line["error"] is server.engine.refuse
+    assert line["error"] is server.engine.refusal
 
 
 def test_failure_without_an_id_gets_one(server, logged):
@@ -379,10 +365,10 @@ def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logg
 
 
 def test_who_is_not_served_now_is_told_when_to_ask_again(server):
-    server.engine.refuse = unavailable("Exceeds maximum queue size")
+    server.engine.refusal = unavailable("Exceeds maximum queue size")
     ((status, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
     assert (status, headers[b"Retry-After"]) == (503, b"1")
-    server.engine.refuse = invalid_argument("no")
+    server.engine.refusal = invalid_argument("no")
     ((_, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
     assert b"Retry-After" not in headers
 

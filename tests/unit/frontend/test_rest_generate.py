@@ -15,7 +15,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend.departure import Departure
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest import RestApi
-from naiad.memory.regions import SharedMemory
+from support.recording_engine import RecordingEngine
 
 CONFIG = """
 model_transaction_policy { decoupled: true }
@@ -33,17 +33,14 @@ JSON = {b"Content-Type": b"application/json"}
 COUNT = "generate expects model to produce exactly 1 response"
 
 
-class Engine:
+class Engine(RecordingEngine):
     """One decoupled model "m" that emits what the test says."""
 
     is_draining = False
 
     def __init__(self):
-        self.shared_memory = SharedMemory()
+        super().__init__()
         self.config = parse_pbtxt(CONFIG).config
-        self.submitted = []
-        self.cancelled = []
-        self.refuse = None
         self.decoupled = True
 
     def is_decoupled(self, name, version=""):
@@ -57,16 +54,6 @@ class Engine:
 
     def model_metadata(self, name, version=""):
         return ModelMetadata("m", ["1"], "repeat", [TensorSpec("IN", DataType.INT32, (-1,))], OUT)
-
-    def submit(self, request):
-        if self.refuse is not None:
-            raise self.refuse
-        self.submitted.append(request)
-
-    def cancel(self, request):
-        request.cancelled = True
-        self.cancelled.append(request)
-        return False
 
     def emit(self, value=None, *, final=False, error=None, datatype=DataType.INT32):
         (request,) = self.submitted
@@ -191,7 +178,7 @@ def test_request_that_is_wrong_is_answered_as_json_and_logged(server, verb, body
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 def test_refusal_at_the_door_is_answered_as_json(server, verb):
-    server.engine.refuse = invalid_argument("no")
+    server.engine.refusal = invalid_argument("no")
     exchange = server.call(verb, b'{"id":"7","IN":1}')
     assert (exchange.status, json.loads(exchange.answer)) == (400, {"error": "no"})
     assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
@@ -443,7 +430,7 @@ def test_error_that_is_not_the_end_is_a_line(server):
 
 
 def test_refusal_of_a_streamed_infer_is_answered_as_ever(server):
-    server.engine.refuse = invalid_argument("no")
+    server.engine.refusal = invalid_argument("no")
     exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
     assert (exchange.status, json.loads(exchange.answer)) == (400, {"error": "no"})
 

@@ -204,16 +204,16 @@ def test_held_window_stops_bodies_and_nothing_else(is_known):
     peer = Peer(Http2Limits(connection_window_bytes=100_000))
     if is_known:
         peer.send(peer.request(1) + peer.request(3))
-    peer.connection.hold_window()
+    peer.connection.windows.hold()
     for stream_id in range(5, 15, 2):
         peer.send(peer.request(stream_id, bytes(16_000)))
     assert window_updates(peer) == []
     peer.send(peer.request(15) + frame(wire.PING, 0, 0, bytes(8)))
     assert [kind for kind, _, _, _ in peer.frames()] == [wire.PING]
-    peer.connection.release_window()
+    peer.connection.windows.release()
     assert window_updates(peer) == [80_000]
-    peer.connection.hold_window()
-    peer.connection.release_window()
+    peer.connection.windows.hold()
+    peer.connection.windows.release()
     assert window_updates(peer) == []
 
 
@@ -222,7 +222,7 @@ def test_held_window_cannot_be_exceeded(is_known):
     peer = Peer(Http2Limits(connection_window_bytes=2**16))
     if is_known:
         peer.send(peer.request(1) + peer.request(3))
-    peer.connection.hold_window()
+    peer.connection.windows.hold()
     for stream_id in range(5, 13, 2):
         peer.send(peer.request(stream_id, bytes(2**14)))
     assert fails_with(peer, peer.request(13, b"x")) is Http2Code.FLOW_CONTROL_ERROR

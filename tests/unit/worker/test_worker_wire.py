@@ -154,7 +154,7 @@ def test_what_else_a_request_has_arrives():
 def test_without_requested_outputs_all_are_wanted():
     (arrived,) = Wire().forth(some_requests(1))
     assert arrived.requested_output_names() == {"OUT", "OTHER"}
-    assert (arrived.parameters(), arrived.correlation_id(), arrived.flags()) == ("", 0, 0)
+    assert (arrived.parameters(), arrived.correlation_id(), arrived.flags()) == ("{}", 0, 0)
 
 
 def test_a_header_travels_once():

@@ -2,13 +2,15 @@
 
 A byte a request says whether it was cancelled and whether its responses are taken as fast as they come; a byte a
 block says that the server uses it no more; a counter says how many messages of responses the server has read. Nothing
-here costs anything while nobody is cancelled and nobody is slow.
+here costs anything while nobody is cancelled and nobody is slow. The worker writes there whether its
+model says that it is ready.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
 
 from naiad.backend.worker.block import NUMBERS, anonymous_file
 
@@ -18,21 +20,26 @@ CONGESTED = 2
 """The client takes responses more slowly than they come: no more for now."""
 SLOTS = 65536
 """Requests with a byte of their own: most that are open in a worker at a time."""
+READY_LIMIT_S = 5.0
+"""Triton: a model that has been asked for longer whether it is ready is not."""
+_READINESS_AT = 8
 _BLOCKS_AT = 4096
 _SLOTS_AT = _BLOCKS_AT + NUMBERS
 _SIZE_BYTES = _SLOTS_AT + SLOTS
 
 
 class Board:
-    """One side's mapping. The server writes all but the bytes of blocks, which the worker clears."""
+    """One side's mapping. The server writes all but the bytes of blocks, which the worker clears, and readiness."""
 
-    __slots__ = ("_bytes", "_counter", "_map", "blocks", "slots")
+    __slots__ = ("_bytes", "_counter", "_map", "_readiness", "blocks", "slots")
 
     def __init__(self, descriptor: int) -> None:
         """Map the board. Raises OSError."""
         self._map = mmap.mmap(descriptor, _SIZE_BYTES)
         self._bytes = memoryview(self._map)
         self._counter = self._bytes[:8].cast("Q")
+        self._readiness = self._bytes[_READINESS_AT : _READINESS_AT + 16].cast("Q")
+        """Since when the model has been asked (`time.monotonic_ns`), 0 for not now; 1 when it said no."""
         self.blocks = self._bytes[_BLOCKS_AT:_SLOTS_AT]
         """Set to RELEASED by the server when it has let go of a block, to GONE by the worker when that is no more."""
         self.slots = self._bytes[_SLOTS_AT:]
@@ -40,7 +47,7 @@ class Board:
 
     def close(self) -> None:
         """Unmap the board; nobody may look at it any more."""
-        for view in (self._counter, self.blocks, self.slots, self._bytes):
+        for view in (self._counter, self._readiness, self.blocks, self.slots, self._bytes):
             view.release()
         self._map.close()
 
@@ -52,6 +59,20 @@ class Board:
     def count_taken(self) -> None:
         """Note that one more message of responses was read."""
         self._counter[0] += 1
+
+    def begin_question(self) -> None:
+        """Note that the model is being asked whether it is ready; the worker's."""
+        self._readiness[0] = time.monotonic_ns()
+
+    def say_ready(self, is_ready: bool) -> None:
+        """Note what the model has answered; the worker's."""
+        self._readiness[1] = not is_ready
+        self._readiness[0] = 0
+
+    def says_ready(self, now_ns: int) -> bool:
+        """Tell whether the model says that it is ready, or says nothing."""
+        asked_ns = self._readiness[0]
+        return not self._readiness[1] and not (asked_ns and now_ns - asked_ns > READY_LIMIT_S * 1e9)
 
 
 def create_board() -> tuple[Board, int]:

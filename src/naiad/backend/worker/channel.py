@@ -10,7 +10,7 @@ import os
 import select
 import socket
 import threading
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Collection, Sequence
 
 from naiad.backend.worker.block import Borrower, Lender
 from naiad.backend.worker.frame import (
@@ -27,8 +27,6 @@ INLINE_BYTES = 49152
 """Payloads up to this size go through the pipe: copying them twice costs less than minding a block."""
 _READ_BYTES = 65536
 """What a pipe holds."""
-_MOST_GATHERED_BYTES = 1 << 20
-"""A longer frame is waited for once it has begun: putting its pieces together one by one takes too long."""
 _SOME_BYTES = 16384
 """Read at a time where each frame holds many responses: what follows from them keeps the event loop from others."""
 
@@ -60,8 +58,10 @@ class Channel:
         self._write_fd = write_fd
         self._descriptors = descriptors
         self._own = own
-        self._rest = b""
+        self._rest: bytes | bytearray = b""
         """What has been read of the next frame."""
+        self._unsent: Collection[Any] = ()
+        """What waits until the pipe takes it, where writing does not block."""
         self.lock = threading.Lock()
         """Held while blocks are told of and heard of."""
         self.lender = Lender(limit_bytes)
@@ -103,29 +103,37 @@ class Channel:
         """
         # hot: bench/micro_worker.py
         lender = self.lender
+        told: Any = extra
         if self.borrower.held or lender.opened or lender.dropped:
-            data = self._encode_with_notices(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
-        else:
-            data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
+            told = self._with_notices(extra)
         try:
-            written = os.write(self._write_fd, data)
-            if written < len(data):
-                self._write_rest(memoryview(data)[written:])
+            data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
+        except BaseException:
+            if told is not extra:
+                # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would
+                # be taken for that of the next block, and its memory for the next payload.
+                self.borrower.held.update(told["blocks"]["freed"])
+            raise
+        if told is not extra:
+            self._told()
+        try:
+            written = 0 if self._unsent else os.write(self._write_fd, data)
+        except BlockingIOError:
+            written = 0
         except OSError as error:
             raise ChannelClosedError(str(error)) from None
+        if written < len(data):
+            self._write_rest(memoryview(data)[written:])
 
     def receive(self) -> Frame:
         """Wait for a frame. Raises ChannelClosedError when the peer is gone, ChannelError for nonsense."""
         # hot: bench/micro_worker.py
-        data = self._rest or self._read()
+        data: bytes | bytearray = self._rest or self._read()
         if len(data) < PREFIX.size or frame_bytes(data) != len(data):
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
-        frame = decode_frame(data, self._own)
-        if frame.extra or frame.block:
-            self._settle(frame)
-        return frame
+        return decode_frame(data, self._own, self)
 
     def receive_whole(self) -> Frame | None:
         """Return a frame, None when only a part of it has come; blocks when nothing has.
@@ -133,24 +141,17 @@ class Channel:
         Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
         """
         # hot: bench/micro_worker.py
-        data = self._read()
+        data: bytes | bytearray = self._read()
         if self._rest:
-            data = self._rest + data
-        if len(data) < PREFIX.size:
-            self._rest = data
-            return None
-        size = frame_bytes(data)
-        if size != len(data):
-            if len(data) < size <= _MOST_GATHERED_BYTES:
+            data = self._gather(data)
+        if len(data) < PREFIX.size or frame_bytes(data) != len(data):
+            if len(data) < PREFIX.size or frame_bytes(data) > len(data):
                 self._rest = data
                 return None
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
-        frame = decode_frame(data, self._own)
-        if frame.extra or frame.block:
-            self._settle(frame)
-        return frame
+        return decode_frame(data, self._own, self)
 
     def receive_some(self) -> list[Frame]:
         """Return the frames that are complete after one look at what has come; blocks only when nothing has.
@@ -158,7 +159,9 @@ class Channel:
         Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
         """
         # hot: bench/micro_emission.py
-        data = self._rest + self._read(_SOME_BYTES) if self._rest else self._read(_SOME_BYTES)
+        data: bytes | bytearray = self._read(_SOME_BYTES)
+        if self._rest:
+            data = self._gather(data)
         frames: list[Frame] = []
         position, end = 0, len(data)
         try:
@@ -168,15 +171,13 @@ class Channel:
                     break
                 whole = data if size == end else data[position : position + size]
                 position += size
-                frame = decode_frame(whole, self._own)
-                if frame.extra or frame.block:
-                    self._settle(frame)
-                frames.append(frame)
+                frames.append(decode_frame(whole, self._own, self))
         finally:
-            self._rest = data[position:] if position < end else b""
+            self._rest = (data[position:] if position else data) if position < end else b""
         return frames
 
-    def _settle(self, frame: Frame) -> None:
+    def settle(self, frame: Frame) -> None:
+        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
         with self.lock:
             if frame.extra:
                 self._take_notices(frame.extra.pop("blocks", None))
@@ -209,7 +210,14 @@ class Channel:
         self.lender.close()
         self.borrower.close()
 
-    def _complete(self, data: bytes) -> bytes:
+    def _gather(self, data: bytes | bytearray) -> bytearray:
+        """Return what had come of a frame and `data` behind it; many pieces are not copied again for each."""
+        rest = self._rest
+        gathered = rest if isinstance(rest, bytearray) else bytearray(rest)
+        gathered += data
+        return gathered
+
+    def _complete(self, data: bytes | bytearray) -> bytes | bytearray:
         """Return the frame that begins with `data`, which are too few bytes or too many; keep what follows it."""
         while len(data) < PREFIX.size:
             data += self._read()
@@ -238,47 +246,23 @@ class Channel:
             return data
 
     def _write_rest(self, rest: memoryview) -> None:
-        while rest:
-            rest = rest[os.write(self._write_fd, rest) :]
+        """Send what the pipe has not taken at once. Raises ChannelClosedError."""
+        try:
+            while rest:
+                rest = rest[os.write(self._write_fd, rest) :]
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
-    def _encode_with_notices(
-        self,
-        kind: int,
-        words: Sequence[int],
-        text: str,
-        extra: dict[str, Any] | None,
-        parts: Sequence[Any],
-        payload_bytes: int,
-        block: int,
-        allowance_bytes: int,
-    ) -> bytes:
-        """Return a frame that also says what there is to be said of blocks. Raises ChannelClosedError."""
-        notices = self._notices()
-        if notices is None:
-            return encode_frame(kind, words, text, extra, parts, payload_bytes, block, allowance_bytes)
-        told = dict(extra or {}, blocks=notices)
-        try:
-            data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
-        except BaseException:
-            # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would be
-            # taken for that of the next block, and its memory for the next payload.
-            self.borrower.held.update(notices["freed"])
-            raise
-        self._told()
-        return data
-
-    def _notices(self) -> dict[str, Any] | None:
+    def _with_notices(self, extra: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return notes that also say what there is to be said of blocks; `extra` itself when there is nothing."""
         lender = self.lender
         freed = self.borrower.released()
         if not (freed or lender.opened or lender.dropped):
-            return None
-        return {
-            "freed": freed,
-            "dropped": lender.dropped,
-            "opened": [(number, size) for number, size, _ in lender.opened],
-        }
+            return extra
+        opened = [(number, size) for number, size, _ in lender.opened]
+        return dict(extra or {}, blocks={"freed": freed, "dropped": lender.dropped, "opened": opened})
 
     def _told(self) -> None:
         """Hand over the descriptors that a frame tells of which is about to be sent. Raises ChannelClosedError."""

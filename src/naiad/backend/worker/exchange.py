@@ -337,7 +337,7 @@ class InferenceRequest:
         return self._plan.timeout_us
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object, "" for none."""
+        """Return the parameters as a JSON object; Triton: "" of a request that the model has made without any."""
         return self._plan.parameters
 
     def trace(self) -> InferenceTrace:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Protocol, Sequence
 
 PREFIX = struct.Struct("<6I2Q")
 """Frame bytes, kind, words, text bytes, JSON bytes, block (0: payload inline), payload bytes, allowance."""
@@ -87,6 +87,14 @@ class Frame:
         """Bytes of blocks that the receiver may have."""
 
 
+class Settler(Protocol):
+    """Who knows the blocks that frames tell of."""
+
+    def settle(self, frame: Frame) -> None:
+        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
+
+
+_SIZE = struct.Struct("<I")
 _FEW = 65
 _HEADS = [struct.Struct("<6I2Q%dQ" % count) for count in range(_FEW)]
 _WORDS = [struct.Struct("<%dQ" % count) for count in range(_FEW)]
@@ -123,16 +131,23 @@ def encode_frame(
     return b"".join([packed, text_part, extra_part, *parts])
 
 
-def frame_bytes(data: bytes, position: int = 0) -> int:
+def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
     """Return the length of the frame that begins at `position`. Raises ChannelError when it is absurd."""
-    (size,) = struct.unpack_from("<I", data, position)
+    (size,) = _SIZE.unpack_from(data, position)
     if not PREFIX.size <= size <= MAX_FRAME_BYTES:
         raise ChannelError(f"a frame of {size} bytes")
     return int(size)
 
 
-def decode_frame(data: bytes, own: Callable[[memoryview], Any]) -> Frame:
-    """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError."""
+def decode_frame(
+    data: bytes | bytearray,
+    own: Callable[[memoryview], Any],
+    settler: Settler | None = None,
+) -> Frame:
+    """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError.
+
+    `settler` completes a frame that has notes or a payload in a block.
+    """
     # hot: bench/micro_worker.py
     _, kind, count, text_bytes, extra_bytes, block, payload_bytes, allowance_bytes = PREFIX.unpack_from(data)
     text_at = PREFIX.size + 8 * count
@@ -150,4 +165,7 @@ def decode_frame(data: bytes, own: Callable[[memoryview], Any]) -> Frame:
         raise ChannelError("unreadable frame: its notes are no object")
     words = table.unpack_from(data, PREFIX.size)
     payload = b"" if block else own(memoryview(data)[payload_at:])
-    return Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)
+    frame = Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)
+    if (extra or block) and settler is not None:
+        settler.settle(frame)
+    return frame

@@ -22,7 +22,8 @@ class _Header:
             correlation_id=notes.get("sequence", 0),
             flags=notes.get("flags", 0),
             timeout_us=notes.get("timeout_us", 0),
-            parameters=notes.get("parameters", ""),
+            # Triton: a request without any has an empty object, which json.loads takes.
+            parameters=notes.get("parameters") or "{}",
             output_names=frozenset(outputs) if outputs else all_outputs,
         )
         self.tensors = [TensorPlan(name, datatype, shape) for name, datatype, shape in notes["inputs"]]

@@ -27,6 +27,7 @@ from naiad.backend.worker.intake import Intake
 from naiad.backend.worker.loading import LoadError, load_model_class
 from naiad.backend.worker.metric_line import MetricLine
 from naiad.backend.worker.outbox import Outbox
+from naiad.backend.worker.readiness import Readiness
 from naiad.backend.worker.reply import ReplyEncoder
 from naiad.backend.worker.returned import (
     AnsweredRequest,
@@ -57,6 +58,7 @@ class Worker:
         self._replies = ReplyEncoder()
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._decoupled: DecoupledExecution | None = None
+        self._readiness: Readiness | None = None
         self._is_iterative = False
         self._scope = Scope()
         self._calls = Calls(side, self._scope, channel)
@@ -216,12 +218,16 @@ class Worker:
         if notes["decoupled"]:
             outbox = Outbox(self._channel, self._board)
             self._decoupled = DecoupledExecution(model, self._instance_name, self._intake, outbox, self._side)
+        self._readiness = Readiness(model, self._board)
+        self._readiness.start()
         # What loading has made stays; the garbage collector need not look at it again and again.
         gc.collect()
         gc.freeze()
         return {}
 
     def _finalize(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self._readiness is not None:
+            self._readiness.stop()
         if self._decoupled is not None:
             self._decoupled.close()
         self._scope.is_open = False

@@ -100,6 +100,10 @@ class SequenceModel(ServedFront):
         """None that is known here."""
         return ()
 
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """None that are known here."""
+        return ()
+
     def close_to_new_sequences(self) -> None:
         """Take only requests of live sequences from now on; those elsewhere are refused there."""
         self._served.close_to_new_sequences()

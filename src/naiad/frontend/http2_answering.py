@@ -1,0 +1,205 @@
+"""The answers of one HTTP/2 connection: how they leave, what waits until the peer takes them, what is refused.
+
+What is answered during one callback of the loop leaves with one write. While too many bytes of answers wait for the
+peer's windows its complete requests wait here.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.core.tensor import Buffer
+from naiad.frontend.departure import Departure
+from naiad.frontend.exchange import GrpcService
+from naiad.frontend.http1_head import HttpError
+from naiad.frontend.http2_call import Http2Call
+from naiad.frontend.http2_request_bytes import SMALL_MESSAGE_BYTES, RequestBytes
+from naiad.wire.grpc import GrpcError, GrpcStatus
+from naiad.wire.http2 import Http2Connection
+from naiad.wire.http2_frames import Http2Code
+from naiad.wire.limits import Http2Limits
+
+_HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED: 413}
+"""Of what the transport itself refuses."""
+
+
+class MessageHolder(Protocol):
+    """The receiving side of a connection."""
+
+    def hold_messages(self, call: Http2Call) -> None:
+        """Hand over no more messages of a call."""
+
+    def release_messages(self, call: Http2Call) -> None:
+        """Hand over the messages of a call that wait."""
+
+
+class Http2Answering:
+    """The owner of a connection's calls: implements `frontend.http2_call.CallOwner`."""
+
+    def __init__(
+        self,
+        service: GrpcService,
+        limits: Http2Limits,
+        connection: Http2Connection[Http2Call],
+        holder: MessageHolder,
+        flush_soon: Callable[[], object],
+    ) -> None:
+        self.output = connection.output
+        self.max_queued_bytes = limits.queued_bytes
+        self.is_dirty = False
+        """The output is written at the end of this callback, or soon."""
+        self.hold_messages = holder.hold_messages
+        self.release_messages = holder.release_messages
+        self.request_bytes = RequestBytes(connection.windows, limits)
+        self._service = service
+        self._flush_soon = flush_soon
+        self._transport: asyncio.Transport | None = None
+        self._watching: dict[Http2Call, None] = {}
+        """Calls that are told whenever bytes have left: the service takes no messages of theirs, or makes none."""
+        self._waiting: dict[Http2Call, Buffer | None] = {}
+        """Complete requests that wait until the peer takes answers; None for one whose exchange has its body."""
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def start(self, transport: asyncio.Transport) -> None:
+        """Write to `transport` from now on."""
+        self._transport = transport
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        self._transport = None
+        self.is_dirty = True
+
+    def mark_dirty(self) -> None:
+        """Have the output written once the current callback is over."""
+        self.is_dirty = True
+        self._flush_soon()
+
+    def flush(self) -> None:
+        """Write what there is to write."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._write(transport)
+        while self._watching or self._waiting:
+            self._tell_watching()
+            self._serve_waiting()
+            if not self.output.has_frames:
+                break
+            # What leaves now may be what another one waits for: nobody else would tell it.
+            self._write(transport)
+        self.is_dirty = False
+
+    def _write(self, transport: asyncio.Transport) -> None:
+        output = self.output
+        while output.has_frames:
+            pieces = output.take()
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            else:
+                transport.writelines(pieces)
+            output.pump()
+
+    # --- what waits ---------------------------------------------------------------------------------------------
+
+    def watch_writable(self, call: Http2Call) -> None:
+        """Tell the call's exchange, or the service of a held one, whenever bytes have left."""
+        self._watching[call] = None
+
+    def unwatch_writable(self, call: Http2Call) -> None:
+        """No longer."""
+        self._watching.pop(call, None)
+
+    def _tell_watching(self) -> None:
+        for call in list(self._watching):
+            if call.is_local_closed:
+                del self._watching[call]
+            elif call.exchange is not None:
+                call.exchange.writable()
+            else:
+                try:
+                    self._service.stream_writable(call)
+                except Exception:
+                    call.fail()
+
+    def serve(self, call: Http2Call, message: Buffer) -> None:
+        """Hand over the message of a unary call, now or when the peer takes answers."""
+        if self.output.queued_bytes > self.max_queued_bytes:
+            # A small one is a view on everything that was received with it.
+            self._waiting[call] = message if len(message) > SMALL_MESSAGE_BYTES else bytes(message)
+        else:
+            self._serve_now(call, message)
+
+    def serve_exchange(self, call: Http2Call) -> None:
+        """Hand over a complete request to REST, now or when the peer takes answers."""
+        if self.output.queued_bytes > self.max_queued_bytes:
+            self._waiting[call] = None
+        else:
+            self._serve_now(call, None)
+
+    def _serve_now(self, call: Http2Call, message: Buffer | None) -> None:
+        if message is not None:
+            try:
+                self._service.unary(call, message)
+            except Exception:
+                call.fail()
+        elif call.exchange is not None:
+            call.exchange.dispatch(call.arrival_ns)
+
+    def _serve_waiting(self) -> None:
+        """Hand over requests that have waited, as long as the peer takes answers."""
+        while self._waiting and self.output.queued_bytes <= self.max_queued_bytes:
+            call = next(iter(self._waiting))
+            self._serve_now(call, self._waiting.pop(call))
+
+    # --- what is not answered by its service --------------------------------------------------------------------
+
+    def release(self, call: Http2Call) -> None:
+        """The call no longer holds its message, nor what came of others."""
+        if self.request_bytes.release(call) and not self.is_dirty:
+            self.mark_dirty()
+
+    def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
+        """End a call whose request is wrong."""
+        if call.exchange is None:
+            call.finish(error.status, error.message)
+        else:
+            status = error.status if isinstance(error, HttpError) else _HTTP_STATUS.get(error.status, 500)
+            call.exchange.refuse(status, error.message)
+        self._drop(call, Departure.REFUSED)
+
+    def expire(self, call: Http2Call) -> None:
+        """End a call whose deadline has passed."""
+        # The service first: it knows the request's id, which belongs into the trailers.
+        self._drop(call, Departure.DEADLINE)
+        call.finish(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def give_up(self, call: Http2Call) -> None:
+        """End a call whose peer does not take its answers."""
+        # gRPC clients report this code as RESOURCE_EXHAUSTED.
+        self.output.reset(call, Http2Code.ENHANCE_YOUR_CALM)
+        self.leave(call, Departure.DROPPED)
+        if not self.is_dirty:
+            self.mark_dirty()
+
+    def leave(self, call: Http2Call, why: Departure) -> None:
+        """Forget what is held for a call without a peer, and tell the service."""
+        self._waiting.pop(call, None)
+        self.request_bytes.collect(call, 0)
+        self.release(call)
+        call.cancel(why)
+
+    def leave_all(self, calls: list[Http2Call]) -> None:
+        """The connection is lost, and with it the peer of all its calls."""
+        self._watching.clear()
+        self._waiting.clear()
+        for call in calls:
+            self.output.forget(call)
+            self.leave(call, Departure.DISCONNECTED)
+
+    def _drop(self, call: Http2Call, why: Departure) -> None:
+        """Forget what is held for a call that is finished here, and tell the service."""
+        call.assembler = None
+        self._waiting.pop(call, None)
+        self.request_bytes.collect(call, 0)
+        call.cancel(why)

@@ -1,0 +1,61 @@
+"""The windows that the peer is given for its DATA (RFC 9113 5.2, 6.9); `http2_output` keeps those it gives."""
+
+from naiad.wire.http2_frames import DEFAULT_WINDOW, Http2Code, Http2Error, window_update
+from naiad.wire.http2_output import Http2Output
+from naiad.wire.http2_stream import Stream
+from naiad.wire.limits import Http2Limits
+
+
+class ReceiveWindows:
+    """The connection's window and those of its streams; given back lazily, when half of one is used."""
+
+    __slots__ = ("_full_bytes", "_output", "_stream_full_bytes", "half_bytes", "is_held", "left_bytes")
+
+    def __init__(self, output: Http2Output, limits: Http2Limits) -> None:
+        self._output = output
+        self._full_bytes = limits.connection_window_bytes
+        self._stream_full_bytes = limits.stream_window_bytes
+        self.half_bytes = self._full_bytes // 2
+        self.left_bytes = self._full_bytes
+        """What the peer may send still, over all streams."""
+        self.is_held = False
+        """The peer gets no more window for the connection."""
+
+    def announce(self) -> None:
+        """Widen the connection's window, which no setting does, from the protocol's first size to ours."""
+        if self._full_bytes > DEFAULT_WINDOW:
+            self._output.send_control(window_update(0, self._full_bytes - DEFAULT_WINDOW))
+
+    def take(self, size: int) -> None:
+        """Count a DATA frame, padding included. Raises Http2Error when the connection's window is exceeded."""
+        self.left_bytes -= size
+        if self.left_bytes < self.half_bytes:
+            self.refill()
+
+    def refill(self) -> None:
+        """Give the peer the connection's whole window back. Raises Http2Error when it took more."""
+        if self.left_bytes < 0:
+            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is exceeded")
+        if not self.is_held:
+            self._output.send_control(window_update(0, self._full_bytes - self.left_bytes))
+            self.left_bytes = self._full_bytes
+
+    def refill_stream(self, stream: Stream) -> None:
+        """Give the peer the whole window of a stream back, if half of it is used."""
+        full = self._stream_full_bytes
+        if stream.receive_window < full // 2:
+            self._output.send_control(window_update(stream.id, full - stream.receive_window))
+            stream.receive_window = full
+
+    def hold(self) -> None:
+        """Let the peer send only what the connection's window still allows, until `release`.
+
+        Bodies stop, on all streams. What costs nothing to read goes on: windows, PINGs, resets.
+        """
+        self.is_held = True
+
+    def release(self) -> None:
+        """Let the peer go on sending bodies."""
+        self.is_held = False
+        if self.left_bytes < self.half_bytes:
+            self.refill()

@@ -1,0 +1,27 @@
+"""What frontends submit requests to in unit tests."""
+
+from naiad.core.request import InferRequest
+from naiad.memory.regions import SharedMemory
+
+
+class RecordingEngine:
+    """Notes what is submitted and cancelled; a test answers it."""
+
+    def __init__(self) -> None:
+        self.submitted: list[InferRequest] = []
+        self.cancelled: list[InferRequest] = []
+        self.refusal: Exception | None = None
+        """Raised at the door."""
+        self.waits = False
+        """Whether a request that is cancelled has not begun to execute."""
+        self.shared_memory = SharedMemory()
+
+    def submit(self, request: InferRequest) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.submitted.append(request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        request.cancelled = True
+        self.cancelled.append(request)
+        return self.waits

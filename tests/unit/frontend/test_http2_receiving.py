@@ -1,0 +1,238 @@
+"""Frames become calls and messages; streaming calls that are held."""
+
+import pytest
+
+from naiad.frontend.departure import Departure
+from naiad.frontend.http2_hold import HeldBody
+from naiad.wire import http2_frames as wire
+from naiad.wire.http2_frames import frame
+from naiad.wire.limits import Http2Limits
+from support.http2_peer import data_frame
+from support.http2_scene import Scene, framed, held_scene
+
+
+@pytest.fixture
+def scene():
+    return Scene().open()
+
+
+def test_unary_call_is_answered_with_status_ok(scene):
+    for stream_id in (1, 3, 5):  # by the long way, then by the short one
+        scene.send(scene.request(stream_id, b"hello"))
+        fields, body = scene.answers()[stream_id]
+        assert fields[":status"] == "200"
+        assert fields["content-type"] == "application/grpc"
+        assert fields["grpc-status"] == "0"
+        assert body == framed(b"hello")
+
+
+def test_call_tells_path_metadata_and_arrival(scene):
+    scene.send(scene.request(1, b"", "/s/Keep", ("x-request", "7")))
+    (call,) = scene.service.calls
+    assert call.path == "/s/Keep"
+    assert (b"x-request", b"7") in call.metadata
+    assert not [name for name, _ in call.metadata if name.startswith(b":")]
+    assert call.arrival_ns > 0
+    assert call.deadline_ns == 0
+
+
+def test_message_over_several_frames(scene):
+    scene.send(scene.headers(1) + data_frame(1, framed(b"hello")[:7]))
+    scene.send(data_frame(1, framed(b"hello")[7:]) + data_frame(1, b"", end=True))
+    assert scene.answers()[1][1] == framed(b"hello")
+
+
+@pytest.mark.parametrize("body", [framed(b"a") + framed(b"b"), b""])
+def test_unary_call_needs_exactly_one_message(scene, body):
+    scene.send(scene.headers(1) + data_frame(1, body, end=True))
+    assert scene.status(1)[0] == "12"
+    assert scene.service.calls == []
+
+
+def test_message_cut_short_is_refused(scene):
+    scene.send(scene.headers(1) + data_frame(1, framed(b"hello")[:-1], end=True))
+    assert scene.status(1)[0] == "13"
+
+
+def test_message_above_the_limit_is_refused_before_it_has_come():
+    scene = Scene(Http2Limits(message_bytes=10)).open()
+    scene.send(scene.headers(1) + data_frame(1, framed(bytes(11))[:6]))
+    frames = scene.frames()
+    assert [kind for kind, _, _, _ in frames] == [wire.HEADERS, wire.RST_STREAM]
+    assert dict(scene.decoder.decode(frames[0][3]))["grpc-status"] == "8"
+    scene.send(data_frame(1, bytes(11), end=True) + scene.request(3, b"x" * 10))
+    assert scene.answers()[3][1] == framed(b"x" * 10)
+
+
+def test_short_way_keeps_the_limit():
+    scene = Scene(Http2Limits(message_bytes=10)).open()
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, bytes(11)))
+        assert scene.status(stream_id)[0] == "8"
+
+
+def test_incomplete_messages_of_a_connection_are_bounded():
+    scene = Scene(Http2Limits(collecting_bytes=100)).open()
+    scene.send(scene.headers(1) + data_frame(1, framed(bytes(60))))  # complete, but its stream has not ended
+    scene.send(scene.headers(3) + data_frame(3, framed(bytes(200))[:60]))
+    assert scene.status(3)[0] == "8"
+    scene.send(data_frame(1, b"", end=True))
+    assert scene.answers()[1][1] == framed(bytes(60))
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        (("grpc-encoding", "snappy"), "12", "gzip"),
+        (("grpc-timeout", "1x"), "13", "grpc-timeout"),
+    ],
+)
+def test_bad_grpc_fields_are_refused(scene, more, status, words):
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, b"x", "/s/Echo", more))
+        seen, message = scene.status(stream_id)
+        assert seen == status
+        assert words in message
+
+
+def test_other_content_is_refused_with_415(scene):
+    block = scene.encoder.encode([(":method", "GET"), (":scheme", "http"), (":path", "/v2"), (":authority", "x")])
+    scene.send(frame(wire.HEADERS, 5, 1, block))
+    fields, body = scene.answers()[1]
+    assert fields[":status"] == "415"
+    assert b"gRPC" in body
+    assert int(fields["content-length"]) == len(body)
+
+
+def test_streaming_call_gets_its_messages_one_by_one(scene):
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")[:4]))
+    assert scene.service.messages == [b"a"]
+    (call,) = scene.service.calls
+    call.send([b"one"])
+    call.send([b"t", b"wo"])
+    assert scene.answers()[1][1] == framed(b"one") + framed(b"two")
+    scene.send(data_frame(1, framed(b"b")[4:], end=True))
+    assert scene.service.messages == [b"a", b"b"]
+    assert scene.service.half_closed == 1
+    call.finish(0)
+    assert scene.status(1) == ("0", None)
+
+
+def test_streaming_call_in_one_piece(scene):
+    for stream_id in (1, 3, 5):
+        scene.send(scene.request(stream_id, b"m", "/s/Stream"))
+    assert scene.service.messages == [b"m"] * 3
+    assert scene.service.half_closed == 3
+
+
+def test_held_call_gets_its_messages_when_it_is_released():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b") + framed(b"c")[:3]))
+    scene.send(data_frame(1, framed(b"c")[3:] + framed(b"d"), end=True))
+    assert scene.service.messages == [b"a"]
+    (call,) = scene.service.calls
+    for messages in ([b"a", b"b"], [b"a", b"b", b"c"], [b"a", b"b", b"c", b"d"]):
+        assert scene.service.half_closed == 0
+        call.release()
+        assert scene.service.messages == messages
+    call.release()
+    assert scene.service.half_closed == 1
+    assert call.arrival_ns > 0
+    call.release()
+    assert scene.service.half_closed == 1
+
+
+def test_messages_of_other_calls_go_on(scene):
+    scene = held_scene(after=1)
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")))
+    scene.send(scene.request(3, b"x"))
+    assert scene.answers()[3][1] == framed(b"x")
+    assert scene.service.messages == [b"a", b"x"]
+
+
+def test_held_call_gets_no_window_until_it_is_released():
+    scene = held_scene(Http2Limits(stream_window_bytes=65_536, frame_bytes=2**14))
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    for _ in range(3):
+        scene.send(data_frame(1, framed(bytes(16_000))))
+    assert [f for f in scene.frames() if f[0] == wire.WINDOW_UPDATE and f[2] == 1] == []
+    scene.service.held_after = 0
+    (call,) = scene.service.calls
+    call.release()
+    (update,) = [f for f in scene.frames() if f[0] == wire.WINDOW_UPDATE and f[2] == 1]
+    assert int.from_bytes(update[3], "big") == 3 * 16_005 + 6
+    assert len(scene.service.messages) == 4
+
+
+def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
+    scene = held_scene(Http2Limits(stream_window_bytes=65_536, frame_bytes=2**14))
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    scene.send(b"".join(data_frame(1, framed(bytes(16_000))) for _ in range(5)))
+    assert scene.frames()[-1][0] == wire.RST_STREAM
+    assert scene.service.cancelled == [(call, Departure.REFUSED) for call in scene.service.calls]
+
+
+def test_what_a_held_call_has_not_taken_counts_as_incomplete():
+    scene = held_scene(Http2Limits(collecting_bytes=100))
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    scene.send(data_frame(1, framed(bytes(40))) + data_frame(1, framed(bytes(60))))
+    assert scene.status(1)[0] == "8"
+    assert scene.service.cancelled == [(call, Departure.REFUSED) for call in scene.service.calls]
+
+
+def test_held_call_that_is_reset_is_forgotten():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")))
+    (call,) = scene.service.calls
+    scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    scene.service.writable.clear()
+    scene.send(frame(wire.PING, 0, 0, bytes(8)))
+    assert scene.service.writable == []
+    call.release()
+    call.hold()
+    assert scene.service.messages == [b"a"]
+
+
+def test_bad_message_among_those_that_waited_ends_the_call():
+    scene = held_scene()
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
+    scene.send(data_frame(1, b"\x07\0\0\0\0"))
+    (call,) = scene.service.calls
+    call.release()
+    assert scene.status(1)[0] == "13"
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_call_that_the_service_ends_gives_back_what_was_collected(has_more):
+    scene = Scene(Http2Limits(collecting_bytes=100)).open()
+    for stream_id in (1, 3, 5):
+        # The service ends the call while a message is on its way, or with the message that came before it.
+        scene.service.stream_message = lambda call, message: has_more and call.finish(9)
+        scene.send(scene.headers(stream_id, "/s/Stream"))
+        call = scene.protocol._connection.streams[stream_id]
+        scene.send(data_frame(stream_id, framed(b"a") + framed(bytes(70))[:60]))
+        call.finish(9)
+        assert scene.status(stream_id)[0] == "9"
+    scene.send(scene.headers(7) + data_frame(7, framed(bytes(70))[:60]))
+    scene.send(data_frame(7, framed(bytes(70))[60:], end=True))
+    assert scene.status(7)[0] == "0"
+
+
+def test_small_pieces_of_a_held_body_share_memory():
+    body = HeldBody()
+    for _ in range(100_000):
+        body.append(memoryview(b"x"))
+    chunks = []
+    while body.unread_bytes:
+        chunks.append(bytes(body.take_chunk()))
+    assert b"".join(chunks) == b"x" * 100_000
+    assert len(chunks) == 2
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "with PROTOCOL_ERROR"), (8, ""), (99, "with error code 99")])
+def test_a_peer_that_finds_fault_with_its_answer_is_in_the_log_once(scene, caplog, code, said):
+    for stream_id in (1, 3):
+        scene.send(scene.request(stream_id, b"a", "/s/Keep"))
+        scene.send(frame(wire.RST_STREAM, 0, stream_id, code.to_bytes(4, "big")))
+    lines = [line for line in caplog.messages if "reset" in line]
+    assert lines == ([f"the client reset its call of /s/Keep {said}"] if said else [])
