@@ -136,6 +136,36 @@ def test_every_request_is_answered_once_and_in_order(kind: Any) -> None:
     assert all(response.error is None for _, response in answers.received)
 
 
+@pytest.mark.parametrize("blocking", [Blocking, Anywhere])
+def test_a_late_instance_does_not_keep_what_was_left_to_it(blocking: Any) -> None:
+    """An adaptive batcher leaves requests to the instance that executes; another is woken when that is late."""
+    answers, is_stuck, is_over = Answers(), threading.Event(), threading.Event()
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        if any(r.id == "stuck" for r in batch.requests):
+            is_stuck.set()
+            is_over.wait(60)
+        else:
+            time.sleep(0.004)
+        return echo(batch)
+
+    async def steps(model: ServedModel) -> None:
+        for number in range(40):
+            model.submit(make(answers, number))
+            await until(lambda number=number: len(answers) == number + 1)
+        model.submit(make(answers, "stuck"))
+        await until(is_stuck.is_set)
+        for number in range(20):
+            model.submit(make(answers, number))
+            await until(lambda number=number: len(answers) == 41 + number)
+        assert "stuck" not in [request_id for request_id, _ in answers.received]
+        is_over.set()
+        await until(lambda: len(answers) == 61)
+
+    adaptive = {"adaptive_batching": {"string_value": "true"}}
+    run(steps, [blocking(script), blocking(script)], dynamic_batching={}, parameters=adaptive)
+
+
 def test_a_delay_gathers_a_batch_and_ends(kind: Any) -> None:
     answers = Answers()
     instance = kind()

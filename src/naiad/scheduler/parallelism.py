@@ -93,9 +93,7 @@ class Parallelism:
 
     def observe(self, ratio: float, beside: float, alone_ns: float) -> None:
         """Learn from a batch that took `ratio` times as long as alone, with on average `beside` others beside it."""
-        self._duration_ns = (
-            self._duration_ns + _STEP * (alone_ns - self._duration_ns) if self._duration_ns else alone_ns
-        )
+        self._duration_ns += (alone_ns - self._duration_ns) * (_STEP if self._duration_ns else 1.0)
         slowdown = self.slowdown
         level, share = self._level(beside)
         if share >= 0.5 and level + 1 < len(slowdown):

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from naiad.scheduler.arrival_model import LOWER_NS, ArrivalModel, bin_of
+from naiad.scheduler.burst_record import BurstRecord
 from naiad.scheduler.latency_model import LatencyModel
 from naiad.scheduler.parallelism import Parallelism
 from support.scheduling import waiting_request
@@ -144,8 +145,62 @@ class TestParallelism:
         assert early > 5
         assert 5 <= late <= 15
 
+    def test_some_that_take_far_longer_do_not_hide_what_most_gain(self):
+        parallelism = Parallelism(2)
+        for number in range(400):
+            parallelism.observe(3.0 if number % 8 == 0 else 1.1, 1.0, 300 * US)
+        assert parallelism.gain > 1.6
+
+    def test_what_lies_between_batches_is_gained_even_on_a_shared_device(self):
+        parallelism = Parallelism(2)
+        for _ in range(200):
+            parallelism.observe_between(300 * US)
+            parallelism.observe(2.0, 1.0, 300 * US)
+        # 600 us from batch to batch alone, 900 us with another one beside it.
+        assert parallelism.gain == pytest.approx(2 * 600 / 900, rel=0.02)
+
     def test_a_company_for_part_of_the_time_tells_as_well(self):
         parallelism = Parallelism(2)
         for _ in range(200):
             parallelism.observe(1.0 + 0.75 * 0.1, 0.75, 300 * US)
         assert parallelism.slowdown[1] == pytest.approx(1.1, abs=0.02)
+
+
+class TestBurstRecord:
+    def hold(self, record, *, came, held_us=50):
+        record.note(held_ns=held_us * US, before=2, came=came, turn_ns=500 * US, mean_gap_ns=500 * US)
+
+    def opens(self, record, count=100_000):
+        return sum(record.opens() for _ in range(count))
+
+    def test_holds_that_bring_requests_go_on(self):
+        record = BurstRecord()
+        for _ in range(1000):
+            self.hold(record, came=2)
+        assert self.opens(record, 1000) == 1000
+
+    def test_holds_that_bring_nothing_end_for_longer_and_longer(self):
+        record = BurstRecord()
+        pauses = []
+        for _ in range(12):
+            for _ in range(8):
+                self.hold(record, came=0)
+            pauses.append(0)
+            while not record.opens():
+                pauses[-1] += 1
+        assert pauses == [min(16_384, 64 << number) for number in range(12)]
+
+    def test_a_few_lost_holds_are_forgiven(self):
+        record = BurstRecord()
+        for number in range(1000):
+            self.hold(record, came=0 if number % 4 == 0 else 2)
+            assert record.opens()
+
+    def test_where_there_are_no_bursts_they_are_looked_for_now_and_then(self):
+        record = BurstRecord()
+        looks = 0
+        for _ in range(10_000):
+            if record.opens():
+                looks += 1
+                record.note_none()
+        assert 400 < looks < 800

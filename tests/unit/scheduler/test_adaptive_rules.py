@@ -90,6 +90,59 @@ class TestRule2Turns:
         assert wake_ns <= now_ns + 4 * duration_ns(1)
 
 
+class TestRule2NobodyIsWokenToWait:
+    """While as many execute as gain from it, whoever ends takes what has come; `nudge_ns` is for one that is late."""
+
+    def crowded(self, **options):
+        scheduler, simulation = learned(instances=2, **options)
+        now_ns = simulation.now_ns + 10 * MS
+        for _ in range(16):  # some batches are probes, or are to be alone
+            assert scheduler.enqueue(waiting_request(at_ns=now_ns), now_ns)
+            batch = scheduler.take(now_ns, 0)
+            request = waiting_request(at_ns=now_ns + 1)
+            if not scheduler.enqueue(request, now_ns + 1):
+                return scheduler, batch, request, now_ns
+            scheduler.cancel(request)
+            executed(scheduler, batch, now_ns)
+            scheduler.take(now_ns + duration_ns(1), 0)
+            now_ns += 10 * MS
+        raise AssertionError("an instance was woken each time")
+
+    def test_the_second_instance_is_left_asleep(self):
+        scheduler, batch, _, now_ns = self.crowded()
+        assert now_ns + duration_ns(1) < scheduler.nudge_ns <= now_ns + 4 * duration_ns(1)
+        assert not scheduler.enqueue(waiting_request(at_ns=now_ns + 2), now_ns + 2)
+        executed(scheduler, batch, now_ns)
+        following = scheduler.take(now_ns + duration_ns(1), 0)
+        assert (following.size, following.decision) == (2, "turn")
+        assert scheduler.nudge_ns == 0
+
+    def test_it_begins_at_the_nudge_when_the_first_is_late(self):
+        scheduler, _, _, _ = self.crowded()
+        late = scheduler.take(scheduler.nudge_ns, 1)
+        assert (late.size, late.decision) == (1, "turn")
+
+    def test_it_is_woken_for_a_full_batch_and_for_another_shape(self):
+        for rows, shape in ((15, None), (1, "B")):
+            scheduler, _, _, now_ns = self.crowded()
+            other = waiting_request(at_ns=now_ns + 2, rows=rows, **({"shape": shape} if shape else {}))
+            assert scheduler.enqueue(other, now_ns + 2)
+            assert scheduler.take(now_ns + 2, 1) is not None
+
+    def test_what_comes_after_all_were_cancelled_is_held_anew(self):
+        scheduler, _, request, now_ns = self.crowded()
+        nudge_ns = scheduler.nudge_ns
+        assert scheduler.cancel(request)
+        later_ns = now_ns + duration_ns(1) // 2
+        is_woken = scheduler.enqueue(waiting_request(at_ns=later_ns), later_ns)
+        assert is_woken or scheduler.nudge_ns == nudge_ns
+
+    def test_requests_that_may_time_out_wake_it(self):
+        policy = QueuePolicy(timeout_ns=1000 * MS)
+        with pytest.raises(AssertionError, match="woken each time"):
+            self.crowded(default_policy=policy)
+
+
 class TestRule3Bursts:
     def bursts(self, *, burst=4, gap_ns=10 * US, pause_ns=20 * MS, count=400):
         return [1 + i * pause_ns + j * gap_ns for i in range(count) for j in range(burst)]
