@@ -19,7 +19,7 @@ SHARE = 0.95
 """Of the load that the adaptive batcher is to carry at the p99 of the best fixed delay."""
 _TURNS = 4
 """Short turns for each round: a pause of the machine spoils the p99 of the turn it falls into, and no other."""
-_TURN_SHARE = 0.25
+_TURN_SHARE = 0.5
 _WARM_UP_S = 0.2
 """The rate has changed: an adaptive batcher has to see so many requests, and all fill the queue as they do later."""
 
@@ -33,15 +33,14 @@ def run(session: Session) -> None:
             each = {way: _checked(session, server, f"deep_{instances}_{way}") for way in ways}
             capacity = open_loop.capacity(server, each["0"], session.options.seconds)
             for load, share in LOADS.items():
+                row: dict[str, str | float] = {"instances": instances, "load": load, "rate": round(share * capacity)}
+                turns = [(payload, {**row, "delay_us": way, "share": 1.0}) for way, payload in each.items()]
+                turns.append((each[ADAPTIVE], {**row, "delay_us": ADAPTIVE, "share": SHARE}))
                 for number in range(_TURNS * session.options.rounds):
-                    row: dict[str, str | float] = {
-                        "instances": instances,
-                        "load": load,
-                        "rate": round(share * capacity),
-                    }
-                    for way, payload in each.items():
-                        _measure(session, server, payload, {**row, "delay_us": way, "share": 1.0}, number)
-                    _measure(session, server, each[ADAPTIVE], {**row, "delay_us": ADAPTIVE, "share": SHARE}, number)
+                    # Each comes first as often as last: the speed of the machine drifts.
+                    first = number % len(turns)
+                    for payload, way_row in turns[first:] + turns[:first]:
+                        _measure(session, server, payload, way_row, number)
 
 
 def _measure(session: Session, server: Running, payload: Payload, row: dict[str, str | float], number: int) -> None:

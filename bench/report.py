@@ -175,7 +175,7 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
     ),
     "adaptive": (
         "Adaptive batching",
-        "A narrow network of 48 layers on one thread; a batch of 32 takes about as long as six rows one by one. "
+        "A narrow network of 288 layers on one thread; a batch of 32 takes about as long as six rows one by one. "
         "Requests leave at random moments (Poisson), whether or not earlier ones have been answered, and their "
         "latency counts from then. Load: a share of what the model does when there is always something to do.",
         (
