@@ -4,6 +4,8 @@ The figure: at the p99 that the best fixed delay has under a load, the adaptive 
 load. It is told neither the load nor the model nor the device. The same arrivals, scaled, are used for all.
 """
 
+import random
+
 import pytest
 
 from naiad.scheduler.adaptive import AdaptiveScheduler
@@ -60,6 +62,26 @@ def test_throughput_at_the_same_p99_is_within_5_percent_of_the_best_fixed_delay(
     outcome = run_adaptive(device, 0.95 * rate_per_s)
     assert len(outcome.latencies_ns) == _REQUESTS
     assert p99_ns(outcome) <= _SAMPLING * best_ns
+
+
+def straying(parallel: int, seed: int = 1) -> Device:
+    """Return two instances whose batches take as long as those above on the mean, and often half or twice as long."""
+    rng, sigma = random.Random(seed), 0.4
+    return Device(lambda rows: int(duration_ns(rows) * rng.lognormvariate(-sigma * sigma / 2, sigma)), 2, parallel)
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_what_instances_gain_is_seen_through_durations_that_stray(parallel: int, load: str) -> None:
+    """Long batches have the most company, which says nothing of what company does to them."""
+    rate_per_s = LOADS[load] * _CAPACITY_PER_S * parallel
+    best_ns = min(p99_ns(run_fixed(straying(parallel), rate_per_s, delay_us)) for delay_us in _DELAYS_US)
+    scheduler = AdaptiveScheduler(max_batch_size=_MAX_ROWS, instance_count=2)
+    outcome = Simulation(scheduler, straying(parallel)).run(poisson(0.95 * rate_per_s, _REQUESTS))
+    gain = scheduler.state().parallelism
+    assert gain > 1.5 if parallel == 2 else gain < 1.2
+    # Each has drawn durations of its own.
+    assert p99_ns(outcome) <= 1.1 * best_ns
 
 
 def test_no_fixed_delay_of_the_sweep_is_good_for_every_device_and_load() -> None:

@@ -5,9 +5,7 @@ from naiad.scheduler.latency_model import LatencyModel
 from naiad.scheduler.parallelism import Parallelism
 
 _ALONE = 0.25
-"""A batch with on average less than this beside it tells what one takes that is alone."""
-_FASTER = 0.8
-"""Less than this share of what it should take alone is not chance."""
+"""A batch with on average less than this beside it was alone."""
 _ALONE_HOLD_NS = 20_000_000
 """For at least this long other instances wait while a batch is to be alone."""
 _ALONE_FIRST = 10
@@ -16,6 +14,11 @@ _ALONE_AGAIN = 2
 """... and that many more ..."""
 _ALONE_PAUSE = 1024
 """... after so many in company: it costs those who wait some milliseconds."""
+_RATIO_STEP = 1 / 16
+_FASTER = 0.95
+"""When batches beside others take less than this share of what they should take alone, it is not chance."""
+_PREDICTABLE = 0.1
+"""With less spread one knows when the others will end. Otherwise to start evenly is to leave instances idle."""
 _SAMPLED_AFTER = 512
 _SAMPLED = 4
 """One batch in so many is learned from after the first: each costs more to learn from than it tells."""
@@ -37,8 +40,9 @@ class Executions:
         """Batches that have been executed."""
         self._ended_ns = 0
         """When the last batch had been executed."""
-        self._executing: dict[Batch, tuple[int, int]] = {}
-        """Batches that execute, with when they were taken and what `_busy_ns` was then."""
+        self._executing: dict[Batch, tuple[int, int, bool, bool]] = {}
+        """Batches that execute, with when they were taken, what `_busy_ns` was then, whether others executed, and
+        whether they are to find something out."""
         self._busy_ns = 0
         """Sum over time of the number of executing batches."""
         self._busy_until_ns = 0
@@ -46,7 +50,9 @@ class Executions:
         self.alone_wanted = _ALONE_FIRST
         """Batches that are still to execute alone."""
         self.is_followed = False
-        """Whether something is learned from the next batch that ends, whichever it is: one began to find out."""
+        """Whether the next batch that begins is to find out what instances gain from each other."""
+        self._company_ratio = 1.0
+        """How many times what they should take alone batches took beside others, lately."""
         self._alone_due_count = _ALONE_PAUSE
         """The number of ended batches at which some are to execute alone again, if none has meanwhile."""
 
@@ -77,7 +83,9 @@ class Executions:
         return len(self._executing) >= self.parallelism.worthwhile
 
     def turn_end_ns(self) -> int:
-        """Return when the next batch has its turn while others execute."""
+        """Return when the next batch has its turn while others execute; 0 for at once."""
+        if not (self.is_crowded or self.latency.spread < _PREDICTABLE):
+            return 0
         if not self._turn_ns:
             self._turn_ns = int(self.turn_ns(self.started_rows))
         # In a crowd whichever ends looks again, so the time is for one that is late.
@@ -99,7 +107,8 @@ class Executions:
         ):
             # An instance goes on with what has come meanwhile.
             self.parallelism.observe_between(now_ns - self._ended_ns)
-        executing[batch] = now_ns, self._busy_ns
+        executing[batch] = now_ns, self._busy_ns, bool(executing), self.is_followed
+        self.is_followed = False
         self.started_ns, self.started_rows = now_ns, batch.size
         self._turn_ns = 0
 
@@ -118,34 +127,36 @@ class Executions:
                 self._busy_until_ns = end_ns
         if self.alone_wanted:
             self.alone_wanted -= 1
-        elif ended_count % _SAMPLED and ended_count > _SAMPLED_AFTER and not self.is_followed:
+        elif ended_count % _SAMPLED and ended_count > _SAMPLED_AFTER and not taken[3]:
             return
-        self.is_followed = False
         if not failed:
             # One that failed may have taken any time.
             self._learn(batch, taken)
 
-    def _learn(self, batch: Batch, taken: tuple[int, int]) -> None:
-        """Tell what a batch takes alone from how much others slow it down; those that were alone say most of it."""
+    def _learn(self, batch: Batch, taken: tuple[int, int, bool, bool]) -> None:
+        """Tell what a batch takes alone from how much others slow it down.
+
+        Which of the two one tells depends on how it has begun, not on what came of it: long ones have more company.
+        """
         latency, parallelism = self.latency, self.parallelism
         rows, duration_ns = batch.size or 1, batch.exec_end_ns - batch.exec_start_ns
         if self.instance_count == 1:
             latency.observe(rows, duration_ns)
             return
-        taken_ns, busy_ns = taken
+        taken_ns, busy_ns, began_beside, _ = taken
         beside = max(0.0, (self._busy_ns - busy_ns) / max(1, batch.exec_end_ns - taken_ns) - 1.0)
-        is_alone = beside < _ALONE
-        if is_alone:
+        if beside < _ALONE:
             self._alone_due_count = self.ended_count + _ALONE_PAUSE
         elif self.ended_count >= self._alone_due_count:
             self._alone_due_count = self.ended_count + _ALONE_PAUSE
             self.alone_wanted = _ALONE_AGAIN
-        if is_alone or not latency.is_certain:
+        if began_beside and latency.is_certain:
+            expected_ns = latency.duration_ns(rows)
+            latency.observe_ratio(duration_ns / (expected_ns * parallelism.slowed(beside)))
+            parallelism.observe(duration_ns, beside, expected_ns)
+            self._company_ratio += _RATIO_STEP * (duration_ns / expected_ns - self._company_ratio)
+            if self._company_ratio < _FASTER:
+                # In company they cannot be faster: those that were alone were of other sizes, or are out of date.
+                latency.observe(rows, duration_ns)
+        else:
             latency.observe(rows, int(duration_ns / parallelism.slowed(beside)))
-            return
-        expected_ns = latency.duration_ns(rows)
-        ratio = duration_ns / expected_ns
-        if ratio < _FASTER:
-            # In company it cannot be faster: what was learned of those alone is out of date.
-            latency.observe(rows, duration_ns)
-        parallelism.observe(ratio, beside, expected_ns)

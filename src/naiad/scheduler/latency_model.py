@@ -7,12 +7,12 @@ _SKIPPED_COUNT = 2
 """The first executions of a model also allocate and compile."""
 _CERTAIN_COUNT = 8
 """Executions before the model is worth asking."""
-_CLIP = 1.5
-"""An execution longer than this many times what was expected counts as one that long: pauses of the machine come in
-all lengths, and what stays longer is learned soon all the same."""
-_LONGEST_TAIL = 4.0
+_CLIP = 4.0
+"""An execution longer than this many times what was expected counts as one that long."""
 _SLOPE_PRIOR_WEIGHT = 0.05
 """How many squared rows of spread the guess weighs that half of the time grows with the rows."""
+_FIRST_SPREAD = 0.0
+_SPREAD_STEP = 1 / 16
 _QUANTILE = 0.99
 _QUANTILE_STEP = 0.02
 
@@ -29,6 +29,7 @@ class LatencyModel:
         "fixed_ns",
         "observation_count",
         "row_ns",
+        "spread",
         "tail_ratio",
     )
 
@@ -40,6 +41,8 @@ class LatencyModel:
         """What each row adds."""
         self.tail_ratio = 1.0
         """99 of 100 executions took at most this many times what was expected."""
+        self.spread = _FIRST_SPREAD
+        """By what share of what was expected executions stray from it on the mean."""
         self._weight = 0.0
         self._rows = 0.0
         self._rows_squared = 0.0
@@ -64,13 +67,18 @@ class LatencyModel:
         expected_ns = self.duration_ns(rows)
         if expected_ns:
             self._learn_tail(duration / expected_ns)
+            self.observe_ratio(duration / expected_ns)
             duration = min(duration, _CLIP * expected_ns)
         self._learn(rows, duration)
+
+    def observe_ratio(self, ratio: float) -> None:
+        """Learn that an execution took so many times what was to be expected, with those beside it."""
+        self.spread += _SPREAD_STEP * (min(1.0, abs(ratio - 1.0)) - self.spread)
 
     def _learn_tail(self, ratio: float) -> None:
         """Move the estimate of a quantile so that the given share of ratios comes to lie below it."""
         self.tail_ratio += _QUANTILE_STEP * (_QUANTILE if ratio > self.tail_ratio else _QUANTILE - 1.0)
-        self.tail_ratio = min(_LONGEST_TAIL, max(1.0, self.tail_ratio))
+        self.tail_ratio = min(_CLIP, max(1.0, self.tail_ratio))
 
     def _learn(self, rows: int, duration_ns: float) -> None:
         """Fit a line by least squares, drawn towards half fixed and half growing while all batches are alike."""

@@ -8,9 +8,12 @@ _WORTHWHILE = 0.9
 """A level with this share of the best throughput will do, if fewer instances reach it."""
 _THRASHING = 2.0
 """A batch is never taken to be slowed down by more than this many times the batches beside it."""
-_CLIPPED_AFTER = 8
-_CLIP = 0.2
-"""A batch that strays further counts as one that does so much: some take many times as long, none as much less."""
+_KEPT = 1.0 - 1.0 / 32
+"""Of what is remembered, with each observation."""
+_PRIOR_WEIGHT = 2.0
+"""How many observations the guess weighs that a device is shared."""
+_CLIP = 4.0
+"""A batch that takes more than this many times what was expected counts as one that does: there are pauses."""
 _FIRST_INTERVAL = 8
 _LAST_INTERVAL = 256
 _PROBES_PER_INTERVAL = 4
@@ -31,11 +34,12 @@ class Parallelism:
 
     __slots__ = (
         "_between_ns",
-        "_counts",
         "_duration_ns",
         "_interval",
         "_probes",
+        "_time_ns",
         "_turns",
+        "_work_ns",
         "gain",
         "slowdown",
         "worthwhile",
@@ -51,7 +55,10 @@ class Parallelism:
         """From the end of an execution to the beginning of the next one of the same instance."""
         self._duration_ns = 0.0
         """What the batches took alone that were beside others."""
-        self._counts = [0] * instance_count
+        self._time_ns = [0.0] * instance_count
+        """For each level: how long batches executed beside so many ..."""
+        self._work_ns = [0.0] * instance_count
+        """... and how long that would have taken alone."""
         self._interval = _FIRST_INTERVAL
         self._probes = 0
         self._turns = 0
@@ -73,7 +80,7 @@ class Parallelism:
         level, share = self._level(beside)
         if level + 1 >= len(self.slowdown):
             return self.slowdown[-1]
-        return self.slowdown[level] * (1.0 - share) + self.slowdown[level + 1] * share
+        return 1.0 / ((1.0 - share) / self.slowdown[level] + share / self.slowdown[level + 1])
 
     def _level(self, beside: float) -> tuple[int, float]:
         level = min(int(beside), len(self.slowdown) - 1)
@@ -91,25 +98,33 @@ class Parallelism:
             self._interval = min(_LAST_INTERVAL, 2 * self._interval)
         return True
 
-    def observe(self, ratio: float, beside: float, alone_ns: float) -> None:
-        """Learn from a batch that took `ratio` times as long as alone, with on average `beside` others beside it."""
-        self._duration_ns += (alone_ns - self._duration_ns) * (_STEP if self._duration_ns else 1.0)
-        slowdown = self.slowdown
-        level, share = self._level(beside)
-        if share >= 0.5 and level + 1 < len(slowdown):
-            self._learn(level + 1, slowdown[level] + (ratio - slowdown[level]) / share)
-        elif level >= 1:
-            upper = slowdown[level + 1] if level + 1 < len(slowdown) else slowdown[level]
-            self._learn(level, (ratio - share * upper) / max(0.5, 1.0 - share) if share < 1.0 else ratio)
+    def observe(self, duration_ns: int, beside: float, alone_ns: float) -> None:
+        """Learn from a batch that would have taken `alone_ns`, with on average `beside` others beside it.
 
-    def _learn(self, level: int, slowdown: float) -> None:
-        self._counts[level] += 1
+        It has to be one that has begun beside another. To choose those that have had much company would be to choose
+        the long ones, and to find that instances gain nothing from each other.
+        """
+        self._duration_ns += (alone_ns - self._duration_ns) * (_STEP if self._duration_ns else 1.0)
+        level, share = self._level(beside)
+        if level + 1 < len(self.slowdown) and (share >= 0.5 or not level):
+            learned, others = level + 1, level
+        else:
+            learned, others, share = level, min(level + 1, len(self.slowdown) - 1), 1.0 - min(1.0, share)
+        if not learned:
+            return
+        duration_ns = min(duration_ns, int(_CLIP * self.slowdown[learned] * alone_ns))
+        work_ns = alone_ns - (1.0 - share) * duration_ns / self.slowdown[others]
+        self._learn(learned, share * duration_ns, work_ns, alone_ns)
+
+    def _learn(self, level: int, time_ns: float, work_ns: float, alone_ns: float) -> None:
+        if not self._time_ns[level]:
+            self._time_ns[level] = _PRIOR_WEIGHT * alone_ns * self.slowdown[level]
+            self._work_ns[level] = _PRIOR_WEIGHT * alone_ns
+        self._time_ns[level] = _KEPT * self._time_ns[level] + time_ns
+        self._work_ns[level] = _KEPT * self._work_ns[level] + work_ns
         least, most = self.slowdown[level - 1], 1.0 + _THRASHING * level
-        step = max(_STEP, 1.0 / self._counts[level])
-        away = min(most, max(least, slowdown)) - self.slowdown[level]
-        if self._counts[level] > _CLIPPED_AFTER:
-            away = min(_CLIP, max(-_CLIP, away))
-        self.slowdown[level] += step * away
+        work_ns = max(self._work_ns[level], self._time_ns[level] / most, 1.0)
+        self.slowdown[level] = max(least, self._time_ns[level] / work_ns)
         slowed_cycles = self._slowed_cycles()
         worthwhile = _fewest_worthwhile(slowed_cycles)
         if worthwhile > self.worthwhile:
