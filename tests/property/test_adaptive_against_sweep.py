@@ -80,8 +80,8 @@ def test_what_instances_gain_is_seen_through_durations_that_stray(parallel: int,
     outcome = Simulation(scheduler, straying(parallel)).run(poisson(0.95 * rate_per_s, _REQUESTS))
     gain = scheduler.state().parallelism
     assert gain > 1.5 if parallel == 2 else gain < 1.2
-    # Each has drawn durations of its own.
-    assert p99_ns(outcome) <= 1.1 * best_ns
+    # Each has drawn durations of its own, and the best of six is also the luckiest.
+    assert p99_ns(outcome) <= 1.2 * best_ns
 
 
 def test_no_fixed_delay_of_the_sweep_is_good_for_every_device_and_load() -> None:
