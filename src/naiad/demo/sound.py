@@ -25,7 +25,9 @@ def read_wav(path: Path, rate_hz: int) -> Samples:
             channels, width, rate = source.getnchannels(), source.getsampwidth(), source.getframerate()
             raw = source.readframes(source.getnframes())
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"{path} is not a WAV file with plain samples: {str(error) or 'it ends too soon'}") from error
+        raise ValueError(
+            f"{path} is not a WAV file with plain samples: {str(error) or 'it ends too soon'}"
+        ) from error
     if width not in _DTYPES:
         raise ValueError(f"{path} has samples of {8 * width} bits, expected 8, 16 or 32")
     # A recording that was cut off may end within a sample.
