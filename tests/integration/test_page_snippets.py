@@ -69,17 +69,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"labels.txt": "cat\ndog\nhouse cat\n"},
     )
     write_model(models, "model", 'backend: "identity"\n' + tensors("image", "logits", "[ 1, 3, 224, 224 ]"))
-    _write_batched(models)
     _write_backend(home)
     return home
-
-
-def _write_batched(models: Path) -> None:
-    config = 'backend: "identity"\nmax_batch_size: 8\n' + tensors("TOKENS", "OUTPUT")
-    config += block("docs/custom-batching.md", "text", "MAX_TOKENS")
-    write_model(
-        models, "batched", config, {"batchstrategy.py": block("docs/custom-batching.md", "python", "MAX_TOKENS")}
-    )
 
 
 def _write_backend(home: Path) -> None:
@@ -211,13 +202,6 @@ def test_a_backend_of_ones_own_serves(served: ServerProcess) -> None:
         given = triton_http.InferInput("INPUT0", [2], "FP32")
         given.set_data_from_numpy(np.array([1, 2], np.float32))
         assert client.infer("doubler", [given]).as_numpy("OUTPUT0").tolist() == [3, 6]
-
-
-def test_a_batching_strategy_counts_tokens(served: ServerProcess) -> None:
-    with triton_http.InferenceServerClient(served.http_url) as client:
-        given = triton_http.InferInput("TOKENS", [1, 3], "FP32")
-        given.set_data_from_numpy(np.ones((1, 3), np.float32))
-        assert client.infer("batched", [given]).as_numpy("OUTPUT").shape == (1, 3)
 
 
 def test_log_settings_change(served: ServerProcess) -> None:

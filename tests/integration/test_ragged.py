@@ -10,7 +10,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from support.model_repository import write_model
-from support.onnx_models import RAGGED_CONFIG, ragged
+from support.onnx_models import BATCH_INPUTS, RAGGED_CONFIG, ragged, told
 from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -22,6 +22,20 @@ max_batch_size: 8
 input [ { name: "DATA" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]
 output [ { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] }, { name: "TOGETHER" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
+TOLD_CONFIG = "\n".join(
+    [
+        'backend: "onnxruntime"',
+        "max_batch_size: 8",
+        'input [ { name: "DATA" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]',
+        'output [ { name: "SAME" data_type: TYPE_FP32 dims: [ -1 ] } ]',
+        'batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "SAME" source_input: "DATA" } ]',
+        *(f'output {{ name: "SEEN_{name}" data_type: TYPE_INT32 dims: [ 1 ] }}' for name in BATCH_INPUTS),
+        *(
+            f'batch_input {{ kind: {kind} target_name: "{name}" data_type: TYPE_INT32 source_input: "DATA" }}'
+            for name, kind in BATCH_INPUTS.items()
+        ),
+    ]
+)
 PYTHON = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -46,6 +60,8 @@ def protocol(request: pytest.FixtureRequest):
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     config = 'backend: "onnxruntime"\n' + RAGGED_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "ragged", config, {"1/model.onnx": ragged()})
+    config = TOLD_CONFIG + "\ninstance_group { count: 1 }\ndynamic_batching { }\n"
+    write_model(tmp_path / "models", "told", config, {"1/model.onnx": told()})
     config = PYTHON_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "lengths", config, {"1/model.py": PYTHON})
     with serving(
@@ -56,7 +72,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def ask_together(server: ServerProcess, protocol: str, model: str, outputs: tuple[str, str]) -> list[tuple]:
+def ask_together(server: ServerProcess, protocol: str, model: str, outputs: tuple[str, ...]) -> list[tuple]:
     """Return two outputs for each of the lengths 1 to COUNT, whose requests wait together."""
     module = httpclient if protocol == "http" else grpcclient
     url = server.http_url if protocol == "http" else server.grpc_url
@@ -80,6 +96,22 @@ def test_requests_of_any_length_share_one_execution(server: ServerProcess, proto
         assert doubled == [[2 * number for number in range(length)]]
     statistics = server.get("/v2/models/ragged/stats").json["model_stats"][0]
     assert (statistics["inference_count"], statistics["execution_count"]) == (COUNT, 1)
+
+
+def test_a_model_is_told_of_its_batch_by_every_kind_of_batch_input(server: ServerProcess, protocol: str):
+    names = ("SAME", *(f"SEEN_{name}" for name in BATCH_INPUTS))
+    begins = []
+    for length, (same, *seen) in enumerate(ask_together(server, protocol, "told", names), start=1):
+        assert same == [[float(number) for number in range(length)]]
+        count, ends, begin, longest, item, flat = (value for ((value,),) in seen)
+        assert count == item == flat == length
+        assert ends == begin + length
+        assert longest == COUNT
+        begins.append((begin, ends))
+    # The requests came in any order; end to end they are the whole batch.
+    ordered = sorted(begins)
+    assert [begin for begin, _ in ordered] == [0, *(end for _, end in ordered[:-1])]
+    assert ordered[-1][1] == sum(range(COUNT + 1))
 
 
 def test_python_model_gets_requests_of_any_length_together(server: ServerProcess, protocol: str):

@@ -142,8 +142,8 @@ class Redis:
         self._directory = directory
         self._process: subprocess.Popen | None = None
 
-    def start(self) -> None:
-        command = [redis_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+    def start(self, *flags: str) -> None:
+        command = [redis_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *flags]
         self._process = subprocess.Popen(command, cwd=self._directory, stdout=subprocess.DEVNULL)
         wait_until(self._answers, "Redis did not start")
 
@@ -217,3 +217,23 @@ def test_redis_is_shared_and_may_go_away(tmp_path: Path, start_server, redis: Re
 
         wait_until(is_answered_from_the_cache)
         first.wait_log("answers again")
+
+
+def test_redis_that_is_full_gives_what_it_has(tmp_path: Path, start_server, redis: Redis) -> None:
+    models = write_models(tmp_path / "models")
+    flag = f"--cache-config=redis,host=127.0.0.1 --cache-config=redis,port={redis.port}".split()
+    server = start_server(models, *flag)
+    server.wait_ready()
+    with (
+        grpcclient.InferenceServerClient(server.grpc_url) as client,
+        RedisClient("127.0.0.1", redis.port) as there,
+    ):
+        infer(client, value=1)
+        redis.wait_count(1)
+        there.config_set("maxmemory", 1)
+        for value in (20, 21, 1, 22, 1):
+            assert (infer(client, value=value).as_numpy("OUTPUT0") == value).all()
+        assert counts(client)[:2] == (2, 4)
+        wait_until(lambda: metric(server, "naiad_cache_failures_total") == 3)
+    assert server.log_text().count("refuses to keep or to give responses") == 1
+    assert "cannot be asked" not in server.log_text()

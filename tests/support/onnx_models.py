@@ -219,6 +219,46 @@ batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "DOUBLED" sou
 """The configuration of `ragged`, without name and backend."""
 
 
+BATCH_INPUTS = {
+    "COUNT": "BATCH_ELEMENT_COUNT",
+    "ENDS": "BATCH_ACCUMULATED_ELEMENT_COUNT",
+    "BEGINS": "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
+    "LONGEST": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
+    "ITEM": "BATCH_ITEM_SHAPE",
+    "FLAT": "BATCH_ITEM_SHAPE_FLATTEN",
+}
+"""Inputs of `told`, and the kind of each."""
+
+
+def told() -> bytes:
+    """Ragged FP32 DATA of [E] comes back as SAME, and each batch input as INT32 [N, 1] under SEEN_ and its name.
+
+    The last of BEGINS is left out, and of LONGEST it is the length. For requests of one row.
+    """
+    nodes = [
+        helper.make_node("Identity", ["DATA"], ["SAME"]),
+        helper.make_node("Identity", ["ITEM"], ["SEEN_ITEM"]),
+        *(helper.make_node("Unsqueeze", [name, "one"], [f"SEEN_{name}"]) for name in ("COUNT", "ENDS", "FLAT")),
+        helper.make_node("Slice", ["BEGINS", "zero", "minus_one"], ["begins"]),
+        helper.make_node("Unsqueeze", ["begins", "one"], ["SEEN_BEGINS"]),
+        helper.make_node("Shape", ["LONGEST"], ["length"]),
+        helper.make_node("Cast", ["length"], ["longest"], to=TensorProto.INT32),
+        helper.make_node("Shape", ["ITEM"], ["like"]),
+        helper.make_node("Expand", ["longest", "like"], ["SEEN_LONGEST"]),
+    ]
+    shapes = {name: ("N", "rank") if name == "ITEM" else (name.lower(),) for name in BATCH_INPUTS}
+    seen = {name: ("N", "rank") if name in ("ITEM", "LONGEST") else ("N", 1) for name in BATCH_INPUTS}
+    return model(
+        nodes,
+        [value("DATA", ("E",)), *(value(name, shape, DataType.INT32) for name, shape in shapes.items())],
+        [value("SAME", ("E",)), *(value(f"SEEN_{name}", shape, DataType.INT32) for name, shape in seen.items())],
+        [
+            helper.make_tensor(name, TensorProto.INT64, [1], [number])
+            for name, number in {"zero": 0, "one": 1, "minus_one": -1}.items()
+        ],
+    )
+
+
 def running_sum() -> bytes:
     """OUTPUT = STATE_OUT = INPUT + STATE_IN, all FP32 of [N, 1].
 

@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.file is not None and options.what == "models":
         parser.error("argument file: only `naiad demo ocr` and `naiad demo voice` take one")
     if options.file is not None and not options.file.is_file():
-        parser.error(f"argument file: {options.file} is not a file")
+        parser.error(f"argument file: {options.file} is not a file; leave it out to have one made")
     return _run(options, parser)
 
 

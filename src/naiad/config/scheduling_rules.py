@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from naiad.config.adaptive_batching import read_adaptive_batching
-from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
+from naiad.config.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from naiad.config.padding import MAX_LENGTH, InputPadding, read_padding
 from naiad.config.validation_ensemble import condition_of
 
@@ -23,7 +23,7 @@ def scheduling_rules(config: ModelConfig) -> Sequence[str]:
     """Return what happens to a request of the model, one sentence or two a rule, in order."""
     kind = scheduler_kind(config)
     if kind == "ensemble":
-        return list(_ensemble_rules(config))
+        return [*_cache_rules(config), *_ensemble_rules(config)]
     rules = {"default": _default_rules, "dynamic": _dynamic_rules, "adaptive": _dynamic_rules}
     own_rules = rules.get(kind, _sequence_rules)(config)
     return [*_cache_rules(config), *_padding_rules(config), *own_rules, *_resource_rules(config)]
@@ -87,6 +87,9 @@ def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
             "batches are filled from level 1 on."
         )
     yield from _policy_rules(batching.default_queue_policy, "" if not levels else " of its level")
+    for priority, policy in sorted(batching.priority_queue_policy.items()):
+        own = list(_policy_rules(policy, " of its level")) or ["It may wait for ever, with any number of others."]
+        yield f"Otherwise with priority {priority}: {' '.join(own)}"
     yield (
         f"A free instance takes it together with the requests around it, up to {max(1, config.max_batch_size)} rows, "
         f"not requests{_same_shapes(config)}."
@@ -144,23 +147,43 @@ def _policy_rules(policy: ModelQueuePolicy, where: str) -> Iterator[str]:
 
 def _sequence_rules(config: ModelConfig) -> Iterator[str]:
     batching = config.sequence_batching
-    idle_us = batching.max_sequence_idle_microseconds or 1_000_000
-    rows = max(1, config.max_batch_size)
-    yield "It must name its sequence; the first of a sequence is marked as its start, the last as its end."
-    if batching.HasField("oldest"):
-        candidates = batching.oldest.max_candidate_sequences
-        yield (
-            f"Each instance has up to {candidates} live sequences and takes one request of each into a batch of up "
-            f"to {rows}, those that have waited longest first."
-        )
-        delay_us = batching.oldest.max_queue_delay_microseconds
+    if batching.iterative_sequence:
+        yield "It is a sequence of its own, and executes with others again and again until the model is done with it."
     else:
-        yield f"Its sequence has a row of its own, of {rows}, on one instance, and every batch has all rows."
-        delay_us = batching.direct.max_queue_delay_microseconds
-    if delay_us:
-        yield f"A batch that is not full is held for up to {delay_us} us."
+        yield "It must name its sequence; the first of a sequence is marked as its start, the last as its end."
+    yield from _oldest_rules(config) if batching.HasField("oldest") else _direct_rules(config)
     yield "A sequence that finds no place waits for one to end."
-    yield f"A sequence of which nothing comes for {idle_us} us has ended."
+    if not batching.iterative_sequence:
+        idle_us = batching.max_sequence_idle_microseconds or 1_000_000
+        yield f"A sequence of which nothing comes for {idle_us} us has ended."
+
+
+def _oldest_rules(config: ModelConfig) -> Iterator[str]:
+    oldest, rows = config.sequence_batching.oldest, max(1, config.max_batch_size)
+    yield (
+        f"Each instance has up to {oldest.max_candidate_sequences or rows} live sequences and takes one request of "
+        f"each into a batch of up to {rows}, those that have waited longest first."
+    )
+    preferred = sorted(set(oldest.preferred_batch_size))
+    if preferred:
+        yield f"A batch of a preferred size ({', '.join(map(str, preferred))}) goes at once."
+    if oldest.max_queue_delay_microseconds:
+        yield f"A batch that is not full is held for up to {oldest.max_queue_delay_microseconds} us."
+
+
+def _direct_rules(config: ModelConfig) -> Iterator[str]:
+    direct, rows = config.sequence_batching.direct, max(1, config.max_batch_size)
+    yield (
+        f"Its sequence has a row of its own, of {rows}, on one instance, and a batch has the rows up to the last one "
+        "that has a request."
+    )
+    delay_us, part = direct.max_queue_delay_microseconds, direct.minimum_slot_utilization
+    if delay_us and part:
+        yield f"A batch is held for up to {delay_us} us until {part:.0%} of the rows have a request."
+    elif delay_us:
+        yield (
+            "No batch is held: 'max_queue_delay_microseconds' has an effect only beside 'minimum_slot_utilization'."
+        )
 
 
 def _ensemble_rules(config: ModelConfig) -> Iterator[str]:
@@ -188,9 +211,16 @@ def _hints(config: ModelConfig) -> Iterator[str]:
         sizes = set(config.dynamic_batching.preferred_batch_size)
         if rows <= 1:
             yield f"'dynamic_batching' never batches: 'max_batch_size' is {rows}; raise it if the model can batch"
-        elif sizes == {1}:
+        elif sizes == {1} and not (kind == "dynamic" and config.dynamic_batching.max_queue_delay_microseconds):
             yield "'dynamic_batching' never batches: its only 'preferred_batch_size' is 1; leave the field out"
+        elif _queue_holds_one(config.dynamic_batching):
+            yield "'dynamic_batching' never batches: with 'max_queue_size' 1 no request finds another; raise it"
     elif kind == "default" and rows > 1:
         yield f"requests are never batched, though 'max_batch_size' is {rows}: add 'dynamic_batching {{ }}' for that"
     elif kind == "sequence, oldest" and rows > 1 and config.sequence_batching.oldest.max_candidate_sequences == 1:
         yield "sequences are never batched: 'max_candidate_sequences' is 1; raise it to as many as live at a time"
+
+
+def _queue_holds_one(batching: ModelDynamicBatching) -> bool:
+    """Whether no more than one request ever waits: those of several levels may share a batch."""
+    return not batching.priority_levels and batching.default_queue_policy.max_queue_size == 1

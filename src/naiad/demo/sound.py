@@ -18,14 +18,20 @@ def read_wav(path: Path, rate_hz: int) -> Samples:
 
     Raises ValueError for what is not PCM of 8, 16 or 32 bits.
     """
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is not a WAV file: it is empty")
     try:
         with wave.open(str(path), "rb") as source:
             channels, width, rate = source.getnchannels(), source.getsampwidth(), source.getframerate()
             raw = source.readframes(source.getnframes())
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"{path} is not a WAV file with plain samples: {error}") from error
+        raise ValueError(
+            f"{path} is not a WAV file with plain samples: {str(error) or 'it ends too soon'}"
+        ) from error
     if width not in _DTYPES:
         raise ValueError(f"{path} has samples of {8 * width} bits, expected 8, 16 or 32")
+    # A recording that was cut off may end within a sample.
+    raw = raw[: len(raw) - len(raw) % (width * channels)]
     integers = np.frombuffer(raw, _DTYPES[width]).reshape(-1, channels)
     middle, scale = (128.0, 128.0) if width == 1 else (0.0, float(2 ** (8 * width - 1)))
     mono = ((integers.astype(np.float32) - middle) / scale).mean(1)

@@ -1,5 +1,6 @@
 """From `--cache-config` to a store of responses."""
 
+import math
 from collections.abc import Mapping
 
 from naiad.core.errors import invalid_argument
@@ -33,7 +34,14 @@ def _open_local(settings: Mapping[str, str]) -> LocalStore:
     ttl = settings.get("ttl", "0")
     if not (size.isascii() and size.isdigit()):
         raise invalid_argument(f"--cache-config local: size is '{size}', expected a number of bytes: local,size=N")
+    return LocalStore(int(size), _seconds(ttl))
+
+
+def _seconds(text: str) -> float:
     try:
-        return LocalStore(int(size), float(ttl))
+        seconds = float(text)
     except ValueError:
-        raise invalid_argument(f"--cache-config local: ttl is '{ttl}', expected seconds") from None
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise invalid_argument(f"--cache-config local: ttl is '{text}', expected seconds, 0 for ever")
+    return seconds

@@ -136,15 +136,15 @@ class CachedModel(ServedFront):
         header = request.header
         memo = header.execution
         if memo is None or memo[0] is not self:
-            memo = header.execution = (self, self._describe(header))
+            memo = header.execution = (self, self._describe(header), _order(header))
         digest = hashlib.blake2b(memo[1], digest_size=_DIGEST_BYTES)
-        for data in request.data:
+        for data in request.data if memo[2] is None else [request.data[place] for place in memo[2]]:
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)
         return digest.digest()
 
     def _describe(self, header: RequestHeader) -> bytes:
-        inputs = [(spec.name, spec.datatype.value, spec.shape) for spec in header.inputs]
+        inputs = sorted((spec.name, spec.datatype.value, spec.shape) for spec in header.inputs)
         outputs = [(output.name, output.classification) for output in header.outputs]
         parameters = sorted((name, type(value).__name__, value) for name, value in header.parameters.items())
         return self._seed + repr((inputs, outputs, parameters)).encode("utf-8", "surrogateescape")
@@ -295,3 +295,9 @@ class CachedModel(ServedFront):
     def live_sequence_count(self) -> int:
         """Sequences are not cached."""
         return 0
+
+
+def _order(header: RequestHeader) -> Sequence[int] | None:
+    """Return the places of the inputs by name, None where they are in that order: clients may send them in any."""
+    places = sorted(range(len(header.inputs)), key=lambda place: header.inputs[place].name)
+    return None if places == list(range(len(places))) else places

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import queue
 import struct
 import threading
@@ -23,9 +24,15 @@ _QUEUE_LIMIT = 4096
 _BATCH_LIMIT = 256
 _RETRY_S = 1.0
 """How long Redis is left alone after it failed."""
+_REFUSAL_LINE_S = 60.0
+"""What Redis refuses is told no more often: one that is full refuses and takes by turns."""
 _PREFIX = b"naiad:response:"
 
 Found = Callable[[CachedResponse | None], object]
+Question = tuple[bytes, Found | None, CachedResponse | None]
+"""Key, and whom to tell what is kept under it, or else what to keep."""
+_IS_BACK: Question = (b"", None, None)
+"""Whether Redis answers again: asked instead of questions of requests, which would wait for one that hangs."""
 
 
 class RedisStore:
@@ -40,12 +47,12 @@ class RedisStore:
         """
         self._loop = loop
         self._client, self._ttl_s, self._address = _connect(settings)
-        self._questions: queue.Queue[tuple[bytes, Found | None, CachedResponse | None] | None] = queue.Queue(
-            _QUEUE_LIMIT
-        )
+        self._questions: queue.Queue[Question | None] = queue.Queue(_QUEUE_LIMIT)
         self._failure_count = 0
         self._is_away = False
-        self._away_until_s = 0.0
+        self._try_again_s = math.inf
+        """When to ask whether it is back; never while it is there, or being asked."""
+        self._refusal_line_s = -math.inf
         self._thread = threading.Thread(target=self._run, name="redis", daemon=True)
         self._thread.start()
 
@@ -55,17 +62,29 @@ class RedisStore:
 
     def fetch(self, key: bytes, found: Found) -> bool:
         """Ask Redis; False while it is away or has too much to do."""
-        if self._is_away and time.monotonic() < self._away_until_s:
+        if self._is_away:
             self._failure_count += 1
+            self._look_for_it()
             return False
         return self._hand_over((key, found, None))
 
     def put(self, key: bytes, response: CachedResponse, share: Share | None = None) -> None:
         """Keep a response, unless Redis is away or has too much to do. How much it holds is Redis's own setting."""
-        if not (self._is_away and time.monotonic() < self._away_until_s):
+        if self._is_away:
+            self._look_for_it()
+        else:
             self._hand_over((key, None, response))
 
-    def _hand_over(self, question: tuple[bytes, Found | None, CachedResponse | None]) -> bool:
+    def _look_for_it(self) -> None:
+        """Have the thread ask whether Redis is back, if it is time to. No request waits for that."""
+        due_s = self._try_again_s
+        if time.monotonic() < due_s:
+            return
+        self._try_again_s = math.inf
+        if not self._hand_over(_IS_BACK):
+            self._try_again_s = due_s
+
+    def _hand_over(self, question: Question) -> bool:
         try:
             self._questions.put_nowait(question)
         except queue.Full:
@@ -102,10 +121,12 @@ class RedisStore:
                 batch.append(following)
             self._serve(batch)
 
-    def _serve(self, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
-        if self._is_away and time.monotonic() < self._away_until_s:
+    def _serve(self, batch: Sequence[Question]) -> None:
+        if self._is_away:
             # What came before that was known waits no longer for it: its model is asked at once.
-            self._miss(batch)
+            self._miss([question for question in batch if question is not _IS_BACK])
+            if _IS_BACK in batch:
+                self._look()
             return
         try:
             pipeline = self._client.pipeline(transaction=False)
@@ -114,25 +135,39 @@ class RedisStore:
                     pipeline.get(_PREFIX + key)
                 elif response is not None:
                     pipeline.set(_PREFIX + key, encode(response), ex=self._ttl_s or None)
-            results: Sequence[Any] = pipeline.execute()
+            # One that is full refuses to keep, and answers all the same.
+            results: Sequence[Any] = pipeline.execute(raise_on_error=False)
         except Exception as error:  # the client raises errors of several families, and none may stop the thread
             self._failed(error, batch)
             return
-        if self._is_away:
-            self._is_away = False
-            _log.info("Redis at %s answers again", self._address)
+        self._tell_refusals([result for result in results if isinstance(result, Exception)])
         answers = [(found, decode(r)) for (_, found, _), r in zip(batch, results, strict=True) if found is not None]
         if answers:
             self._loop.call_soon_threadsafe(_tell, answers)
 
-    def _failed(self, error: Exception, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
-        if not self._is_away:
-            _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
-        self._away_until_s = time.monotonic() + _RETRY_S
+    def _look(self) -> None:
+        try:
+            self._client.ping()
+        except Exception:  # as above; the log has told that it is away
+            self._try_again_s = time.monotonic() + _RETRY_S
+        else:
+            self._is_away = False
+            _log.info("Redis at %s answers again", self._address)
+
+    def _failed(self, error: Exception, batch: Sequence[Question]) -> None:
+        _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
         self._is_away = True
+        self._try_again_s = time.monotonic() + _RETRY_S
         self._miss(batch)
 
-    def _miss(self, batch: Sequence[tuple[bytes, Found | None, CachedResponse | None]]) -> None:
+    def _tell_refusals(self, refusals: Sequence[Exception]) -> None:
+        self._failure_count += len(refusals)
+        now_s = time.monotonic()
+        if refusals and now_s >= self._refusal_line_s:
+            self._refusal_line_s = now_s + _REFUSAL_LINE_S
+            _log.warning("Redis at %s refuses to keep or to give responses: %s", self._address, refusals[0])
+
+    def _miss(self, batch: Sequence[Question]) -> None:
         self._failure_count += len(batch)
         answers: list[tuple[Found, CachedResponse | None]] = [(found, None) for _, found, _ in batch if found]
         if answers:
@@ -164,6 +199,8 @@ def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
     if "host" not in settings or "port" not in settings:
         raise invalid_argument("--cache-config redis needs 'host' and 'port', as in redis,host=localhost")
     numbers = {name: _number(settings, name, default) for name, default in _NUMBERS.items()}
+    if not numbers["timeout_ms"]:
+        raise invalid_argument("--cache-config redis: timeout_ms is 0, expected at least 1")
     timeout_s = numbers["timeout_ms"] / 1000
     client = redis.Redis(
         host=settings["host"],
@@ -171,7 +208,7 @@ def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
         db=numbers["db"],
         username=settings.get("user"),
         password=settings.get("password"),
-        ssl=settings.get("tls", "false").lower() in ("1", "true", "on"),
+        ssl=_truth(settings, "tls"),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         # From release 6 on the client tries again by itself, three times with pauses that grow to seconds, and
@@ -191,6 +228,16 @@ def _number(settings: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
+def _truth(settings: Mapping[str, str], name: str) -> bool:
+    text = settings.get(name, "false").lower()
+    if text not in _TRUTHS:
+        raise invalid_argument(f"--cache-config redis: {name} is '{text}', expected true or false")
+    return _TRUTHS[text]
+
+
+_TRUTHS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+
 def encode(response: CachedResponse) -> bytes:
     """Return a response as bytes: JSON with names, datatypes, shapes, sizes and parameters, then the data."""
     specs = [
@@ -201,9 +248,9 @@ def encode(response: CachedResponse) -> bytes:
     return b"".join([_LENGTH.pack(len(head)), head, *response.data])
 
 
-def decode(data: bytes | None) -> CachedResponse | None:
-    """Return the response of `encode`; None for nothing, or for what is no response."""
-    if data is None:
+def decode(data: bytes | Exception | None) -> CachedResponse | None:
+    """Return the response of `encode`; None for nothing, for a refusal, or for what is no response."""
+    if data is None or isinstance(data, Exception):
         return None
     try:
         (length,) = _LENGTH.unpack_from(data)

@@ -99,7 +99,13 @@ class WarmUp:
         for tensor, entry in sorted(sample.inputs.items()):
             spec = TensorSpec(tensor, BY_CONFIG_NUMBER[entry.data_type], (*rows, *entry.dims))
             specs.append(spec)
-            data.append(self._data(sample, spec, entry))
+            try:
+                data.append(self._data(sample, spec, entry))
+            except (MemoryError, OverflowError):
+                raise invalid_argument(
+                    f"model '{name}': warmup sample '{sample.name}', input '{tensor}': there is no memory for "
+                    f"{spec.byte_size} bytes of {spec.datatype.value} {list(spec.shape)}; lower its dims"
+                ) from None
         header = RequestHeader(model_name=name, inputs=specs)
         request = InferRequest(header, data, _ignore, id=f"warmup {sample.name}")
         try:

@@ -6,11 +6,11 @@ from urllib.parse import quote
 from naiad.core.errors import InferError
 from naiad.frontend.exchange import Headers
 from naiad.protocol.status import status_of
+from naiad.telemetry.failure_log import MAX_ID_CHARACTERS
 from naiad.telemetry.log import log_request_failure, new_request_id
 
 REQUEST_ID_TRAILER = b"triton-request-id"
 
-_MAX_ID_CHARACTERS = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
@@ -39,10 +39,10 @@ def finish_infer(call: Answered, request_id: str, model: str, version: str, erro
 
 
 def log(request_id: str, model: str, version: str, error: InferError) -> str:
-    """Log a failed request, once, and return the id in the line: the client's, or one made here for want of it."""
-    request_id = request_id[:_MAX_ID_CHARACTERS] or new_request_id()
+    """Log a failed request, once, and return the id in the line: the client's, cut, or one made here."""
+    request_id = request_id or new_request_id()
     level = status_of(error.code).log_level
     log_request_failure(
         protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=level
     )
-    return request_id
+    return request_id[:MAX_ID_CHARACTERS]

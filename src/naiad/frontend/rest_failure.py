@@ -12,6 +12,7 @@ from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.json_tree import parse_infer_document
 from naiad.protocol.status import status_of
+from naiad.telemetry.failure_log import MAX_ID_CHARACTERS
 from naiad.telemetry.log import log_request_failure, new_request_id
 
 _ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
@@ -36,7 +37,7 @@ def abandon(engine: CancellingEngine, request: InferRequest, why: Departure) -> 
 
 
 def log(request_id: str, model: str, version: str, error: InferError) -> str:
-    """Log a failure, once, and return the id in the line: the client's, or one made here for want of it."""
+    """Log a failure, once, and return the id in the line: the client's, cut, or one made here."""
     request_id = request_id or new_request_id()
     log_request_failure(
         protocol="HTTP",
@@ -46,7 +47,7 @@ def log(request_id: str, model: str, version: str, error: InferError) -> str:
         error=error,
         level=status_of(error.code).log_level,
     )
-    return request_id
+    return request_id[:MAX_ID_CHARACTERS]
 
 
 def id_header(request_id: str) -> tuple[bytes, bytes]:

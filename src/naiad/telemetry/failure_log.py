@@ -9,6 +9,8 @@ from naiad.core.errors import InferError
 from naiad.telemetry.flood import FloodGate, Suppressed
 
 _SUMMARY_AFTER_S = 1.0
+MAX_ID_CHARACTERS = 256
+"""Of a client's id in log lines and headers: clients take headers of some KiB, percent-encoded."""
 
 
 class FailureLog:
@@ -30,7 +32,7 @@ class FailureLog:
         self._logger.log(
             level,
             "[request id: %s] %s request for model '%s' version %s failed: %s: %s%s",
-            request_id,
+            request_id[:MAX_ID_CHARACTERS],
             protocol,
             model,
             version or "newest",

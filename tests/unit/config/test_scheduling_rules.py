@@ -60,11 +60,51 @@ def config_of(text):
         ),
         (f"max_batch_size: 8 dynamic_batching {{ }} {ADAPTIVE}", "adaptive", ["never for more than 1000000 us"]),
         ("max_batch_size: 4 " + OLDEST % 50, "sequence, oldest", ["up to 50 live", "up to 4", "70 us", "1000000 us"]),
+        ("max_batch_size: 4 " + OLDEST % 0, "sequence, oldest", ["up to 4 live sequences"]),
+        (
+            "max_batch_size: 4 sequence_batching { oldest { preferred_batch_size: [ 4, 2 ] } }",
+            "sequence, oldest",
+            ["preferred size (2, 4) goes at once"],
+        ),
+        (
+            "max_batch_size: 4 sequence_batching { iterative_sequence: true oldest { } }",
+            "sequence, oldest",
+            ["a sequence of its own, and executes with others again"],
+        ),
         ("max_batch_size: 4 sequence_batching { direct { } }", "sequence, direct", ["a row of its own, of 4"]),
+        (
+            "max_batch_size: 4 sequence_batching { direct { max_queue_delay_microseconds: 90 } }",
+            "sequence, direct",
+            ["No batch is held", "only beside 'minimum_slot_utilization'"],
+        ),
+        (
+            "max_batch_size: 4 sequence_batching { direct { max_queue_delay_microseconds: 90 "
+            "minimum_slot_utilization: 0.5 } }",
+            "sequence, direct",
+            ["held for up to 90 us until 50% of the rows"],
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 default_queue_policy "
+            "{ max_queue_size: 9 } priority_queue_policy { key: 2 value { default_timeout_microseconds: 70 } } }",
+            "dynamic",
+            ["while 9 requests of its level", "Otherwise with priority 2: When it has waited 70 us it is answered"],
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 default_queue_policy "
+            "{ max_queue_size: 9 } priority_queue_policy { key: 2 value { } } }",
+            "dynamic",
+            ["Otherwise with priority 2: It may wait for ever"],
+        ),
         (
             f'platform: "ensemble" ensemble_scheduling {{ {STEP % ("a", "I", "t")} {STEP % ("b", "t", "O")} }}',
             "ensemble",
             ["\na: I -> t.", "\nb: t -> O."],
+        ),
+        (
+            'platform: "ensemble" response_cache { enable: true } '
+            f"ensemble_scheduling {{ {STEP % ('a', 'I', 'O')} }}",
+            "ensemble",
+            ["response cache first"],
         ),
         ("max_batch_size: 8 response_cache { enable: true }", "default", ["response cache first"]),
     ],
@@ -84,6 +124,7 @@ def test_the_rules_say_what_the_configuration_means(text, kind, told):
         ("max_batch_size: 1 dynamic_batching { }", "'max_batch_size' is 1"),
         ("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 1 ] }", "'preferred_batch_size' is 1"),
         ("max_batch_size: 8", "add 'dynamic_batching { }'"),
+        ("max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 1 } }", "'max_queue_size' 1"),
         ("max_batch_size: 8 " + OLDEST % 1, "'max_candidate_sequences' is 1"),
     ],
 )
@@ -98,6 +139,9 @@ def test_a_model_that_never_batches_has_a_hint(text, hint):
         "max_batch_size: 0",
         "max_batch_size: 8 dynamic_batching { }",
         "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 1, 8 ] }",
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 1 ] max_queue_delay_microseconds: 5 }",
+        "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 "
+        "default_queue_policy { max_queue_size: 1 } }",
         "max_batch_size: 8 " + OLDEST % 2,
         'max_batch_size: 8 platform: "ensemble" ensemble_scheduling { }',
     ],

@@ -17,6 +17,26 @@ def write_wav(path, samples, *, rate_hz=16_000, width=2, channels=1):
     return path
 
 
+def test_an_empty_file_is_told(tmp_path) -> None:
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(ValueError, match=r"a\.wav is not a WAV file: it is empty"):
+        sound.read_wav(tmp_path / "a.wav", 16_000)
+
+
+@pytest.mark.parametrize("length", [4, 20, 43])
+def test_a_head_that_is_cut_off_is_told(tmp_path, length) -> None:
+    content = write_wav(tmp_path / "a.wav", np.zeros(4, "<i2")).read_bytes()
+    (tmp_path / "a.wav").write_bytes(content[:length])
+    with pytest.raises(ValueError, match=r"a\.wav is not a WAV file with plain samples: \S"):
+        sound.read_wav(tmp_path / "a.wav", 16_000)
+
+
+def test_what_is_left_of_a_recording_that_was_cut_off_is_read(tmp_path) -> None:
+    content = write_wav(tmp_path / "a.wav", np.array([16384] * 6, "<i2"), channels=2).read_bytes()
+    (tmp_path / "a.wav").write_bytes(content[:-3])
+    assert sound.read_wav(tmp_path / "a.wav", 16_000).tolist() == [0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("width", "samples"),
     [

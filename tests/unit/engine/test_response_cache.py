@@ -268,6 +268,18 @@ class TestCachedModel:
             model.submit(InferRequest(header, [b"ab"], Answers(), arrival_ns=1))
         assert len(served.asked) == 3
 
+    def test_the_order_of_the_inputs_is_no_part_of_the_key(self, model, served) -> None:
+        # K1
+        answers = Answers()
+        sent = {"IN": (SPEC, b"ab"), "ALSO": (TensorSpec("ALSO", DataType.UINT8, (2,)), b"cd")}
+        for names in (("IN", "ALSO"), ("ALSO", "IN")):
+            header = RequestHeader(model_name="m", inputs=[sent[name][0] for name in names])
+            model.submit(InferRequest(header, [sent[name][1] for name in names], answers, arrival_ns=1))
+        assert len(served.asked) == 1
+        swapped = RequestHeader(model_name="m", inputs=[sent["IN"][0], sent["ALSO"][0]])
+        model.submit(InferRequest(swapped, [b"cd", b"ab"], answers, arrival_ns=1))
+        assert len(served.asked) == 2
+
     def test_where_one_input_ends_is_part_of_the_key(self, model, served) -> None:
         # K1
         header = RequestHeader(model_name="m", inputs=[SPEC, TensorSpec("MORE", DataType.UINT8, (2,))])

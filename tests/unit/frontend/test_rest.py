@@ -2,6 +2,7 @@ import json
 import logging
 import struct
 import types
+from urllib.parse import unquote
 
 import pytest
 
@@ -343,6 +344,17 @@ def test_id_is_found_in_a_request_that_cannot_be_decoded_and_made_safe_for_a_hea
     body = infer_body(shape=[-1])[:-1] + ',"id":"é\\r\\nX: 1"}'.encode()
     assert failure(server.call("POST", "/v2/models/m/infer", body))[2] == "%C3%A9%0D%0AX: 1"
     assert logged[0]["request_id"] == "é\r\nX: 1"
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\N{ROCKET}"])
+def test_a_long_id_is_cut_in_the_header_that_clients_have_to_read(server, letter):
+    server.engine.refusal = invalid_argument("no")
+    body = json.dumps({**json.loads(infer_body()), "id": letter * 300_000}).encode()
+    exchange = server.call("POST", "/v2/models/m/infer", body)
+    _, said, answered_id = failure(exchange)
+    assert said == "no"
+    assert unquote(answered_id) == letter * 256
+    assert len(answered_id) < 4096
 
 
 def test_failed_response_is_logged_and_answered(server, logged):

@@ -37,6 +37,16 @@ class TestTurns:
         assert limiter.release(first) == [second]
         assert (first.state, second.state) == (IDLE, GRANTED)
 
+    def test_who_waits_for_one_of_two_resources_holds_neither(self):
+        # R1
+        limiter = RateLimiter()
+        first, both = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 1, OTHER: 1})
+        assert limiter.ask(first) == [first]
+        assert limiter.ask(both) == []
+        assert [(usage.held, usage.waiting) for usage in limiter.usage()] == [(1, 1), (0, 1)]
+        assert limiter.release(first) == [both]
+        assert [(usage.held, usage.waiting) for usage in limiter.usage()] == [(1, 0), (1, 0)]
+
     def test_without_amounts_there_is_as_much_as_the_largest_need(self):
         """Triton: the default of --rate-limit-resource is the maximum over all instances."""
         # R3

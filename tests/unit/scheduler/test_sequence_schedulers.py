@@ -185,7 +185,8 @@ def test_direct_delay_counts_only_beside_a_utilisation() -> None:
     # S13
     scheduler = direct(size=4, delay_ns=5 * MS)
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
-    assert names(scheduler.take(0)) == ["1"]
+    batch = scheduler.take(0)
+    assert (names(batch), batch.release_reason) == (["1"], "idle")
 
 
 def test_direct_waits_for_the_utilisation_or_the_delay() -> None:
