@@ -22,28 +22,15 @@ from collections.abc import Collection, Mapping, Sequence
 from naiad.core.adaptive_state import DECISIONS, AdaptiveState
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
-from naiad.scheduler.arrival_model import ArrivalModel, bin_of
-from naiad.scheduler.burst_record import BurstRecord
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
-from naiad.scheduler.executions import Executions
 from naiad.scheduler.gathering import Gathered
+from naiad.scheduler.hold_choice import HoldChoice
 from naiad.scheduler.queue import QueuePolicy
 
 MAX_HOLD_NS = 1_000_000_000
 """Nothing is held for longer than this, whatever was learned."""
 _OVERHEAD_NS = 30_000
 """How long before a timeout a hold ends at the latest."""
-_LATENESS_NS = 60_000.0
-"""How late a hold is taken to end at first: what it takes to be woken."""
-_LATENESS_STEP = 1 / 16
-_MOST_LATE_NS = 1_000_000
-"""More than this was a pause of the machine."""
-_MEMO_LIMIT = 1024
-_FRESH_COUNT = 512
-"""Batches after which what was concluded is concluded anew."""
-_LIKELY = 0.5
-_SAVING = 0.2
-"""A batch of one of which less than this is fixed is not worth growing for a goal."""
 
 
 class AdaptiveScheduler(DynamicScheduler):
@@ -86,19 +73,10 @@ class AdaptiveScheduler(DynamicScheduler):
         self._goal_ns = latency_goal_ns
         self._tolerance_ns = latency_goal_ns // 50
         """A hold that would end this much sooner is left alone."""
-        self._executions = Executions(instance_count)
-        self._arrivals = ArrivalModel()
-        self._bursts = BurstRecord()
-        self._is_certain = False
-        """Whether enough is known to decide by it."""
-        self._lateness_ns = _LATENESS_NS
-        """By how much a hold lasts longer than it was to."""
-        self._memo: dict[tuple[int, int, int], int] = {}
-        """Requests, size of a turn and time since the newest, all roughly, to how long the next is waited for."""
-        self._memo_end = _FRESH_COUNT
-        self._is_asked = False
-        """Whether it was decided for the next batch if it is to find out what instances gain from each other."""
-        self._is_probing = False
+        self._choice = HoldChoice(
+            instance_count=instance_count, goal_ns=latency_goal_ns, max_rows=max(1, max_batch_size)
+        )
+        self._executions = self._choice.executions
         self._held_since_ns = 0
         """Since when a free instance holds what waits; 0 while none does."""
         self._held_requests = 0
@@ -146,14 +124,11 @@ class AdaptiveScheduler(DynamicScheduler):
 
     def _awaits_turn(self, request: InferRequest) -> bool:
         """Hold the first request of a batch, with no instance awake, until one ends or its turn has come."""
-        rows = request.batch_size or 1
+        rows, now_ns = request.batch_size or 1, request.arrival_ns
         is_plain = self.pending_count == 1 and rows < self._smallest_preferred and not self.has_timeouts
-        if not is_plain or self._hold_count or self._strategy is not None or not self._is_certain:
+        if not is_plain or self._hold_count or self._strategy is not None:
             return False
-        executions, now_ns = self._executions, request.arrival_ns
-        if not executions.is_crowded or executions.alone_until_ns() or self._probes():
-            return False
-        until_ns = min(executions.turn_end_ns(), now_ns + self._delay_ns)
+        until_ns = min(self._choice.crowd_until_ns(), now_ns + self._delay_ns)
         if until_ns <= now_ns:
             return False
         self._begin_hold(1, rows, until_ns, "turn", now_ns)
@@ -161,13 +136,6 @@ class AdaptiveScheduler(DynamicScheduler):
         self.nudge_ns = until_ns
         self._is_nudged = True
         return True
-
-    def _probes(self) -> bool:
-        """Tell whether the next batch begins without its turn, to find out what that does; decided once for each."""
-        if not self._is_asked:
-            self._is_asked = True
-            self._is_probing = self._executions.parallelism.should_probe()
-        return self._is_probing
 
     # --- departure ------------------------------------------------------------------------------------------------
 
@@ -183,17 +151,14 @@ class AdaptiveScheduler(DynamicScheduler):
             if not self.pending_count:
                 self._end_hold()
             return None
-        self._arrivals.observe(batch.requests)
+        self._choice.note_begun(batch.requests)
         was_held = self._held_since_ns > 0
-        if was_held or not self._is_certain or batch.release_reason != "idle":
+        if was_held or not self._choice.is_certain or batch.release_reason != "idle":
             self._count(batch, now_ns)
         else:
             self._decisions["no_gain"] += 1
             batch.decision = "no_gain"
         executions.begin(batch, now_ns, was_held=was_held)
-        if self._is_asked:
-            executions.is_followed |= self._is_probing
-            self._is_asked = self._is_probing = False
         return batch
 
     def _forget(self, requests: Sequence[InferRequest]) -> None:
@@ -217,7 +182,7 @@ class AdaptiveScheduler(DynamicScheduler):
         if batch.release_reason in ("idle", "delay"):
             # Without a hold it is old because every instance was busy.
             batch.release_reason = "delay" if is_held else "idle"
-            why = self._why if is_held else "no_gain" if self._is_certain else "unknown"
+            why = self._why if is_held else "no_gain" if self._choice.is_certain else "unknown"
         if is_held:
             self._count_hold(batch, now_ns)
         self._decisions[why] += 1
@@ -228,17 +193,10 @@ class AdaptiveScheduler(DynamicScheduler):
         self._held_count += 1
         self._hold_ns += held_ns
         if self._why == "burst":
-            before = self._held_requests
-            self._bursts.note(
-                held_ns=held_ns,
-                before=before,
-                came=max(0, len(batch.requests) - before),
-                turn_ns=self._executions.turn_ns(batch.size),
-                mean_gap_ns=self._arrivals.mean_gap_ns,
-            )
-        late_ns = now_ns - self._until_ns
-        if late_ns >= 0 and not self._is_nudged:
-            self._lateness_ns += _LATENESS_STEP * (min(late_ns, _MOST_LATE_NS) - self._lateness_ns)
+            before, came = self._held_requests, max(0, len(batch.requests) - self._held_requests)
+            self._choice.note_burst(held_ns=held_ns, before=before, came=came, rows=batch.size)
+        if now_ns >= self._until_ns and not self._is_nudged:
+            self._choice.note_late(now_ns - self._until_ns)
         self._end_hold()
 
     def _begin_hold(self, requests: int, rows: int, until_ns: int, why: str, now_ns: int) -> None:
@@ -255,7 +213,7 @@ class AdaptiveScheduler(DynamicScheduler):
 
     def _hold(self, gathered: Gathered, release_ns: int, now_ns: int) -> str:
         """Hold the batch for as long as it pays: return "" for that, otherwise why it goes."""
-        if not self._is_certain:
+        if not self._choice.is_certain:
             return "idle"
         self._oldest_ns = release_ns - self._delay_ns
         requests = gathered.requests
@@ -267,16 +225,15 @@ class AdaptiveScheduler(DynamicScheduler):
         self._begin_hold(len(requests), gathered.rows, until_ns, why, now_ns)
         return super()._hold(gathered, until_ns, now_ns)
 
-    # --- for how long a hold pays -----------------------------------------------------------------------------------
-
     def _release_of(self, requests: int, rows: int, oldest_ns: int, now_ns: int, waited_ns: int) -> tuple[int, str]:
         """Return until when a batch that could grow is held, and what for; a time that has come for not at all.
 
-        `waited_ns` is how long ago the last request has come.
+        `waited_ns` is how long ago the newest request has come.
         """
-        until_ns, why = self._turn_or_burst(requests, rows, now_ns, waited_ns)
-        if self._goal_ns:
-            until_ns, why = self._within_goal(until_ns, why, rows, oldest_ns, now_ns, waited_ns)
+        is_held = self._held_since_ns > 0
+        until_ns, why = self._choice.until(
+            requests, rows, oldest_ns=oldest_ns, now_ns=now_ns, waited_ns=waited_ns, is_held=is_held
+        )
         if self.has_timeouts and until_ns > now_ns:
             timeout_ns = self._deadlines.nearest_ns() - _OVERHEAD_NS
             if 0 < timeout_ns < until_ns:
@@ -284,67 +241,13 @@ class AdaptiveScheduler(DynamicScheduler):
                 return timeout_ns, "limit"
         return until_ns, why
 
-    def _turn_or_burst(self, requests: int, rows: int, now_ns: int, waited_ns: int) -> tuple[int, str]:
-        executions = self._executions
-        if executions.count:
-            until_ns = executions.turn_end_ns()
-            # Who sleeps for less is woken too late.
-            if until_ns - now_ns > self._lateness_ns and not self._probes():
-                return until_ns, "turn"
-        if not (self._held_since_ns or self._bursts.opens()):
-            return 0, ""
-        hold_ns = self._burst_ns(requests, executions.turn_ns(rows), waited_ns)
-        if hold_ns:
-            return now_ns + hold_ns, "burst"
-        self._bursts.note_none()
-        return 0, ""
-
-    def _burst_ns(self, requests: int, turn_ns: float, waited_ns: int) -> int:
-        """Return for how long the next request is waited for; remembered for a while, for it takes a while."""
-        if self._executions.ended_count >= self._memo_end or len(self._memo) >= _MEMO_LIMIT:
-            self._memo_end = self._executions.ended_count + _FRESH_COUNT
-            self._memo.clear()
-        key = requests.bit_length(), int(turn_ns).bit_length(), bin_of(max(0, waited_ns)) // 2
-        hold_ns = self._memo.get(key)
-        if hold_ns is None:
-            hold_ns = self._arrivals.best_hold_ns(max(0, waited_ns), requests, turn_ns, self._lateness_ns)
-            self._memo[key] = hold_ns
-        return hold_ns
-
-    def _within_goal(
-        self, until_ns: int, why: str, rows: int, oldest_ns: int, now_ns: int, waited_ns: int
-    ) -> tuple[int, str]:
-        latest_ns = self._latest_ns(rows, oldest_ns, now_ns)
-        if until_ns > now_ns:
-            return (latest_ns, "goal") if latest_ns < until_ns else (until_ns, why)
-        return (latest_ns, "goal") if self._pays_for_goal(latest_ns, now_ns, waited_ns) else (0, "")
-
-    def _latest_ns(self, rows: int, oldest_ns: int, now_ns: int) -> int:
-        """Return when a batch must go whose oldest request is to be answered within the goal.
-
-        The batch counts with the rows that will have come by then.
-        """
-        latency = self._executions.latency
-        tail = max(1.0, latency.tail_ratio) * self._executions.parallelism.slowed(self._executions.count)
-        answer_ns = oldest_ns + self._goal_ns
-        slack_ns = max(0.0, answer_ns - now_ns - tail * latency.duration_ns(rows))
-        grown = min(self._max_rows, rows + 1 + int(slack_ns / max(1.0, self._arrivals.mean_gap_ns)))
-        return int(answer_ns - tail * latency.duration_ns(grown))
-
-    def _pays_for_goal(self, latest_ns: int, now_ns: int, waited_ns: int) -> bool:
-        """Tell whether another request is likely by then, and saves an execution something worth the while."""
-        latency = self._executions.latency
-        if latest_ns <= now_ns or latency.fixed_ns < _SAVING * latency.duration_ns(1):
-            return False
-        return self._arrivals.probability_within(waited_ns, latest_ns - now_ns) >= _LIKELY
-
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def record_execution(self, batch: Batch, *, failed: bool = False) -> None:
         """Learn how long a batch took; nothing from one that failed."""
         self._executions.end(batch, failed=failed)
-        if not self._is_certain:
-            self._is_certain = self._executions.latency.is_certain and self._arrivals.is_certain
+        if not self._choice.is_certain:
+            self._choice.check_certain()
 
     def change_instance_count(self, count: int) -> None:
         """Learn anew what instances gain from each other; what a batch takes alone stays known."""
@@ -353,7 +256,7 @@ class AdaptiveScheduler(DynamicScheduler):
     def state(self) -> AdaptiveState:
         """Return what was learned and done so far."""
         latency = self._executions.latency
-        mean_gap_ns = self._arrivals.mean_gap_ns
+        mean_gap_ns = self._choice.arrivals.mean_gap_ns
         return AdaptiveState(
             fixed_ns=latency.fixed_ns,
             row_ns=latency.row_ns,
