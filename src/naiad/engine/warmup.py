@@ -111,7 +111,7 @@ class WarmUp:
         header = RequestHeader(model_name=name, inputs=specs)
         request = InferRequest(header, data, _ignore, id=f"warmup {sample.name}")
         try:
-            self._rules.check_sizes(request, self._rules.admit(request, self))
+            self._rules.check_sizes(request, self._rules.admit(request))
         except InferError as error:
             raise invalid_argument(f"model '{name}': warmup sample '{sample.name}': {error.message}") from None
         return [request] * sample.batch_size
