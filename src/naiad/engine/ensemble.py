@@ -196,8 +196,8 @@ class EnsembleModel:
         Triton: a step gets the priority, timeout, sequence and parameters of the ensemble's request.
         """
         memo = source.execution
-        if memo is None or memo[0] is not self:
-            memo = source.execution = (self, {})
+        if memo is None or memo[0] is not self._rules:
+            memo = source.execution = (self._rules, {})
         headers: dict[int, RequestHeader] = memo[1]
         header = headers.get(step.index)
         # Specs that are equal are mostly the same, which makes this cheap.
