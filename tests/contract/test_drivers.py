@@ -326,6 +326,48 @@ def test_one_that_leaves_hears_of_a_cancellation() -> None:
     run(steps, [leaves])
 
 
+class Dying(Remote):
+    """Has open requests when its process closes its lines; how that has ended is known when the test says so."""
+
+    is_busy = is_silent = False
+    looks = 0
+
+    def begin(self, batch: Batch) -> None:
+        self.is_busy = True
+        super().begin(batch)
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        if not self.is_silent:
+            return super().finish()
+        self.looks += 1
+        return None
+
+    def close_lines(self) -> None:
+        self.is_silent = True
+        os.write(self._writable, b"!")
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_who_is_about_to_be_known_as_dead_leaves_requests_to_another(adaptive: str) -> None:
+    dying, other, answers = Dying(), Remote(), Answers()
+
+    async def steps(model: ServedModel) -> None:
+        model.submit(make(answers, 0))
+        await until(lambda: len(answers) == 1)
+        assert dying.sizes == [1]
+        dying.close_lines()
+        await until(lambda: dying.looks > 0)
+        for number in range(1, 4):
+            model.submit(make(answers, number))
+            await until(lambda number=number: len(answers) == number + 1)
+        assert other.sizes == [1, 1, 1]
+        dying.is_busy = dying.is_silent = False
+
+    # The first takes the first request, and is woken first afterwards: it has joined the idle last.
+    parameters = {"adaptive_batching": {"string_value": adaptive}}
+    run(steps, [dying, other], dynamic_batching={}, parameters=parameters)
+
+
 def test_answers_are_waited_for_though_too_many_files_are_open_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, make_duplicate, left = Answers(), os.dup, [2]
 

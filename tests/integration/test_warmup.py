@@ -176,3 +176,48 @@ def test_a_server_stops_while_a_worker_is_warmed_up(mortal, tmp_path: Path) -> N
     mortal.wait_log("warm-up failed")
     mortal.signal()
     assert mortal.wait_exit() == 0
+
+
+_LATER = """
+import os
+import threading
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.answered = 0
+
+    def execute(self, requests):
+        for request in requests:
+            if (pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() == 9).any():
+                os._exit(3)
+            threading.Thread(target=self.answer, args=(request.get_response_sender(),), daemon=True).start()
+
+    def answer(self, sender):
+        time.sleep(0.05)
+        self.answered += 1
+        text = np.array([[str(self.answered).encode()]], np.object_)
+        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("SEEN", text)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_a_decoupled_model_may_answer_samples_after_it_has_executed_them(tmp_path: Path, start_server) -> None:
+    config = counting_config(sample("zeros", "zero_data: true", batch_size=2, count=2))
+    config += "model_transaction_policy { decoupled: true }"
+    write_model(tmp_path / "models", "later", config, {"1/model.py": _LATER})
+    server = start_server(tmp_path / "models")
+    server.wait_ready()
+
+    def generate(number: float):
+        return server.post("/v2/models/later/generate", {"IN": [number, number]})
+
+    assert generate(1).json["SEEN"] == "5"
+    # Nor does the worker that takes its place wait for ever.
+    assert generate(9).status != 200
+    wait_for(lambda: server.get("/v2/models/later/ready").status == 200)
+    assert generate(1).json["SEEN"] == "5"

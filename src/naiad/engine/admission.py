@@ -23,12 +23,18 @@ _MOST_NAMES = 8
 class Admission:
     """What a model version derived from a header that it accepts; shared by all requests with that header."""
 
-    __slots__ = ("batch_size", "data_sizes", "model", "shape_key", "strings")
+    __slots__ = ("batch_size", "data_sizes", "rules", "shape_key", "strings")
 
     def __init__(
-        self, model: object, batch_size: int, shape_key: object, data_sizes: Sequence[int], strings: Sequence[int]
+        self,
+        rules: "AdmissionRules",
+        batch_size: int,
+        shape_key: object,
+        data_sizes: Sequence[int],
+        strings: Sequence[int],
     ) -> None:
-        self.model = model
+        self.rules = rules
+        """Stand for the version: headers are remembered, and would keep in memory what was unloaded long ago."""
         self.batch_size = batch_size
         self.shape_key = shape_key
         self.data_sizes = tuple(data_sizes)
@@ -70,17 +76,17 @@ class AdmissionRules:
         self._outputs = frozenset(output.name for output in config.output)
         self._required = [name for name, expected in self._inputs.items() if not expected.optional]
 
-    def admit(self, request: InferRequest, model: object) -> Admission:
+    def admit(self, request: InferRequest) -> Admission:
         """Check everything the header decides. Raises InferError with Triton's code and message."""
         header = request.header
         try:
-            return self._admit(header, model)
+            return self._admit(header)
         except InferError as error:
             # Triton: names that the model does not have are refused by other code, without the prefix.
             opening = "" if error.message.startswith("unexpected inference ") else prefix(request.id)
             raise InferError(error.code, opening + error.message, detail=error.detail) from None
 
-    def _admit(self, header: RequestHeader, model: object) -> Admission:
+    def _admit(self, header: RequestHeader) -> Admission:
         self._check_outputs(header)
         self._check_input_set(header)
         batch_size = self._check_batch(header) if self._max_batch_size > 0 else 1
@@ -88,7 +94,7 @@ class AdmissionRules:
             self._check_input(spec)
         sizes = [_ANY_SIZE if s.datatype is DataType.BYTES else s.byte_size for s in header.inputs]
         strings = [i for i, s in enumerate(header.inputs) if s.datatype is DataType.BYTES]
-        return Admission(model, batch_size, self._shape_key(header), sizes, strings)
+        return Admission(self, batch_size, self._shape_key(header), sizes, strings)
 
     def _check_outputs(self, header: RequestHeader) -> None:
         seen: set[str] = set()

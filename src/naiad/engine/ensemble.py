@@ -91,8 +91,8 @@ class EnsembleModel:
                 "requests"
             )
         admission = request.header.admission
-        if type(admission) is not Admission or admission.model is not self:
-            admission = request.header.admission = self._rules.admit(request, self)
+        if type(admission) is not Admission or admission.rules is not self._rules:
+            admission = request.header.admission = self._rules.admit(request)
         if admission.strings or tuple(map(len, request.data)) != admission.data_sizes:
             self._rules.check_sizes(request, admission)
         request.batch_size = admission.batch_size
@@ -196,8 +196,8 @@ class EnsembleModel:
         Triton: a step gets the priority, timeout, sequence and parameters of the ensemble's request.
         """
         memo = source.execution
-        if memo is None or memo[0] is not self:
-            memo = source.execution = (self, {})
+        if memo is None or memo[0] is not self._rules:
+            memo = source.execution = (self._rules, {})
         headers: dict[int, RequestHeader] = memo[1]
         header = headers.get(step.index)
         # Specs that are equal are mostly the same, which makes this cheap.

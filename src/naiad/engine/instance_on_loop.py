@@ -69,7 +69,11 @@ class InstanceOnLoop:
 
     def _pump(self) -> None:
         """Begin the next batch, if there is one and none is running."""
-        if self._batch is not None or self._exit_timer is not None or self._ended.is_set():
+        if self._batch is not None or self._ended.is_set():
+            return
+        if self._exit_timer is not None:
+            # Woken for a request before it is known how its process has died: another one may be free for that.
+            self._dispatcher.tend_unhealthy(self)
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -115,8 +115,8 @@ class ServedModel:
         """Admit and enqueue a request. Raises InferError when it is refused at the door."""
         # hot: bench/micro_engine.py
         admission = request.header.admission
-        if type(admission) is not Admission or admission.model is not self:
-            admission = request.header.admission = self._rules.admit(request, self)
+        if type(admission) is not Admission or admission.rules is not self._rules:
+            admission = request.header.admission = self._rules.admit(request)
         if admission.strings or tuple(map(len, request.data)) != admission.data_sizes:
             self._rules.check_sizes(request, admission)
         request.batch_size = admission.batch_size

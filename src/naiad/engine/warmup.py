@@ -2,6 +2,7 @@
 
 import logging
 import math
+import select
 import threading
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from naiad.backend.api import Instance, InstanceSpec, ModelContext
+from naiad.backend.api import Instance, InstanceSpec, ModelContext, RemoteInstance
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelWarmup
 from naiad.config.padding import read_padding
@@ -26,6 +27,10 @@ _log = logging.getLogger(__name__)
 
 _DECOUPLED_S = 300.0
 """How long a decoupled model may take to send the final responses of a sample."""
+_LOOK_MS = 250
+"""How often to look at the clock meanwhile."""
+_EXIT_POLL_S = 0.002
+"""How often a process that has closed its lines is asked how it has died."""
 
 
 class WarmUp:
@@ -86,7 +91,10 @@ class WarmUp:
             if response.error is not None:
                 raise response.error
         if self._is_decoupled:
-            finals.wait(_DECOUPLED_S)
+            deadline_s = time.monotonic() + _DECOUPLED_S
+            if isinstance(instance, RemoteInstance):
+                _listen(instance, deadline_s)
+            finals.wait(deadline_s)
 
     # --- samples ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +117,7 @@ class WarmUp:
         header = RequestHeader(model_name=name, inputs=specs)
         request = InferRequest(header, data, _ignore, id=f"warmup {sample.name}")
         try:
-            self._rules.check_sizes(request, self._rules.admit(request, self))
+            self._rules.check_sizes(request, self._rules.admit(request))
         except InferError as error:
             raise invalid_argument(f"model '{name}': warmup sample '{sample.name}': {error.message}") from None
         return [request] * sample.batch_size
@@ -155,13 +163,26 @@ class _Finals:
                 self._left -= 1
                 self._changed.notify_all()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for every final response. Raises InferError when one carries an error or does not come."""
+    def wait(self, deadline_s: float) -> None:
+        """Wait for every final response. Raises InferError when one has an error, or is not there by that time."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._left <= 0, timeout_s):
-                raise invalid_argument(f"the final response did not come within {timeout_s:g} s")
+            if not self._changed.wait_for(lambda: self._left <= 0, max(0.0, deadline_s - time.monotonic())):
+                raise invalid_argument(f"the final response did not come within {_DECOUPLED_S:g} s")
         if self._error is not None:
             raise self._error
+
+
+def _listen(instance: RemoteInstance, deadline_s: float) -> None:
+    """Take what another process sends after its batch: until it gets requests nobody else watches it."""
+    while instance.is_busy and time.monotonic() < deadline_s:
+        if instance.is_silent:
+            time.sleep(_EXIT_POLL_S)
+        else:
+            poll = select.poll()
+            poll.register(instance.fileno(), select.POLLIN)
+            if not poll.poll(_LOOK_MS):
+                continue
+        instance.finish()
 
 
 def _random(spec: TensorSpec) -> Buffer:

@@ -15,15 +15,16 @@ FP32 = DataType.FP32
 
 def refusal(made: ModelConfig, bad: RequestHeader, request_id: str = "") -> InferError:
     with pytest.raises(InferError) as caught:
-        AdmissionRules(made).admit(request(Answers(), request_id, bad), object())
+        AdmissionRules(made).admit(request(Answers(), request_id, bad))
     return caught.value
 
 
 def test_admits_a_request_with_its_rows() -> None:
-    admission = AdmissionRules(config()).admit(request(Answers(), made=header(rows=3)), self := object())
+    rules = AdmissionRules(config())
+    admission = rules.admit(request(Answers(), made=header(rows=3)))
     assert admission.batch_size == 3
     assert admission.data_sizes == (24,)
-    assert admission.model is self
+    assert admission.rules is rules
 
 
 def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
@@ -34,7 +35,7 @@ def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
 
     def key(rows: int, length: int) -> object:
         specs = [TensorSpec("IN", FP32, (rows, 2)), TensorSpec("RAGGED", FP32, (rows, length))]
-        return rules.admit(request(Answers(), made=RequestHeader(model_name="m", inputs=specs)), object()).shape_key
+        return rules.admit(request(Answers(), made=RequestHeader(model_name="m", inputs=specs))).shape_key
 
     assert key(1, 5) == key(4, 9)
 
@@ -88,7 +89,7 @@ def test_optional_inputs_change_the_count_message() -> None:
 def test_size_of_data_is_checked_for_every_request() -> None:
     rules = AdmissionRules(config())
     good = request(Answers())
-    admission = rules.admit(good, object())
+    admission = rules.admit(good)
     short = InferRequest(good.header, [b"123"], Answers())
     with pytest.raises(InferError, match=r"input byte size mismatch for input 'IN' for model 'm'. Expected 8, got 3"):
         rules.check_sizes(short, admission)
@@ -99,7 +100,7 @@ def test_string_elements_are_counted() -> None:
     made.input.add(name="IN", data_type="TYPE_STRING", dims=[2])
     rules = AdmissionRules(made)
     spec = RequestHeader(model_name="m", inputs=[TensorSpec("IN", DataType.BYTES, (2,))])
-    admission = rules.admit(InferRequest(spec, [b""], Answers()), object())
+    admission = rules.admit(InferRequest(spec, [b""], Answers()))
     rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a", b""])], Answers()), admission)
     with pytest.raises(InferError, match="expected 2 string elements"):
         rules.check_sizes(InferRequest(spec, [encode_bytes_elements([b"a"])], Answers()), admission)

@@ -1,5 +1,8 @@
 """How tensors and errors pass between the steps of an ensemble."""
 
+import gc
+import weakref
+
 from naiad.core.errors import ErrorCode, InferError, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -146,3 +149,16 @@ def test_a_member_that_refuses_everything_is_told_to_any_number_that_wait_for_ro
     assert len(errors) == 5_000
     assert errors.count(None) == 1
     assert (model.in_flight_count, model.pending_count) == (0, 0)
+
+
+def test_a_remembered_header_does_not_keep_an_ensemble_in_memory_that_was_unloaded() -> None:
+    router, remembered = Router(), RequestHeader(model_name="e", inputs=[IN])
+    model = chain(router, 1)
+    model.submit(InferRequest(remembered, [b"abcd"], Answers(), arrival_ns=1))
+    step = router.asked.pop()
+    step.on_response(step, InferResponse(ResponseHeader("member", "1", (OUT,)), [b"1234"]))
+    left = weakref.ref(model)
+    del model, step
+    gc.collect()
+    assert remembered.execution is not None
+    assert left() is None

@@ -1,8 +1,10 @@
 """A served model answers every request exactly once, whatever its instances do."""
 
+import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,17 @@ import pytest
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
-from support.engine_parts import Answers, Gate, ScriptedInstance, Serve, StepLoop, config, header, request
+from support.engine_parts import (
+    Answers,
+    Gate,
+    ScriptedInstance,
+    Serve,
+    StepLoop,
+    config,
+    header,
+    request,
+    served_model,
+)
 
 
 def now_request(answers: Answers, request_id: str = "", **fields: object) -> object:
@@ -358,3 +370,16 @@ def test_an_ill_instance_that_is_woken_leaves_the_request_to_one_that_sleeps(ser
     loop.run_until(lambda: len(answers) == 1)
     assert answers.received[0][1].error is None
     assert (len(well.batches), len(ill.batches)) == (1, 0)
+
+
+def test_a_remembered_header_does_not_keep_a_version_in_memory_that_was_stopped(loop: StepLoop) -> None:
+    answers, remembered = Answers(), header()
+    model = served_model([ScriptedInstance()], loop)
+    model.submit(now_request(answers, made=remembered))
+    loop.run_until(lambda: len(answers) == 1)
+    assert model.stop(60.0)
+    left = weakref.ref(model)
+    del model
+    gc.collect()
+    assert remembered.admission is not None
+    assert left() is None
