@@ -83,7 +83,7 @@ def test_every_answer_is_that_of_its_own_request(
         array = elements(datatype, math.prod(shape), number).reshape(shape)
         header = RequestHeader(model_name="m", inputs=[TensorSpec("IN", datatype, shape)])
         request = InferRequest(header, [to_buffer(array)], lambda request, response: None, id=str(number))
-        admission = rules.admit(request, rules)
+        admission = rules.admit(request)
         request.shape_key, request.batch_size = admission.shape_key, admission.batch_size
         scheduler.enqueue(request, 0)
         requests.append(request)

@@ -29,7 +29,7 @@ def admitted(config: ModelConfig, length: int, *, at_ns: int = 0, rows: int = 1)
     """A request with the shape key and rows that admission gives it."""
     header = RequestHeader(model_name="m", inputs=[TensorSpec("IN", DataType.FP32, (rows, length))])
     request = InferRequest(header, [bytes(4 * rows * length)], lambda request, response: None, arrival_ns=at_ns)
-    admission = AdmissionRules(config).admit(request, object())
+    admission = AdmissionRules(config).admit(request)
     request.shape_key, request.batch_size = admission.shape_key, admission.batch_size
     return request
 
