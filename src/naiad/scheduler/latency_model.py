@@ -60,8 +60,10 @@ class LatencyModel:
 
     def observe(self, rows: int, duration_ns: int) -> None:
         """Learn from an execution that was alone."""
+        if duration_ns <= 0:
+            return
         self.observation_count += 1
-        if self.observation_count <= _SKIPPED_COUNT or duration_ns <= 0:
+        if self.observation_count <= _SKIPPED_COUNT:
             return
         duration = float(duration_ns)
         expected_ns = self.duration_ns(rows)

@@ -62,6 +62,12 @@ class TestLatencyModel:
             model.observe(1, 100 * US)
         assert model.tail_ratio < 1.2
 
+    def test_executions_without_a_duration_make_it_no_more_certain(self):
+        model = LatencyModel()
+        for _ in range(100):
+            model.observe(1, 0)
+        assert not model.is_certain
+
     def test_neither_part_is_ever_negative(self):
         model = LatencyModel()
         for rows, duration_us in ((1, 500), (8, 100), (1, 500), (8, 100), (4, 10), (1, 900)) * 5:
