@@ -34,7 +34,7 @@ def unavailable() -> str | None:
         if not _programs():
             _fetch()
         command = [str(_programs()[0]), "--version"]
-        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     except (subprocess.SubprocessError, OSError, IndexError) as error:
         return f"perf_analyzer cannot be fetched: {error}"
     if done.returncode != 0:
@@ -58,7 +58,13 @@ def _fetch() -> None:
         program.chmod(0o755)
 
 
-def _environment() -> dict[str, str]:
+def program() -> str:
+    """Return the path of perf_analyzer, which `unavailable` has fetched."""
+    return str(_programs()[0])
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which perf_analyzer finds its libraries."""
     libraries = HOME / "nvidia" / "cuda_runtime" / "lib"
     return {**os.environ, "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
 
@@ -79,7 +85,7 @@ def measure(
     # Three windows, all kept: medians over rounds are taken here, so nothing is repeated until it looks stable.
     command += ["-r", str(_TRIALS), "-s", "999"]
     meter, before = CpuMeter(server.process.pid), _answered(server, model)
-    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=600)
     cpu_s, answered = meter.seconds(), _answered(server, model) - before
     if done.returncode != 0 or not report.exists():
         raise RuntimeError(f"perf_analyzer failed ({done.returncode}): {done.stdout[-1000:]}{done.stderr[-1000:]}")

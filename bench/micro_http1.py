@@ -10,6 +10,7 @@ import time
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
+from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
@@ -29,7 +30,11 @@ class EchoEngine(Engine):
         self._header = ResponseHeader("add_sub", "1", outputs)
 
     def submit(self, request: InferRequest) -> None:
+        request.header.admission = self  # as the engine notes it
         request.on_response(request, InferResponse(self._header, request.data))
+
+    def request_limits(self, name: str, version: str = "") -> RequestLimits:
+        return RequestLimits(name, 2, 2)
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         return False

@@ -38,6 +38,12 @@ class EchoService:
     def unary(self, call: GrpcCall, message: Buffer) -> None:
         call.respond((message,))
 
+    def message_began(self, call: object, beginning: object) -> None:
+        """Refuse nothing."""
+
+    def refusal(self, path: str) -> None:
+        """Answer every path."""
+
     def is_streaming(self, path: str) -> bool:
         return False
 

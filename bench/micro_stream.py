@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.stream import count_request
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest
+from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
@@ -41,10 +42,14 @@ class _Engine(Engine):
         self.submitted: list[InferRequest] = []
 
     def submit(self, request: InferRequest) -> None:
+        request.header.admission = self  # as the engine notes it
         self.submitted.append(request)
 
     def cancel(self, request: InferRequest) -> bool:
         raise AssertionError
+
+    def request_limits(self, name: str, version: str = "") -> RequestLimits:
+        return RequestLimits(name, 2, 2)
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
         return True

@@ -263,11 +263,11 @@ def identity_64m() -> onnx.ModelProto:
     )
 
 
-def busy() -> onnx.ModelProto:
+def busy(layers: int = BUSY_LAYERS) -> onnx.ModelProto:
     """Return a model that multiplies a vector of 256 with the same matrix again and again."""
     # A permutation: what goes in comes out, however often.
     matrix = np.roll(np.eye(256, dtype=np.float32), 1, axis=1)
-    names = ["INPUT0", *(f"t{number}" for number in range(BUSY_LAYERS - 1)), "OUTPUT0"]
+    names = ["INPUT0", *(f"t{number}" for number in range(layers - 1)), "OUTPUT0"]
     nodes = [helper.make_node("MatMul", [a, "matrix"], [b]) for a, b in pairwise(names)]
     weights = [numpy_helper.from_array(matrix, "matrix")]
     return _model(helper.make_graph(nodes, "busy", [_tensor("INPUT0", [256])], [_tensor("OUTPUT0", [256])], weights))

@@ -64,6 +64,7 @@ class Running:
     startup_s: float
     log: Path = field(default_factory=Path)
     scheme: str = "http"
+    metrics_port: int = 0
 
     def stop(self) -> None:
         """End the server that `start` started, politely first, and whatever it leaves behind."""
@@ -138,7 +139,7 @@ class Peer:
             # The peers have packages of their own, so no path of this process may reach them.
             environment = {**os.environ, "PYTHONPATH": "", **extra}
             process = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
-        running = Running(self.name, process, ports[0], ports[1], 0.0, log, self.scheme)
+        running = Running(self.name, process, ports[0], ports[1], 0.0, log, self.scheme, ports[2])
         try:
             while not _is_ready(ports[0], self.scheme):
                 if process.poll() is not None:
@@ -174,20 +175,21 @@ def _is_ready(port: int, scheme: str) -> bool:
 
 
 class Naiad(Peer):
-    """naiad, from this checkout, in the environment that runs the benchmark."""
+    """naiad, from this checkout or another one, in the environment that runs the benchmark."""
 
     name = "naiad"
 
-    def __init__(self, *flags: str, scheme: str = "http") -> None:
+    def __init__(self, *flags: str, scheme: str = "http", checkout: Path = HERE.parent) -> None:
         self.flags = flags
         self.scheme = scheme
+        self.source = checkout / "src"
 
     def install(self) -> None:
         """Use the running environment."""
 
     def version(self) -> str:
-        """Return the version of this checkout."""
-        return str(runpy.run_path(str(HERE.parent / "src" / "naiad" / "__init__.py"))["__version__"])
+        """Return the version of the checkout."""
+        return str(runpy.run_path(str(self.source / "naiad" / "__init__.py"))["__version__"])
 
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Start `naiad serve`."""
@@ -195,7 +197,7 @@ class Naiad(Peer):
         command = [sys.executable, "-m", "naiad", "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
         command += ["--http-port", http_port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
-        return [*command, *self.flags], {"PYTHONPATH": str(HERE.parent / "src")}
+        return [*command, *self.flags], {"PYTHONPATH": str(self.source)}
 
 
 class Triton(Peer):

@@ -3,6 +3,7 @@
     python -m bench.soak bls [CALLS]             calls of models by models: plain, coroutines, streams, nested
     python -m bench.soak sequences [SEQUENCES]   sequences of both strategies, some of which are dropped or cancelled
     python -m bench.soak padding [REQUESTS]      requests of all lengths, padded into each other's batches
+    python -m bench.soak mixed [REQUESTS]        all protocols and kinds of models, one request in ten is hostile
 
 Each prints one line with what it has found and exits with 1 when anything was wrong, unanswered or left behind.
 """
@@ -18,10 +19,15 @@ from pathlib import Path
 
 from bench.peers import Naiad, Running
 from bench.process_tree import MIB, memory
-from bench.soak import bls, padding, sequences
+from bench.soak import bls, mixed, padding, sequences
 from bench.soak.driver import Soak, what_is_left
 
-KINDS = {"bls": (bls, 100_000), "sequences": (sequences, 10_000), "padding": (padding, 100_000)}
+KINDS = {
+    "bls": (bls, 100_000),
+    "sequences": (sequences, 10_000),
+    "padding": (padding, 100_000),
+    "mixed": (mixed, 2_000_000),
+}
 _LOG_CHARACTERS = 20_000
 """Of the server's log, which are shown when something was wrong."""
 _LEFT_S = 60.0

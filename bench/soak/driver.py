@@ -40,6 +40,9 @@ class Soak:
     duration_s: float = 0.0
     settled_mib: float = 0.0
     end_mib: float = 0.0
+    max_drift_mib: float = float("inf")
+    max_drift_share: float = float("inf")
+    """How much more memory than `settled_mib` the server may have in the end."""
     stalled_s: float = float("-inf")
     """Monotonic time at which the clients, all of them, had last paused."""
     left: str = ""
@@ -66,8 +69,14 @@ class Soak:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything was answered rightly and nothing is left."""
-        return not (self.wrong or self.hung or self.left)
+        """Whether everything was answered rightly, nothing is left and memory has not grown too much."""
+        return not (self.wrong or self.hung or self.left or self.has_drifted)
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the server has more memory than it may have in the end."""
+        drift_mib = self.end_mib - self.settled_mib
+        return drift_mib > self.max_drift_mib or drift_mib > self.max_drift_share * self.settled_mib
 
     def line(self) -> str:
         """Return the result in one line, with the first mistakes below it."""

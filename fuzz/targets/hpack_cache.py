@@ -39,7 +39,7 @@ def _reference(decoder: hpack.Decoder, block: bytes) -> list[tuple[bytes, bytes]
 
 def check(data: bytes) -> Hashable:
     """Decode the blocks with both decoders, as requests and some twice, until one is refused."""
-    decoder = HeaderDecoder(_LIMIT_BYTES)
+    decoder = HeaderDecoder(_LIMIT_BYTES, header_fields=_LIMIT_BYTES)
     # The package counts as the limit does; twice the limit is where ours stops.
     reference = hpack.Decoder(max_header_list_size=2 * _LIMIT_BYTES)
     outcome: list[Hashable] = []
@@ -48,13 +48,15 @@ def check(data: bytes) -> Hashable:
         try:
             head = decoder.decode_request(block)
         except (HpackError, HeaderListTooLargeError) as refusal:
-            if expected is not None:
+            # The package takes any number of table size updates.
+            if expected is not None and "table size updates" not in str(refusal):
                 raise AssertionError("refused what the package accepts") from refusal
             return (*outcome, type(refusal), str(refusal)[:20])
         assert expected is not None, "accepted what the package refuses"
-        assert head.fields == tuple(field for field in expected if field[0][:1] != b":")
         size = sum(32 + len(name) + len(value) for name, value in expected)
         assert head.is_too_large == (size > _LIMIT_BYTES)
+        regular = tuple(field for field in expected if field[0][:1] != b":")
+        assert head.fields == (() if head.is_too_large else regular)
         outcome.append((len(expected), head.error[:20], len(decoder.cached), len(decoder.cached_static)))
     return tuple(outcome)
 

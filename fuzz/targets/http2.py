@@ -51,6 +51,12 @@ class _Service:
         if call.path != "/s/Hold":
             call.respond((message,))
 
+    def message_began(self, call: object, beginning: object) -> None:
+        """Refuse nothing."""
+
+    def refusal(self, path: str) -> None:
+        """Answer every path."""
+
     def is_streaming(self, path: str) -> bool:
         return path == "/s/Stream"
 

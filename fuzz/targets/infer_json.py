@@ -108,8 +108,11 @@ def decoded(decoder: InferJsonDecoder, version: str, body: Buffer, length: int |
 def check(data: bytes) -> Hashable:
     """Decode with both readers; twice, since the second time memory and memos of the first are used again."""
     decoder = InferJsonDecoder(cached_headers=4)
-    first, second = (decoded(decoder, "", data, None) for _ in range(2))
-    assert first[0] is second[0]
+    first = decoded(decoder, "", data, None)
+    if first[0] is not None:
+        first[0].admission = first  # as the engine notes it; only admitted headers are remembered
+    second = decoded(decoder, "", data, None)
+    assert (first[0] is None) == (second[0] is None)
     assert first[1:] == second[1:]
     header, text, tensors = first
     try:

@@ -89,6 +89,11 @@ def test_rfc7541_4_2_two_size_updates_are_accepted(client):
     assert is_answered(client, integer(128, 5, 0x20) + integer(4096, 5, 0x20) + client.block(STREAM))
 
 
+def test_rfc7541_4_2_three_size_updates_are_connection_error(client):
+    block = integer(128, 5, 0x20) + integer(256, 5, 0x20) + integer(4096, 5, 0x20) + client.block(STREAM)
+    assert client.connection_error(last_headers(1, block)) == Http2Code.COMPRESSION_ERROR
+
+
 def test_rfc7541_4_2_encoder_acknowledges_a_smaller_table(client):
     """The peer's smaller SETTINGS_HEADER_TABLE_SIZE is acknowledged by a size update in the next block."""
     client.accepts(frame(4, 0, 0, b"\0\x01\0\0\0\x64"))

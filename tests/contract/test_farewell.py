@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.frontend.farewell import undelivered_bytes
+from naiad.frontend.farewell import Delivery, acknowledged_bytes, undelivered_bytes
 from naiad.server.tls import SHUTDOWN_TIMEOUT_S
 from support.certificates import Certificates
 from support.uvloop_run import run
@@ -55,6 +55,37 @@ def test_what_a_slow_peer_has_not_taken_is_known_until_it_has(speaks_tls: bool, 
             assert first + await reader.read() == ANSWER
         finally:
             writer.transport.abort()  # else the loop would wait for it
+            server.close()
+
+    run(main)
+
+
+def test_the_kernel_tells_how_much_a_peer_has_taken() -> None:
+    """Written and taken at the same pace, the size of the buffer alone would look like a peer that takes nothing."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        protocol = Answering()
+        server = await loop.create_server(lambda: protocol, "127.0.0.1", 0)
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        client.setblocking(False)
+        await loop.sock_connect(client, server.sockets[0].getsockname())
+        transport = await protocol.made
+        try:
+            taken, counts = 0, []
+            while taken < 2 << 20:
+                taken += len(await loop.sock_recv(client, 65536))
+                counts.append(acknowledged_bytes(transport))
+            assert counts == sorted(counts)
+            assert taken <= counts[-1] <= len(ANSWER)
+            delivery = Delivery(10.0)
+            for second in range(1, 12):
+                is_slow = delivery.is_too_slow(transport, undelivered_bytes(transport), second * 10**9)
+                assert is_slow is (second == 11)  # nothing was taken meanwhile
+        finally:
+            client.close()
+            transport.abort()
             server.close()
 
     run(main)

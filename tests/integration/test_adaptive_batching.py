@@ -35,8 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def metrics(server: ServerProcess, model: str) -> dict[str, float]:
     text = server.get("/metrics", url=server.metrics_url).body.decode()
-    found = re.findall(rf'^(naiad_\w+){{model="{model}",version="1"(?:,\w+="(\w+)")?}} (\S+)$', text, re.MULTILINE)
-    return {f"{name} {label}".strip(): float(number) for name, label, number in found}
+    found: dict[str, float] = {}
+    for name, fields, number in re.findall(r"^(naiad_\w+){(.*)} (\S+)$", text, re.MULTILINE):
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', fields))
+        if labels.pop("model", "") == model and labels.pop("version", "") == "1":
+            found[" ".join([name, *labels.values()])] = float(number)
+    return found
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -234,14 +234,14 @@ class TestMessages:
         assert code == INVALID_ARGUMENT
         assert text.startswith("failed to get model version from specified version string")
 
-    @pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady"])
+    @pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ModelConfig"])
     @pytest.mark.parametrize(
         ("name", "version", "text"),
         [
             ("nothing", "", "Request for unknown model: 'nothing' is not found"),
             ("identity", "3", "Request for unknown model: 'identity' version 3 is not found"),
             ("", "", "Request for unknown model: '' is not found"),
-            ("ü 100 %\n", "", "Request for unknown model: 'ü 100 %\n' is not found"),
+            ("ü 100 %\n", "", "Request for unknown model: 'ü 100 %\\n' is not found"),
         ],
     )
     def test_unknown_model(self, channel: grpc.Channel, method: str, name: str, version: str, text: str) -> None:

@@ -141,7 +141,7 @@ class TestPaths:
         assert (answer.status, answer.error) == (405, f"Method Not Allowed: {path} takes {allowed}")
         assert answer.headers["allow"] == allowed
 
-    @pytest.mark.parametrize("suffix", ["", "/config", "/ready", "/infer"])
+    @pytest.mark.parametrize("suffix", ["", "/config", "/infer"])
     @pytest.mark.parametrize(
         ("model", "text"),
         [
@@ -157,6 +157,10 @@ class TestPaths:
         status, message = refusal(server, http_request(f"/v2/models/{model}{suffix}", body))
         assert status == 404
         assert message.startswith(text)
+
+    def test_unknown_model_is_not_ready(self, server: ServerProcess) -> None:
+        request = http_request("/v2/models/nothing/ready")
+        assert refusal(server, request) == (400, "Model version not ready")
 
     def test_unknown_model_wins_over_anything_in_the_body(self, server: ServerProcess) -> None:
         status, text = refusal(server, http_request("/v2/models/nothing/infer", b"\xff{{{"))

@@ -362,6 +362,23 @@ def test_decoupled_models_call_from_execute_threads_and_coroutines(server):
     assert stream(server, "stream_coroutines", coroutine) == [[8.0] * 3, 0, 1, 2]
 
 
+def test_awaiting_decoupled_responses_lets_other_coroutines_go_on(server):
+    coroutine = f"""
+    order = []
+    async def ask_one(name, responses):
+        for response in await responses:
+            if response.output_tensors():
+                order.append(name)
+    await asyncio.gather(
+        ask_one('slow', ask('repeat', decoupled=True, {_NUMBERS.format(count=1, delay=300)})),
+        ask_one('fast', ask('repeat', decoupled=True, {_NUMBERS.format(count=1, delay=1)})),
+    )
+    sender.send(answer(order))
+    sender.send(flags=FINAL)
+    """
+    assert stream(server, "stream_coroutines", coroutine) == [["fast", "slow"]]
+
+
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 

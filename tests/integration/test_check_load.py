@@ -115,3 +115,12 @@ def test_flags_out_of_range_are_refused(repository: Path, flag: str) -> None:
     with pytest.raises(SystemExit) as ended:
         check.run([str(repository), flag])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("load", [(), ("--load",)])
+def test_python_based_backends_are_known(load: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "python_based_backend"
+    assert check.run([str(example / "models"), *load]) == 1
+    assert "unable to find backend library for backend 'linear'" in capsys.readouterr().out
+    assert check.run([str(example / "models"), f"--backend-directory={example / 'backends'}", *load]) == 0
+    assert "double: ok (linear, version 1" in capsys.readouterr().out

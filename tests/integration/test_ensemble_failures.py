@@ -93,10 +93,13 @@ async def _ask(client: grpcclient_aio.InferenceServerClient, number: int, tally:
         else:
             tally.other.append(f"{error.status()}: {error.message()}")
     else:
-        if result.as_numpy("B").item() == number + len(STEPS):
+        values = result.as_numpy("B")
+        if values.shape == (1, 7):
+            tally.failed += 1  # what the last step answered wrongly is passed on
+        elif values.tolist() == [[number + len(STEPS)]]:
             tally.right += 1
         else:
-            tally.other.append(f"{number} became {result.as_numpy('B')}")
+            tally.other.append(f"{number} became {values}")
     tally.slowest_s = max(tally.slowest_s, time.monotonic() - began)
 
 

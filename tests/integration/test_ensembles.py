@@ -30,6 +30,24 @@ _REPEAT = """
 """
 
 
+_TWO = """
+import json
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            tensors = [pb_utils.Tensor("SAME", value), pb_utils.Tensor("NEGATED", -value)]
+            left_out = json.loads(request.parameters()).get("left_out")
+            responses.append(pb_utils.InferenceResponse([t for t in tensors if t.name() != left_out]))
+        return responses
+"""
+
+
 def write_members(root: Path) -> None:
     write_model(root, "add_sub", add_sub_config("onnxruntime"), {"1/model.onnx": onnx_models.add_sub()})
     write_identity(root, "int_identity", datatype="INT32", max_batch_size=0)
@@ -42,6 +60,7 @@ def write_members(root: Path) -> None:
 
 def write_ensembles(root: Path, notes: Path) -> None:
     write_held(root, "slow", notes)
+    labelled = tensor("SAME", dims="3", extra='label_filename: "labels.txt"')
     write_ensemble(
         root,
         "chain",
@@ -100,6 +119,19 @@ def write_ensembles(root: Path, notes: Path) -> None:
         [tensor("A", dims="4, 4", extra="reshape { shape: [ 16 ] }"), tensor("B")],
         [tensor("SUM", dims="2, 8", extra="reshape { shape: [ 16 ] }"), tensor("DIFFERENCE")],
         [("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "SUM", "OUTPUT1": "DIFFERENCE"})],
+    )
+    two = f"input [ {tensor('IN', dims='3')} ] output [ {labelled}, {tensor('NEGATED', dims='3')} ]"
+    files = {"1/model.py": _TWO, "labels.txt": "cat\ndog\nemu\n"}
+    write_model(root, "two", f'backend: "python" max_batch_size: 8 {two}', files)
+    write_ensemble(
+        root,
+        "fork",
+        [tensor("IN", dims="3")],
+        [tensor("SAME", dims="3"), tensor("TWICE", dims="3")],
+        [
+            ("two", {"IN": "IN"}, {"SAME": "SAME", "NEGATED": "t"}),
+            ("two", {"IN": "t"}, {"NEGATED": "TWICE"}),
+        ],
     )
     write_ensemble(
         root,
@@ -161,6 +193,45 @@ def test_only_the_outputs_asked_for(client) -> None:
     wanted = [grpcclient.InferRequestedOutput("DIFFERENCE")]
     result = client.infer("chain", given(A=A, B=B), outputs=wanted)
     assert [output.name for output in result.get_response().outputs] == ["DIFFERENCE"]
+
+
+def test_steps_run_only_for_requested_outputs(client) -> None:
+    value = np.array([[1, 5, 3]], np.float32)
+
+    def executions() -> int:
+        (row,) = client.get_inference_statistics("two").model_stats
+        return row.inference_count
+
+    before = executions()
+    same = client.infer("fork", given(IN=value), outputs=[grpcclient.InferRequestedOutput("SAME")])
+    np.testing.assert_array_equal(same.as_numpy("SAME"), value)
+    assert executions() == before + 1
+    np.testing.assert_array_equal(client.infer("fork", given(IN=value)).as_numpy("TWICE"), value)
+    assert executions() == before + 3
+
+
+def test_classes_have_the_labels_of_members(client) -> None:
+    value = np.array([[1, 5, 3]], np.float32)
+    wanted = [grpcclient.InferRequestedOutput("SAME", class_count=2)]
+    classes = client.infer("fork", given(IN=value), outputs=wanted).as_numpy("SAME")
+    assert classes.tolist() == [[b"5.000000:1:dog", b"3.000000:2:emu"]]
+
+
+def test_left_out_output_fails_only_its_readers(client) -> None:
+    value, left_out = np.array([[1, 5, 3]], np.float32), {"left_out": "NEGATED"}
+    same = [grpcclient.InferRequestedOutput("SAME")]
+    result = client.infer("fork", given(IN=value), outputs=same, parameters=left_out)
+    np.testing.assert_array_equal(result.as_numpy("SAME"), value)
+    with pytest.raises(InferenceServerException, match="expected 1 inputs but got 0 inputs for model 'two'"):
+        client.infer("fork", given(IN=value), parameters=left_out)
+
+
+def test_response_has_sequence_parameters(client) -> None:
+    value = np.array([[1, 5, 3]], np.float32)
+    response = client.infer("fork", given(IN=value), sequence_id=7, sequence_start=True).get_response()
+    found = {name: response.parameters[name] for name in response.parameters}
+    assert (found["sequence_id"].int64_param, found["sequence_start"].bool_param) == (7, True)
+    assert not found["sequence_end"].bool_param
 
 
 def test_statistics_sum_up_the_members(client) -> None:

@@ -39,6 +39,12 @@ class EchoService:
         else:
             call.finish(12, f"unknown méthod {method}, 100 %")
 
+    def message_began(self, call, beginning):
+        pass
+
+    def refusal(self, path):
+        return None
+
     def is_streaming(self, path):
         return path.endswith("/Stream")
 

@@ -66,6 +66,7 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         f"--model-repository={root}",
         "--model-control-mode=explicit",
         "--load-model=started",
+        "--allow-client-model-files=true",
     ) as running:
         yield running
 

@@ -169,7 +169,7 @@ def test_an_ambiguous_name_is_refused_whatever_is_asked(make: Callable[..., Scen
     lines = scene.server.get("/metrics", url=scene.server.metrics_url).body.decode().splitlines()
     shown = [line for line in lines if line.startswith('nv_inference_count{model="composing_model"')]
     assert shown == [
-        f'nv_inference_count{{model="composing_model",version="1",namespace="{root}"}} {count}'
+        f'nv_inference_count{{model="composing_model",namespace="{root}",version="1"}} {count}'
         for root, count in zip(scene.roots, (2, 0), strict=True)
     ]
 

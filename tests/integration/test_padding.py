@@ -223,7 +223,7 @@ def test_the_share_of_padding_is_a_metric_and_explained(server: ServerProcess) -
     counts = {"data": sum(LENGTHS), "padding": 3 * 4 + 3 * 8 - sum(LENGTHS)}
     metrics = server.get("/metrics", url=server.metrics_url).body.decode()
     for kind, count in counts.items():
-        assert f'naiad_padded_input_elements_total{{model="counted",version="1",kind="{kind}"}} {count}' in metrics
+        assert f'naiad_padded_input_elements_total{{kind="{kind}",model="counted",version="1"}} {count}' in metrics
     told = server.get("/v2/models/counted/explain").json
     assert told["padding"] == counts
     assert "Its DATA is padded to the next of 4, 8; what is longer stays as it is." in told["rules"]

@@ -209,7 +209,7 @@ def test_an_ensemble_that_came_before_its_member_is_loaded_with_it(tmp_path: Pat
     client = Client(server.grpc_url)
     steps = [("member", {"INPUT0": "A"}, {"OUTPUT0": "B"})]
     write_ensemble(root, "pair", [tensor("A", dims="-1")], [tensor("B", dims="-1")], steps)
-    until(lambda: "depends on 'member'" in server.log_text(), "the ensemble has no member")
+    until(lambda: "not available or ambiguous: member" in server.log_text(), "the ensemble has no member")
     write_identity(root, "member")
     until(lambda: client.is_ready("pair"), "it has one now")
     client.stub.close()

@@ -81,7 +81,11 @@ class Scene:
 
     def metric(self, name: str) -> list[float]:
         text = self.server.get("/metrics", url=self.server.metrics_url).body.decode()
-        return [float(line.split()[-1]) for line in text.splitlines() if line.startswith(f'{name}{{resource="R"')]
+        return [
+            float(line.split()[-1])
+            for line in text.splitlines()
+            if line.startswith(f"{name}{{") and 'resource="R"' in line
+        ]
 
 
 @pytest.fixture(scope="module")

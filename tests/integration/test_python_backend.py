@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
-from naiad.backend.api import Instance, InstanceDiedError, InstanceSpec
+from naiad.backend.api import Instance, InstanceDiedError, InstanceSpec, InstanceState
 from naiad.backend.python import PythonBackend, PythonInstance
 from naiad.config import pbtxt
 from naiad.config.autofill import merge_auto_completed
@@ -386,6 +386,81 @@ def test_a_sender_answers_after_execute_has_returned(models):
     assert output_arrays(returned)["OUT"].tolist() == FLOATS.tolist()
 
 
+LATE_TASKS = """
+        import asyncio
+        class TritonPythonModel:
+            async def execute(self, requests):
+                {keep}
+                for request in requests:
+                    asyncio.create_task(self.later({argument}))
+                {result}
+            async def later(self, {parameters}):
+                await asyncio.sleep(0.05)
+                {send}
+        """
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {
+            "argument": "request.get_response_sender(), answer(OUT=value(request) + 1)",
+            "parameters": "sender, response",
+            "send": "sender.send(response, flags=1)",
+            "result": "return None",
+        },
+        {
+            "argument": "request",
+            "parameters": "request",
+            "send": "request.get_response_sender().send(answer(OUT=value(request) + 1), flags=1)",
+            "result": "return [None] * len(requests)",
+        },
+    ],
+    ids=["sender", "request"],
+)
+def test_tasks_answer_after_async_execute_has_returned(models, parts):
+    instance = models.start(LATE_TASKS.format(keep="pass", **parts))
+    for _ in range(2):
+        responses = execute(instance, [make_request({"IN": FLOATS}) for _ in range(3)])
+        assert [output_arrays(each)["OUT"].tolist() for each in responses] == [[1.0, 2.0, 3.0, 4.0]] * 3
+
+
+def test_tasks_go_on_between_batches(models):
+    instance = models.start(
+        """
+        import asyncio
+        class TritonPythonModel:
+            count = 0
+            ticker = None
+            async def tick(self):
+                while True:
+                    self.count += 1
+                    await asyncio.sleep(0.001)
+            async def execute(self, requests):
+                self.ticker = self.ticker or asyncio.create_task(self.tick())
+                return [answer(OUT=np.full(4, self.count, np.float32)) for request in requests]
+        """
+    )
+    assert ask(instance)[0] == 0
+    wait_until(lambda: ask(instance)[0] > 5)
+
+
+@pytest.mark.parametrize("definition", ["def", "async def"])
+def test_a_response_before_an_exception_arrives(models, definition):
+    instance = models.start(
+        f"""
+        class TritonPythonModel:
+            {definition} execute(self, requests):
+                requests[1].get_response_sender().send(answer(OUT=value(requests[1]) + 1), flags=1)
+                raise ValueError("too late")
+        """
+    )
+    failed, sent = execute(instance, [make_request({"IN": FLOATS}) for _ in range(2)])
+    assert failed.error is not None
+    assert failed.error.message.startswith("Failed to process the request(s) for model 'm_0_0', message: ValueError")
+    assert output_arrays(sent)["OUT"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_an_error_beside_strings_reaches_its_own_request(models):
     instance = models.executing(
         """
@@ -720,22 +795,40 @@ def test_an_idle_worker_that_dies_is_noticed_and_replaced(models):
 def test_requests_to_a_dead_worker_are_refused_with_the_reason(models):
     instance = mortal(models, restart_limit="1")
     failure(instance, command(2))
-    wait_until(lambda: "stays down" in instance.health)
-    assert (
-        "was killed by SIGSEGV; that makes 1 deaths within 60 s, so it stays down until a reload" in instance.health
-    )
+    wait_until(lambda: "requests are refused" in instance.health)
+    assert "was killed by SIGSEGV; that makes 1 deaths within 60 s: requests are refused, and" in instance.health
+    assert instance.health.endswith("it is tried again every 30 s")
+    # The lines of the dead worker are closed a little later.
+    wait_until(lambda: failure(instance, command(0)).message == instance.health)
     error = failure(instance, command(0))
-    assert (error.code, error.message) == (ErrorCode.UNAVAILABLE, instance.health)
+    assert isinstance(error, InstanceDiedError)
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert not error.has_begun
 
 
-def test_a_model_that_keeps_dying_is_given_up(models):
-    instance = mortal(models, restart_limit="3")
+def test_repeated_deaths_refuse_until_a_trial(models):
+    instance = mortal(models, restart_limit="3", restart_interval_s="1")
     for count in range(3):
         wait_until(lambda count=count: not instance.health and instance.restart_count == count)
+        assert instance.state is InstanceState.READY
         failure(instance, command(1))
+        assert count == 2 or instance.awaits_restart
     wait_until(lambda: "that makes 3 deaths" in instance.health)
+    assert instance.state is InstanceState.DOWN
+    assert not instance.awaits_restart
     assert instance.restart_count == 2
     assert not workers()
+    # A trial that fails closes it again at once, one that answers a batch opens it.
+    wait_until(lambda: instance.state is InstanceState.TRIAL)
+    failure(instance, command(1))
+    wait_until(lambda: instance.state is InstanceState.DOWN)
+    assert "on trial: requests are refused" in instance.health
+    wait_until(lambda: instance.state is InstanceState.TRIAL)
+    ask(instance, command(0))
+    assert instance.state is InstanceState.READY
+    failure(instance, command(1))
+    wait_until(lambda: instance.state is InstanceState.READY)
+    assert instance.restart_count == 5
 
 
 def test_a_model_that_does_not_initialize_again_is_given_up_with_its_reason(models, tmp_path):
@@ -752,7 +845,7 @@ def test_a_model_that_does_not_initialize_again_is_given_up_with_its_reason(mode
     )
     (tmp_path / "broken").touch()
     failure(instance)
-    wait_until(lambda: "stays down" in instance.health)
+    wait_until(lambda: "requests are refused" in instance.health)
     assert "the disk is gone" in instance.health
 
 
@@ -850,7 +943,7 @@ def test_processes_that_a_model_started_end_with_it(models, tmp_path):
         restart_limit="1",
     )
     failure(instance)
-    wait_until(lambda: "stays down" in instance.health)
+    wait_until(lambda: "requests are refused" in instance.health)
     wait_until(lambda: not psutil.pid_exists(int(note.read_text())))
 
 
@@ -943,7 +1036,7 @@ def test_a_crash_leaves_the_place_in_the_log(models, caplog):
     caplog.set_level(logging.INFO, "naiad.model")
     instance = models.executing("ctypes.string_at(0)", restart_limit="1")
     failure(instance)
-    wait_until(lambda: "stays down" in instance.health)
+    wait_until(lambda: "requests are refused" in instance.health)
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert "Fatal Python error: Segmentation fault" in said
     assert re.search(r'File ".*/m/1/model.py", line \d+ in execute', said)

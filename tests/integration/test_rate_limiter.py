@@ -126,9 +126,9 @@ def test_model_without_needs_does_not_wait(server: ServerProcess, protocol):
 
 def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
     ask(protocol, "often")
-    assert 'naiad_rate_limiter_limit{resource="R",device=""} 3' in rows(server)
-    wait_until(lambda: 'naiad_rate_limiter_held{resource="R",device=""} 0' in rows(server))
-    assert 'naiad_rate_limiter_waiting{resource="R",device=""} 0' in rows(server)
+    assert 'naiad_rate_limiter_limit{device="",resource="R"} 3' in rows(server)
+    wait_until(lambda: 'naiad_rate_limiter_held{device="",resource="R"} 0' in rows(server))
+    assert 'naiad_rate_limiter_waiting{device="",resource="R"} 0' in rows(server)
 
 
 def test_what_is_held_is_explained(server: ServerProcess):

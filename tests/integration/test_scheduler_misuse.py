@@ -231,19 +231,19 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
     ),
     "first_of_a_circle": (
         {"steps": [("second_of_a_circle", {"A": "A"}, {"B": "B"})]},
-        "circular dependency between ensembles: first_of_a_circle -> second_of_a_circle -> first_of_a_circle",
+        "circular dependency between ensembles: first_of_a_circle -> ... -> second_of_a_circle -> first_of_a_circle",
     ),
     "second_of_a_circle": (
         {"steps": [("first_of_a_circle", {"A": "A"}, {"B": "B"})]},
-        "circular dependency between ensembles: second_of_a_circle -> first_of_a_circle -> second_of_a_circle",
+        "circular dependency between ensembles: second_of_a_circle -> ... -> first_of_a_circle -> second_of_a_circle",
     ),
     "itself": (
         {"steps": [("itself", {"A": "A"}, {"B": "B"})]},
-        "circular dependency between ensembles: itself -> itself",
+        "circular dependency between ensembles: itself -> ... -> itself -> itself",
     ),
     "missing_member": (
         {"steps": [("nobody", {"INPUT0": "A"}, {"OUTPUT0": "B"})]},
-        "ensemble 'missing_member' depends on 'nobody' which has no loaded version",
+        "ensemble missing_member contains models that are not available or ambiguous: nobody",
     ),
     "missing_input": (
         {"steps": [("member", {"INPUT9": "A"}, {"OUTPUT0": "B"})]},
@@ -256,11 +256,11 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
     ),
     "unused_input": (
         {"inputs": [A, tensor("C")]},
-        "ensemble input 'C' for ensemble 'unused_input' is not used",
+        "ensemble input 'C' for ensemble unused_input' is not used",
     ),
     "unwritten_output": (
         {"outputs": [B, tensor("C")]},
-        "ensemble output 'C' for ensemble 'unwritten_output' is not written",
+        "ensemble output 'C' for ensemble unwritten_output' is not used",
     ),
     "unused_tensor": ({"steps": [MEMBER, step("A", "x")]}, "ensemble tensor 'x' is unused in ensemble"),
     "unwritten_tensor": (

@@ -1,4 +1,4 @@
-"""The soak tests of the schedulers, in short: `python -m bench.soak` runs them in full."""
+"""The soak tests, in short: `python -m bench.soak` runs them in full."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("kind", "count"), [("bls", 300), ("sequences", 120), ("padding", 400)])
+@pytest.mark.parametrize(("kind", "count"), [("bls", 300), ("sequences", 120), ("padding", 400), ("mixed", 1500)])
 def test_every_answer_is_right_and_nothing_is_left(kind: str, count: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     done = subprocess.run(

@@ -59,6 +59,28 @@ def test_request_in_flight_is_answered_before_the_exit(start_server: StartServer
     assert running.wait_exit() == 0
 
 
+def test_a_kept_connection_is_served_until_the_exit_timeout(start_server: StartServer, tmp_path: Path) -> None:
+    """Triton 2.51 answers it in the same way, without `Connection: close`."""
+    write_identity(tmp_path / "models")
+    running = start_server(tmp_path / "models", "--exit-timeout-secs=6")
+    running.wait_ready()
+    connections = [http.client.HTTPConnection(running.http_url, timeout=60) for _ in range(2)]
+    for connection in connections:
+        connection.connect()
+    running.signal()
+    running.wait_log("Waiting for in-flight requests to complete")
+    for _ in range(3):
+        time.sleep(1.1)  # longer than an idle connection used to be kept
+        for connection in connections:
+            connection.request("POST", "/v2/models/identity/infer", BODY)
+            response = connection.getresponse()
+            assert response.status == 200
+            assert response.getheader("Connection") is None
+            response.read()
+    connections[0].close()
+    assert running.wait_exit() == 0  # the other one is idle, and is closed in time
+
+
 def test_expired_exit_timeout_ends_with_status_1(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models", "slow", parameters={"execute_delay_ms": "100000"})
     running = start_server(tmp_path / "models", "--exit-timeout-secs=1")
@@ -67,6 +89,9 @@ def test_expired_exit_timeout_ends_with_status_1(start_server: StartServer, tmp_
     connection.request("POST", "/v2/models/slow/infer", BODY)
     running.wait_requests("slow", executing=1)
     running.signal()
+    answer = connection.getresponse()
+    assert answer.status == 503
+    assert "the server exits, and the request was not done within the 1 s" in json.loads(answer.read())["error"]
     assert running.wait_exit() == 1
     assert "Exit timeout expired. Exiting immediately." in running.log_text()
     connection.close()

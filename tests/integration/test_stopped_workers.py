@@ -14,16 +14,16 @@ import pytest
 
 from support.model_repository import write_model
 from support.server_process import Answer, ServerProcess
-from support.waiting import wait_until
 
 _CONFIG = """
 backend: "python"
 input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "Y" data_type: TYPE_INT64 dims: [ 3 ] } ]
 dynamic_batching {
-  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 500000 }
+  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 5000000 }
 }
 """
+# The time limit leaves a busy machine the time to start another worker.
 _MODEL = """
 import json
 import os
@@ -105,14 +105,12 @@ def test_the_batch_of_a_worker_that_was_stopped_is_executed_once_when_it_goes_on
     assert pair.ask("frozen") == [pair.pid, 3, 0]
 
 
-def test_a_stopped_worker_that_is_killed_ends_its_batch(pair: Pair) -> None:
+def test_the_next_worker_executes_an_unread_batch(pair: Pair) -> None:
     answer = pair.begin_long()
     pair.assert_others_answer()
     os.kill(pair.pid, signal.SIGKILL)
-    failed = answer.result(60)
-    assert failed.status == 503
-    assert "SIGKILL" in failed.json["error"]
-    wait_until(lambda: pair.infer("frozen").status == 200)
-    said = pair.ask("frozen", LONG)
-    assert said[0] != pair.pid
-    assert said[2] == len(LONG)
+    said = answer.result(60)
+    assert said.status == 200
+    pid, count, length = said.json["outputs"][0]["data"]
+    assert pid != pair.pid
+    assert (count, length) == (1, len(LONG))

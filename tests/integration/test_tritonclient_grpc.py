@@ -212,7 +212,9 @@ class TestControl:
         assert client.is_server_ready()
         assert client.is_model_ready("add_sub")
         assert client.is_model_ready("add_sub", "1")
-        assert failure(client.is_model_ready, "nothing")[0] == "StatusCode.NOT_FOUND"
+        assert not client.is_model_ready("nothing")
+        assert not client.is_model_ready("add_sub", "7")
+        assert failure(client.is_model_ready, "add_sub", "x")[0] == "StatusCode.INVALID_ARGUMENT"
 
     def test_standard_health_check(self, channel):
         assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60) == b"\x08\x01"

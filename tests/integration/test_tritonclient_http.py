@@ -340,13 +340,14 @@ class TestErrors:
 
 
 class TestControl:
-    def test_health(self, client):
+    def test_health(self, client, server):
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("add_sub")
         assert client.is_model_ready("add_sub", "1")
         assert not client.is_model_ready("add_sub", "2")
         assert not client.is_model_ready("nothing")
+        assert server.get("/v2/models/nothing/ready").status == 400
 
     def test_server_metadata(self, client):
         metadata = client.get_server_metadata()

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.generate_json import decode_generate, encode_generate
+from naiad.protocol import generate_json
+
+
+def decode_generate(*arguments):
+    return finish(generate_json.decode_generate(*arguments))
+
+
+def encode_generate(*arguments):
+    return b"".join(finish(generate_json.encode_generate(*arguments)))
+
 
 LIMIT = 1 << 20
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

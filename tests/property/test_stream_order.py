@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.errors import internal, invalid_argument
+from naiad.core.request_limits import unlimited
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.frontend import grpc_stream
 from naiad.frontend.grpc_service import InferenceGrpcService
@@ -31,6 +32,7 @@ class Call:
     """A peer that sends `messages` as flow control lets it, and reads when told to."""
 
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
+    client = None
     metadata = ()
     deadline_ns = arrival_ns = 0
 
@@ -84,6 +86,9 @@ class Engine:
         if request.id.startswith("refused"):
             raise invalid_argument("no")
         self.open.append(request)
+
+    def request_limits(self, name, version=""):
+        return unlimited(name, version)
 
     def is_decoupled(self, name, version=""):
         return name == "d"

@@ -58,6 +58,12 @@ class Service:
         if call.path == ECHO:
             call.respond((message,))
 
+    def message_began(self, call: object, beginning: object) -> None:
+        """Refuse nothing."""
+
+    def refusal(self, path: str) -> None:
+        """Answer every path."""
+
     def is_streaming(self, path: str) -> bool:
         return path == STREAM
 
@@ -176,6 +182,8 @@ class Conversation:
             if self.transport.is_closed:
                 return
             self._protocol.data_received(data[begin : begin + size])
+            while self._protocol._connection.has_unread:
+                self._loop.run()
 
     def block(self, path: str = HOLD, *more: tuple[str, str], fields: Fields | None = None) -> bytes:
         """Return the header block of a gRPC request, or of `fields`."""

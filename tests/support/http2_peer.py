@@ -41,8 +41,8 @@ class RecordingSink:
         self.streams: dict[int, Stream] = {}
         self.one_piece = 0
 
-    def new_stream(self, stream_id, head, send_window, receive_window):
-        stream = self.streams[stream_id] = Stream(stream_id, head, send_window, receive_window)
+    def new_stream(self, stream_id, head, receive_window):
+        stream = self.streams[stream_id] = Stream(stream_id, head, receive_window)
         return stream
 
     def request_received(self, stream, body):

@@ -108,6 +108,12 @@ class FakeService:
         if call.path == "/s/Broken":
             raise ZeroDivisionError
 
+    def message_began(self, call, beginning):
+        pass
+
+    def refusal(self, path):
+        return None
+
     def is_streaming(self, path):
         return path == "/s/Stream"
 
@@ -149,6 +155,8 @@ class Scene:
 
     def send(self, data):
         self.protocol.data_received(data)
+        while self.protocol._connection.has_unread and not self.protocol.output.is_paused:
+            self.loop.run_soon()
 
     def headers(self, stream_id, path="/s/Echo", *more):
         fields = [field for field in GRPC_FIELDS if field[0] != ":path"]

@@ -92,6 +92,15 @@ def add_default(default: float = 1.0) -> bytes:
     )
 
 
+def scaled() -> bytes:
+    """OUTPUT0 = the rows INPUT0 times the scalar FACTOR."""
+    return model(
+        [helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"])],
+        [value("INPUT0", ["N", 4]), value("FACTOR", [])],
+        [value("OUTPUT0", ["N", 4])],
+    )
+
+
 def gather() -> bytes:
     """OUTPUT0 = a table of four rows at the indices INPUT0; an index out of range fails at run time."""
     table = helper.make_tensor("table", TensorProto.FLOAT, [4, 2], [float(i) for i in range(8)])

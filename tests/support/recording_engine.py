@@ -1,6 +1,7 @@
 """What frontends submit requests to in unit tests."""
 
 from naiad.core.request import InferRequest
+from naiad.core.request_limits import RequestLimits, unlimited
 from naiad.memory.regions import SharedMemory
 
 
@@ -19,7 +20,14 @@ class RecordingEngine:
     def submit(self, request: InferRequest) -> None:
         if self.refusal is not None:
             raise self.refusal
+        header = request.header
+        for each in (header, header.origin):
+            if each is not None:
+                each.admission = "admitted"
         self.submitted.append(request)
+
+    def request_limits(self, name: str, version: str = "") -> RequestLimits:
+        return unlimited(name, version)
 
     def cancel(self, request: InferRequest) -> bool:
         request.cancelled = True

@@ -8,12 +8,14 @@ is called from that instance's own thread, one batch at a time.
 """
 
 import abc
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from naiad.backend.custom_metrics import CustomMetrics
+from naiad.config.execution_limit import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
@@ -45,6 +47,8 @@ class ModelContext:
     """Where the model's own metrics are shown; None without a server."""
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """The cores of each host policy of the server, by its name."""
+    execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S
+    """After this an execution without progress counts as hung, unless the model says otherwise; 0 for no limit."""
     namespace: str = ""
     """What tells it from models of equal names; empty in a server without namespaces."""
 
@@ -64,6 +68,18 @@ class InstanceSpec:
     """Name of its host policy, which binds it to cores where the server has one of that name."""
 
 
+class InstanceState(enum.IntEnum):
+    """The states of an instance; the numbers are the values of the metric `naiad_worker_state`."""
+
+    READY = 0
+    RESTARTING = 1
+    """Its worker has died and a new one starts; requests wait for it."""
+    DOWN = 2
+    """Its workers have died too often: requests are refused until a restart on trial succeeds."""
+    TRIAL = 3
+    """It was down, has started again, and executes its first batch since: READY after it, or DOWN."""
+
+
 class Instance(abc.ABC):
     """One executor of a model version. It executes one batch at a time in a thread of its own."""
 
@@ -72,6 +88,8 @@ class Instance(abc.ABC):
 
     The engine does so while executions take less time than waking a thread costs.
     """
+    hindrance: str = ""
+    """Why it cannot execute, set by the engine: an execution hangs."""
     cores: frozenset[int] = frozenset()
     """Cores that it is bound to by its host policy, set by the engine; empty for any.
 
@@ -98,7 +116,7 @@ class Instance(abc.ABC):
     @property
     def health(self) -> str:
         """Empty while the instance can execute; otherwise the reason why it cannot (a dead worker)."""
-        return ""
+        return self.hindrance
 
     @property
     def says_ready(self) -> bool:
@@ -106,8 +124,13 @@ class Instance(abc.ABC):
         return True
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the instance is ill for good: it will not recover by itself."""
+    def state(self) -> InstanceState:
+        """What the instance is doing; `health` says why."""
+        return InstanceState.RESTARTING if self.health else InstanceState.READY
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether requests wait for the instance although it cannot execute now: it will soon."""
         return False
 
     @property
@@ -139,6 +162,9 @@ class RemoteInstance(Instance):
     the loop. One batch at a time: `begin`, then `finish` whenever `fileno()` is readable until it returns. Of a
     decoupled model `finish` is called while `is_busy`, also between batches: it emits what has come.
     """
+
+    others_wait: Callable[[], bool] | None = None
+    """Set by what drives it: tells whether requests wait for an instance."""
 
     @abc.abstractmethod
     def fileno(self) -> int:
@@ -230,4 +256,7 @@ HealthListener = Callable[[Instance, str], None]
 
 
 class InstanceDiedError(InferError):
-    """The worker of an instance died while it executed; `message` names the instance and the signal."""
+    """The worker of an instance died while it had a batch; `message` names the instance and the signal."""
+
+    has_begun: bool = True
+    """Whether the worker may have begun to execute the batch; if not, the batch can be executed by another one."""

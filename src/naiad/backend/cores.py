@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from naiad.backend.control_groups import control_groups
 
 _AWAKE_QUOTA = 3.0
 """A quota from this on leaves a core when the event loop and a worker wait awake."""
@@ -49,34 +50,9 @@ def cgroup_quota(root: Path = Path("/")) -> float | None:
 
     Limits of the groups above apply too, so the smallest counts.
     """
-    limits = [limit for group, is_v2 in _groups(root) if (limit := _read_v2(group) if is_v2 else _read_v1(group))]
+    groups = control_groups("cpu", root)
+    limits = [limit for group, is_v2 in groups if (limit := _read_v2(group) if is_v2 else _read_v1(group))]
     return min(limits, default=None)
-
-
-def _groups(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the directories of the process's CPU control group and of those above it, and whether they are v2.
-
-    `/proc/self/cgroup` has lines `hierarchy-id:controllers:path`; v2 has no controllers (cgroups(7)).
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    base = root / "sys/fs/cgroup"
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            mounts, is_v2 = [base, base / "unified"], True
-        elif "cpu" in controllers.split(","):
-            mounts, is_v2 = [base / controllers, base / "cpu"], False
-        else:
-            continue
-        # Inside a container the path may be that of the host while the container's group is mounted at the top;
-        # directories that do not exist have no limits to read.
-        inner = PurePosixPath(path.lstrip("/"))
-        for mount in mounts:
-            for part in (inner, *inner.parents):
-                yield mount / part, is_v2
 
 
 def _read_v2(group: Path) -> float | None:

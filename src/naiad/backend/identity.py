@@ -5,20 +5,23 @@ Parameters, as Triton's backend of this name has them: `execute_delay_ms` for ev
 `creation_delay_sec` for loading.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.tensor_layout import TensorConfig
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import TensorSpec
+from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 MAX_ECHOES = 512
 """Request headers that an instance remembers."""
+_LENGTH_BYTES = 4
 
 
 class IdentityBackend(Backend):
@@ -43,7 +46,10 @@ class IdentityModel(Model):
     def __init__(self, context: ModelContext, pairs: dict[str, str], delay_s: float, multiplier: float) -> None:
         self.name = context.name
         self.version = str(context.version)
-        self.pairs = pairs
+        self.is_batching = context.config.max_batch_size > 0
+        inputs = {tensor.name: TensorConfig(tensor) for tensor in context.config.input}
+        outputs = {tensor.name: TensorConfig(tensor) for tensor in context.config.output}
+        self.pairs = [(inputs[name], outputs[partner]) for name, partner in pairs.items()]
         self._delay_s = delay_s
         self._multiplier = multiplier
 
@@ -57,18 +63,42 @@ class IdentityModel(Model):
 class _Echo:
     """What a request with a certain header is answered with."""
 
-    __slots__ = ("header", "positions")
+    __slots__ = ("header", "positions", "zero_bytes")
 
     def __init__(self, model: IdentityModel, header: RequestHeader) -> None:
         wanted = {output.name for output in header.outputs}
+        positions = {spec.name: position for position, spec in enumerate(header.inputs)}
+        rows = header.inputs[0].shape[:1] if model.is_batching and header.inputs else (1,) * model.is_batching
         self.positions: list[int] = []
+        """Of the input of each output; -1 for one that is missing."""
+        self.zero_bytes: dict[int, int] = {}
+        """Place among the outputs to the size of the zeros that answer it."""
         outputs: list[TensorSpec] = []
-        for position, spec in enumerate(header.inputs):
-            output = model.pairs[spec.name]
-            if not wanted or output in wanted:
-                self.positions.append(position)
-                outputs.append(TensorSpec(output, spec.datatype, spec.shape))
+        for source, output in model.pairs:
+            if wanted and output.name not in wanted:
+                continue
+            position = positions.get(source.name, -1)
+            if position < 0:
+                # Triton: an optional input that is missing is answered with zeros, and free dimensions are 1.
+                tail = tuple(max(1, dim) for dim in source.model_dims)
+            else:
+                shape = header.inputs[position].shape
+                tail = source.to_model(shape[1:] if model.is_batching else shape)
+            # The two have one shape where the model is, so the reshape of the output fits.
+            spec = TensorSpec(output.name, output.datatype, (*rows, *(output.to_client(tail) or ())))
+            if position < 0:
+                # A string without characters is its length, four bytes of zeros.
+                self.zero_bytes[len(outputs)] = math.prod(spec.shape) * (spec.datatype.item_bytes or _LENGTH_BYTES)
+            self.positions.append(position)
+            outputs.append(spec)
         self.header = ResponseHeader(model.name, model.version, outputs)
+
+    def data(self, received: Sequence[Buffer]) -> list[Buffer]:
+        """Return the data of the outputs for those of the inputs."""
+        made = [received[position] if position >= 0 else b"" for position in self.positions]
+        for place, size in self.zero_bytes.items():
+            made[place] = bytes(size)
+        return made
 
 
 class IdentityInstance(Instance):
@@ -93,6 +123,8 @@ class IdentityInstance(Instance):
                 self._echoes.clear()
             echo = self._echoes[header] = _Echo(self._model, header)
         data = request.data
+        if echo.zero_bytes:
+            return InferResponse(echo.header, echo.data(data))
         return InferResponse(echo.header, [data[position] for position in echo.positions])
 
 
@@ -117,7 +149,8 @@ class DelayedIdentityInstance(IdentityInstance):
 def pair_tensors(config: ModelConfig) -> dict[str, str]:
     """Return input name to output name: INPUTn to OUTPUTn, or the only input to the only output.
 
-    Raises InferError(INVALID_ARG) when a tensor has no partner, or one of another datatype or shape.
+    Raises InferError(INVALID_ARG) when a tensor has no partner, or one of another datatype or shape. Shapes are those
+    that the model sees, after `reshape`.
     """
     outputs = {output.name: output for output in config.output}
     alone = len(config.input) == 1 and len(config.output) == 1
@@ -130,15 +163,30 @@ def pair_tensors(config: ModelConfig) -> dict[str, str]:
                 f"model '{config.name}': the identity backend returns input '{tensor.name}' as output '{name}', "
                 "which the model configuration does not have; call inputs INPUT0, ... and outputs OUTPUT0, ..."
             )
-        if partner.data_type != tensor.data_type or list(partner.dims) != list(tensor.dims):
-            raise invalid_argument(
-                f"model '{config.name}': the identity backend needs input '{tensor.name}' and output '{name}' to "
-                "have the same data_type and dims"
-            )
+        _check_pair(config.name, TensorConfig(tensor), TensorConfig(partner))
         pairs[tensor.name] = name
     if outputs:
         raise invalid_argument(f"model '{config.name}': no input belongs to output '{next(iter(outputs))}'")
     return pairs
+
+
+def _check_pair(model: str, source: TensorConfig, output: TensorConfig) -> None:
+    fix = f"model '{model}': input '{source.name}' comes back as output '{output.name}'"
+    if source.datatype is not output.datatype:
+        raise invalid_argument(
+            f"expected input and output datatype to match, got {source.datatype.config_name} and "
+            f"{output.datatype.config_name}; {fix}, so give both one data_type"
+        )
+    if source.model_dims != output.model_dims:
+        shapes = f"{_text(source.model_dims)} and {_text(output.model_dims)}"
+        raise invalid_argument(
+            f"expected input and output shape to match, got {shapes}; "
+            f"{fix}, so give both one shape (that of 'reshape', where there is one)"
+        )
+
+
+def _text(shape: Shape) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
 
 
 def _parameter(config: ModelConfig, name: str) -> float:

@@ -75,6 +75,6 @@ def _complete_tensors(field: Any, tensors: Iterable[OnnxTensor], kind: str, *, b
             is_ragged = isinstance(tensor, ModelInput) and tensor.allow_ragged_batch
             dims = onnx.shape[1:] if batching and not is_ragged else onnx.shape
             tensor.dims.extend(dims or (1,))
-            if not dims:
-                # Triton: 'dims' must not be empty.
+            if not dims and batching:
+                # Triton: 'dims' must not be empty. A scalar without a batch dimension needs no reshape.
                 tensor.reshape.SetInParent()

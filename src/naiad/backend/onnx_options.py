@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
 from naiad.backend.api import ModelContext
+from naiad.backend.onnx_library import onnxruntime
 from naiad.backend.onnx_threads import ThreadPlan
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument, unsupported

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import onnxruntime
-
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.host_policies import running_on
+from naiad.backend.onnx_library import onnxruntime
 from naiad.backend.onnx_options import SessionPlan, plan_session, read_parameters
 from naiad.backend.onnx_signature import OnnxSignature, read_signature
 from naiad.backend.onnx_threads import ThreadPlan, plan_threads

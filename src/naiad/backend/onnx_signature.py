@@ -110,16 +110,18 @@ class SignatureCheck:
         allowed = {**required, **self._signature.optional_inputs}
         configured = {tensor.name for tensor in self._config.input}
         configured |= batch_inputs(self._config)
+        missing = [name for name in required if name not in configured]
+        # Triton: the counts are compared before the names.
+        if not len(required) <= len(configured) <= len(allowed):
+            extra = [name for name in configured if name not in allowed]
+            raise self._wrong_count(
+                len(configured), len(allowed if extra else required), missing=missing, extra=extra
+            )
         for tensor in self._config.input:
             if tensor.name not in allowed:
                 raise self._unexpected("input", tensor.name, allowed)
-        missing = [name for name in required if name not in configured]
         if missing:
-            raise invalid_argument(
-                f"unable to load {self._model}, configuration expects {len(configured)} inputs, model provides "
-                f"{len(required)}: add {_names(missing)} to 'input', or leave out 'input' and 'output' to have "
-                "them filled in"
-            )
+            raise self._wrong_count(len(configured), len(required), missing=missing)
         for tensor in self._config.input:
             if tensor.optional and tensor.name in required:
                 raise invalid_argument(
@@ -128,10 +130,20 @@ class SignatureCheck:
                 )
             self._check_tensor("input", tensor, allowed[tensor.name])
 
+    def _wrong_count(
+        self, configured_count: int, model_count: int, *, missing: Sequence[str], extra: Sequence[str] = ()
+    ) -> InferError:
+        remedies = [f"add {_names(missing)} to 'input'"] if missing else []
+        remedies += [f"remove {_names(sorted(extra))} from 'input'"] if extra else []
+        return invalid_argument(
+            f"unable to load {self._model}, configuration expects {configured_count} inputs, model provides "
+            f"{model_count}: {' and '.join(remedies)}, or leave out 'input' and 'output' to have them filled in"
+        )
+
     def _unexpected(self, kind: str, name: str, allowed: Mapping[str, OnnxTensor]) -> InferError:
         return invalid_argument(
-            f"unexpected inference {kind} '{name}' in the configuration of {self._model}, "
-            f"allowed {kind}s are: {', '.join(allowed)}"
+            f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}; correct the "
+            f"configuration of {self._model}"
         )
 
     def _check_batch_inputs(self) -> None:
@@ -163,9 +175,11 @@ class SignatureCheck:
         self._check_datatype(kind, tensor, onnx)
         if isinstance(tensor, ModelInput) and tensor.allow_ragged_batch and self._config.max_batch_size > 0:
             self._check_ragged(tensor.name, onnx)
-        # An empty shape is a scalar, or a rank that the model does not tell.
-        elif onnx.dims or (kind == "input" and not onnx.dims):
+        elif onnx.dims:
             self._check_shape(tensor, onnx)
+        elif kind == "input":
+            # The empty shape of an output can also be a rank that the model does not give.
+            self._check_scalar(tensor)
 
     def _check_datatype(self, kind: str, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
         datatype = onnx.datatype
@@ -181,6 +195,15 @@ class SignatureCheck:
                 f"expecting {datatype.config_name}; write data_type: {datatype.config_name}"
             )
 
+    def _check_scalar(self, tensor: ModelInput | ModelOutput) -> None:
+        explicit = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
+        if any(dim != 1 for dim in explicit):
+            raise invalid_argument(
+                f"unable to load {self._model}, scalar tensor '{tensor.name}', should only provide 1 in the model "
+                "configuration when the model doesn't support batching. Model configuration provided: "
+                f"{_text(explicit)}.; write dims: [1]"
+            )
+
     def _check_shape(self, tensor: ModelInput | ModelOutput, onnx: OnnxTensor) -> None:
         explicit = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
         batching = self._config.max_batch_size > 0
@@ -189,19 +212,22 @@ class SignatureCheck:
         if batching:
             self._check_batch_dim(opening, onnx)
         if len(configured) != len(onnx.shape):
-            raise invalid_argument(
-                f"{opening} the model expects {len(onnx.shape)} dimensions (shape {_text(onnx.shape)}) but the model "
-                f"configuration specifies {len(configured)} dimensions ({self._origin(explicit, configured)}); "
-                f"{self._two_fixes(onnx)}"
-            )
+            raise self._wrong_shape(opening, onnx, explicit, configured)
         for axis, (given, wanted) in enumerate(zip(configured, onnx.shape, strict=True)):
             if given == wanted or wanted < 0 or (given < 0 and (not self._strict or (axis == 0 and batching))):
                 continue
-            raise invalid_argument(
-                f"{opening} the model expects shape {_text(onnx.shape)} but the model configuration specifies shape "
-                f"{_text(configured)}: axis {axis} is {wanted} in the model and {given} in the configuration; "
-                f"{self._two_fixes(onnx)}"
-            )
+            detail = f": axis {axis} is {wanted} in the model and {given} in the configuration"
+            raise self._wrong_shape(opening, onnx, explicit, configured, detail)
+
+    def _wrong_shape(
+        self, opening: str, onnx: OnnxTensor, explicit: Shape, configured: Shape, detail: str = ""
+    ) -> InferError:
+        # Triton: the same words for another number of dimensions and for other sizes.
+        return invalid_argument(
+            f"{opening} the model expects {len(onnx.shape)} dimensions (shape {_text(onnx.shape)}) but the model "
+            f"configuration specifies {len(configured)} dimensions ({self._origin(explicit, configured)}){detail}; "
+            f"{self._two_fixes(onnx)}"
+        )
 
     def _check_batch_dim(self, opening: str, onnx: OnnxTensor) -> None:
         first = onnx.shape[:1]
@@ -228,8 +254,8 @@ class SignatureCheck:
 
     def _two_fixes(self, onnx: OnnxTensor) -> str:
         dims = onnx.shape[1:] if self._config.max_batch_size > 0 else onnx.shape
-        shown = f"write dims: {_text(dims)}" if dims else "write dims: [1] reshape { shape: [] }"
-        return f"{shown} in config.pbtxt, or export the model with the shape that the configuration has"
+        shown = _text(dims) if dims else "[1] reshape { shape: [] }"
+        return f"write dims: {shown} in config.pbtxt, or export the model with the shape that the configuration has"
 
 
 def _names(names: Sequence[str]) -> str:

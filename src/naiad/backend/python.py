@@ -3,12 +3,23 @@
 import ast
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from naiad.backend.api import Backend, HealthListener, Instance, InstanceSpec, Model, ModelContext, RemoteInstance
+from naiad.backend import onnx_telemetry
+from naiad.backend.api import (
+    Backend,
+    HealthListener,
+    Instance,
+    InstanceDiedError,
+    InstanceSpec,
+    InstanceState,
+    Model,
+    ModelContext,
+    RemoteInstance,
+)
 from naiad.backend.cores import is_charged_for_waiting
 from naiad.backend.python_caller import CallingWorker, listen
 from naiad.backend.python_calls import CallLine
@@ -17,9 +28,9 @@ from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
 from naiad.backend.python_life import WorkerLife, begin, end
 from naiad.backend.python_metrics import InstanceMetrics
-from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
 from naiad.backend.python_settings import WorkerSettings, read_settings
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.worker.alertness import NEVER_AWAKE
 from naiad.config.execution import execution_config
 from naiad.config.host_policy import policy_name
@@ -27,7 +38,7 @@ from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
 from naiad.core.batch import Batch
-from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_argument, not_found
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
@@ -36,6 +47,24 @@ from naiad.core.sequence_end import SequenceEnd
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _EXIT_POLL_S = 0.05
 _COMPLETES = "auto_complete_config"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where the code of a model is."""
+
+    model_file: Path
+    is_shared: bool = False
+    """Whether it belongs to a backend and executes other models too."""
+
+    def notes(self, context: ModelContext) -> dict[str, Any]:
+        """Return what a worker needs to load it."""
+        return {
+            "model_file": str(self.model_file),
+            "model_dir": str(context.model_dir),
+            "version_dir": str(context.version_dir),
+            "is_shared": self.is_shared,
+        }
 
 
 class PythonBackend(Backend):
@@ -48,10 +77,10 @@ class PythonBackend(Backend):
 
         Raises InferError when the function raises or returns something else.
         """
-        model_file = find_model_file(context)
-        if not may_complete(model_file):
+        source = self.source(context)
+        if not may_complete(source.model_file):
             return context.config
-        extra = _ask_once(context, model_file)
+        extra = _ask_once(context, source)
         if extra.get("config") is None:
             return context.config
         completed, problems = config_from_dict(extra["config"])
@@ -65,17 +94,22 @@ class PythonBackend(Backend):
 
     def load(self, context: ModelContext) -> Model:
         """Load one version. Raises InferError for a missing file and for what is not supported."""
-        model_file = find_model_file(context)
-        return PythonModel(context, model_file, read_settings(context))
+        return PythonModel(context, self.source(context), read_settings(context))
+
+    def source(self, context: ModelContext) -> ModelSource:
+        """Return where the code of a model is. Raises InferError(NOT_FOUND) when it is not there."""
+        return ModelSource(find_model_file(context))
 
 
 class PythonModel(Model):
     """One version of a Python model; what its instances share is only where they come from."""
 
-    def __init__(self, context: ModelContext, model_file: Path, settings: WorkerSettings) -> None:
+    def __init__(self, context: ModelContext, source: ModelSource, settings: WorkerSettings) -> None:
         self._context = context
-        self._model_file = model_file
+        self._source = source
         self._settings = settings
+        # One for all instances: what it logs, it logs once for the version.
+        self._rules = TensorRules(context.config, version=str(context.version), is_strict=settings.has_strict_outputs)
 
     def update_config(self, config: ModelConfig) -> None:
         """Tell new workers this configuration; those that run keep what they were told, as in Triton."""
@@ -84,7 +118,7 @@ class PythonModel(Model):
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""
         kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
-        instance = kind(self._context, self._model_file, self._settings, spec)
+        instance = kind(self._context, self._source, self._settings, self._rules, spec)
         instance.start()
         return instance
 
@@ -94,14 +128,20 @@ class PythonInstance(RemoteInstance):
 
     conversation_type: ClassVar[type[Conversation]] = Conversation
 
-    def __init__(self, context: ModelContext, model_file: Path, settings: WorkerSettings, spec: InstanceSpec) -> None:
+    def __init__(
+        self,
+        context: ModelContext,
+        source: ModelSource,
+        settings: WorkerSettings,
+        rules: TensorRules,
+        spec: InstanceSpec,
+    ) -> None:
         self.spec = spec
         self.health_listener: HealthListener | None = None
         """Called from the worker's watching thread when the health changes."""
         args = _args(context, spec)
         notes: dict[str, Any] = {
-            "model_file": str(model_file),
-            "model_dir": str(context.model_dir),
+            **source.notes(context),
             "completes": False,
             "decoupled": context.config.model_transaction_policy.decoupled,
             "iterative": context.config.sequence_batching.iterative_sequence,
@@ -110,7 +150,6 @@ class PythonInstance(RemoteInstance):
             "outputs": [output.name for output in execution_config(context.config).output],
         }
         environment = settings.interpreter.environ(worker_environment(context, spec.host_policy))
-        rules = OutputRules(execution_config(context.config))
         port = context.port
         self._calls: CallLine | None = None
         self._metrics = metrics = InstanceMetrics(context.metrics)
@@ -134,9 +173,12 @@ class PythonInstance(RemoteInstance):
             )
 
         def converse(process: WorkerProcess) -> Conversation:
-            return self.conversation_type(
+            conversation = self.conversation_type(
                 process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
             )
+            if isinstance(conversation, EmittingConversation):
+                conversation.owner = self
+            return conversation
 
         self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._tell)
         self._running: Conversation | None = None
@@ -173,7 +215,7 @@ class PythonInstance(RemoteInstance):
         try:
             self._running = life.conversation
             if self._running is None:
-                raise unavailable(life.health or f"instance '{self.spec.name}' has no worker")
+                raise self._has_no_worker()
             self._running.begin(batch)
         except BaseException:
             self._running = None
@@ -197,6 +239,13 @@ class PythonInstance(RemoteInstance):
         if responses is not None:
             self._let_go(conversation)
         return responses
+
+    def _has_no_worker(self) -> InstanceDiedError:
+        """Return the error for a batch that was not sent, and can be executed by another instance."""
+        text = self._life.health or f"instance '{self.spec.name}' has no worker"
+        error = InstanceDiedError(ErrorCode.UNAVAILABLE, text, reason=FailureReason.BACKEND)
+        error.has_begun = False
+        return error
 
     def _let_go(self, conversation: Conversation) -> None:
         self._running = None
@@ -255,9 +304,14 @@ class PythonInstance(RemoteInstance):
         return conversation is None or conversation.says_ready
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the worker has died too often to be started again."""
-        return self._life.is_lost
+    def state(self) -> InstanceState:
+        """Whether the worker executes, starts again, or has died too often."""
+        return self._life.state
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether a worker is being started, and has not been for too long."""
+        return self._life.awaits_restart
 
     @property
     def restart_count(self) -> int:
@@ -340,11 +394,10 @@ def may_complete(model_file: Path) -> bool:
     return True
 
 
-def _ask_once(context: ModelContext, model_file: Path) -> Mapping[str, Any]:
+def _ask_once(context: ModelContext, source: ModelSource) -> Mapping[str, Any]:
     settings = read_settings(context)
     notes = {
-        "model_file": str(model_file),
-        "model_dir": str(context.model_dir),
+        **source.notes(context),
         "completes": True,
         "args": {"model_config": config_to_json(context.config).decode(), "model_name": context.name},
     }
@@ -391,6 +444,7 @@ def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str
     environment = dict(os.environ)
     if is_charged_for_waiting():
         environment[NEVER_AWAKE] = "1"
+    onnx_telemetry.turn_off(environment)
     if not any(name in environment for name in _THREAD_VARIABLES):
         threads = _thread_count(context, context.host_policies.get(host_policy))
         environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))

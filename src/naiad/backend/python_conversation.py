@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 
 from naiad.backend.api import InstanceDiedError
-from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
@@ -34,13 +34,13 @@ class Conversation:
         model: str,
         version: str,
         transport_bytes: int,
-        rules: OutputRules,
+        rules: TensorRules,
     ) -> None:
         self._process = process
         self._channel = process.channel
         self._instance = instance
         self._cap_bytes = self._transport_bytes = transport_bytes
-        self._encoder = BatchEncoder()
+        self._encoder = BatchEncoder(rules)
         self._decoder = ReplyDecoder(model, version, rules)
         self._has_marks = False
         self._broken: ChannelError | None = None
@@ -51,6 +51,8 @@ class Conversation:
         """Number of the last batch; the worker counts too."""
         self.executing_since_ns = 0
         """Monotonic time at which the running batch was sent, 0 when none runs."""
+        self.has_answered = False
+        """Whether the worker has answered a batch."""
 
     @property
     def has_blocks(self) -> bool:
@@ -121,6 +123,7 @@ class Conversation:
             self._settle()
             return None
         self._ended()
+        self.has_answered = True
         if responses is None:
             raise self._failure(frame)
         return responses
@@ -254,8 +257,13 @@ class Conversation:
             if time.monotonic() - self._closed_at_s > _DEATH_S:
                 process.kill("was killed because it closed its lines")
             return None
-        return InstanceDiedError(
+        # A batch that the worker has not taken out of the pipe was certainly not executed.
+        has_begun = self._batch is None or process.board.has_begun(self._serial)
+        error = InstanceDiedError(
             ErrorCode.UNAVAILABLE,
-            f"the worker of instance '{self._instance}' {process.exit_text} while it executed this request",
+            f"the worker of instance '{self._instance}' {process.exit_text} {'while' if has_begun else 'before'} it "
+            "executed this request",
             reason=FailureReason.BACKEND,
         )
+        error.has_begun = has_begun
+        return error

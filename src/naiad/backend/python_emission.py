@@ -1,13 +1,22 @@
-"""Conversations with the workers of decoupled models: responses come whenever the model has some."""
+"""Conversations with the workers of decoupled models: responses come whenever the model has some.
+
+A slow client: its frontend calls its request congested, and the next response of that request marks its slot on the
+board. From then on the model waits in `send` until the client has caught up. While it waits the worker asks again and
+again. If other requests wait because of that, the mark is taken back after `_SLOW_NS`: the model goes on, responses
+of up to `_UNTAKEN_BYTES` gather for the slow client, and then its request fails. Others wait because of that when
+the thread in `send` is known to serve them too, or when the worker has sent nothing for `_QUIET_NS`. How long a
+request may stay congested the engine limits, for all backends (emission.py).
+"""
 
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from naiad.backend.api import InstanceDiedError, RemoteInstance
 from naiad.backend.python_conversation import Conversation
-from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.python_wire import ReplyDecoder, ResponseShape
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import NUMBERS, RELEASED
@@ -24,6 +33,11 @@ _now_ns = time.monotonic_ns
 Emit = Callable[[InferRequest, InferResponse], None]
 _FEW_OPEN = 64
 """Up to so many open requests are taken for the parents of a call from a thread that belongs to none of them."""
+_UNTAKEN_BYTES = 4 << 20
+"""Responses that gather for one slow client so that its model can serve others."""
+_QUIET_NS = 1_000_000_000
+_SLOW_NS = 500_000_000
+"""A client that catches up within this, 1 MB/s of a gRPC stream, is waited for although others wait."""
 _UNTOLD = internal("the model sent an error")
 """Stands where the error of a failed response goes, which follows in the notes of the same frame."""
 
@@ -109,16 +123,24 @@ class EmittingConversation(Conversation):
         model: str,
         version: str,
         transport_bytes: int,
-        rules: OutputRules,
+        rules: TensorRules,
     ) -> None:
         super().__init__(process, instance, model, version, transport_bytes, rules)
+        self.owner: RemoteInstance | None = None
+        """The instance that converses."""
         self._emissions = EmissionDecoder(model, version, rules)
         self._emit: Emit | None = None
         self._open: dict[int, InferRequest] = {}
         self._slots: dict[InferRequest, int] = {}
         self._free: list[int] = []
-        self._congested: set[int] = set()
-        """Slots whose clients are slow."""
+        self._congested: dict[int, int] = {}
+        """Slots whose clients are slow, and since when."""
+        self._blocking: set[int] = set()
+        """Words of the worker: those of them whose senders wait, and whether their threads are shared."""
+        self._quiet_since_ns = self._quiet_count = 0
+        """Since when the worker has sent nothing while senders wait, after so many messages."""
+        self._untaken_bytes: dict[int, int] = {}
+        """Of slots whose clients are slow and whose models go on: what has gathered since."""
         self._fresh = itertools.count()
 
     @property
@@ -144,8 +166,10 @@ class EmittingConversation(Conversation):
             return None
         if self._channel.borrower.held:
             self._release_blocks()
-        if self._congested:
+        if self._congested or self._untaken_bytes:
             self._see_who_caught_up()
+        if self._blocking:
+            self._unblock()
         if outcome is None:
             return None
         if self._batch is not None:
@@ -153,6 +177,7 @@ class EmittingConversation(Conversation):
         if outcome.kind == frames.FAILED:
             self._dismiss(self._requests)
         self._ended()
+        self.has_answered = True
         if outcome.kind == frames.FAILED:
             raise self._failure(outcome)
         return ()
@@ -161,7 +186,7 @@ class EmittingConversation(Conversation):
         """Let the worker see whether an open request was cancelled."""
         slot = self._slots.get(request)
         if slot is not None:
-            self._congested.discard(slot)
+            self._congested.pop(slot, None)
             self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
 
     def _receive(self) -> Frame | None:
@@ -173,7 +198,9 @@ class EmittingConversation(Conversation):
                 self._take(frame)
             elif frame.kind in (frames.EXECUTED, frames.FAILED):
                 outcome = frame
-            elif frame.kind != frames.WAITING:
+            elif frame.kind == frames.WAITING:
+                self._blocking.update(frame.words)
+            else:
                 raise ChannelError(f"a frame of kind {frame.kind}")
         return outcome
 
@@ -191,8 +218,52 @@ class EmittingConversation(Conversation):
                 continue
             emit(request, response)
             if request.is_congested and slot not in self._congested and not request.cancelled:
-                self._congested.add(slot)
-                self._process.board.slots[slot] = CONGESTED
+                self._hold_back(slot, request, response)
+
+    def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
+        """Have the model wait for a slow client, or count what gathers for it."""
+        gathered_bytes = self._untaken_bytes.get(slot)
+        if gathered_bytes is None:
+            self._congested[slot] = _now_ns()
+            self._process.board.slots[slot] = CONGESTED
+            return
+        gathered_bytes += sum(map(len, response.data))
+        self._untaken_bytes[slot] = gathered_bytes
+        if gathered_bytes > _UNTAKEN_BYTES:
+            del self._untaken_bytes[slot]
+            self._give_up(request, gathered_bytes)
+
+    def _give_up(self, request: InferRequest, gathered_bytes: int) -> None:
+        """Fail a request whose client is too slow; its slot stays open until the model's final response."""
+        error = InferError(
+            ErrorCode.UNAVAILABLE,
+            f"the client takes the responses of instance '{self._instance}' too slowly: more than {gathered_bytes} "
+            "bytes wait for it, and other requests for the model",
+            reason=FailureReason.OTHER,
+        )
+        if self._emit is not None:
+            self._emit(request, InferResponse(self._emissions.failed_header, error=error))
+        request.cancelled = True
+        if self.owner is not None:
+            self.owner.mark(request)
+
+    def _unblock(self) -> None:
+        """Let senders go on that wait for slow clients if other requests wait because of that."""
+        blocking, self._blocking = self._blocking, set()
+        board, now_ns = self._process.board, _now_ns()
+        if board.taken_count != self._quiet_count:
+            self._quiet_count, self._quiet_since_ns = board.taken_count, now_ns
+        is_quiet = now_ns - self._quiet_since_ns > _QUIET_NS
+        others_wait = self.owner is not None and self.owner.others_wait is not None and self.owner.others_wait()
+        if not others_wait and len(self._open) <= 1:
+            return
+        for word in blocking:
+            slot, is_shared = word >> 1, word & 1
+            is_slow = now_ns - self._congested.get(slot, now_ns) > _SLOW_NS
+            if is_slow and (is_shared or is_quiet):
+                self._congested.pop(slot, None)
+                self._untaken_bytes[slot] = 0
+                board.slots[slot] = 0
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all that are open when the worker does not know whose it works on."""
@@ -221,7 +292,8 @@ class EmittingConversation(Conversation):
         for request in batch.requests:
             slot = free.pop() if free else next(self._fresh)
             marks[slot] = 0
-            self._congested.discard(slot)
+            self._congested.pop(slot, None)
+            self._untaken_bytes.pop(slot, None)
             self._open[slot] = request
             self._slots[request] = slot
             slots.append(slot)
@@ -240,9 +312,13 @@ class EmittingConversation(Conversation):
         for slot in list(self._congested):
             request = self._open.get(slot)
             if request is None or not request.is_congested:
-                self._congested.discard(slot)
+                self._congested.pop(slot, None)
                 if request is not None:
                     self._process.board.slots[slot] = 0
+        for slot in list(self._untaken_bytes):
+            request = self._open.get(slot)
+            if request is None or not request.is_congested:
+                del self._untaken_bytes[slot]
 
     def _release_blocks(self) -> None:
         """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""
@@ -255,14 +331,21 @@ class EmittingConversation(Conversation):
         error = self._death()
         if error is None:
             return
-        left = list(self._open.values())
         was_executing = self._batch is not None
+        if not error.has_begun:
+            self._dismiss(self._requests)
+        left = list(self._open.values())
         self._open.clear()
         self._slots.clear()
         self._ended()
-        response = InferResponse(self._emissions.failed_header, error=error)
-        if self._emit is not None:
+        if self._emit is not None and left:
+            response = InferResponse(self._emissions.failed_header, error=self._death_of_open(error))
             for request in left:
                 self._emit(request, response)
         if was_executing:
             raise error
+
+    def _death_of_open(self, error: InstanceDiedError) -> InstanceDiedError:
+        """Return the error for open requests, which were executed whether the batch sent last was or not."""
+        text = f"the worker of instance '{self._instance}' {self._process.exit_text} while it executed this request"
+        return InstanceDiedError(error.code, text, reason=error.reason)

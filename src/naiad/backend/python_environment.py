@@ -12,13 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.backend.environment_archive import UnusableArchiveError, unpack
 from naiad.core.errors import invalid_argument
 
 _log = logging.getLogger(__name__)
@@ -183,34 +183,12 @@ def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: 
 def _unpack(archive: Path, home: Path) -> None:
     """Unpack an archive of conda-pack or of a whole virtual environment."""
     try:
-        with tarfile.open(archive) as opened:
-            # Not a filter of `tarfile`, which Python before 3.11.4 does not have. Later ones ask to be told.
-            opened.extraction_filter = lambda member, _: member
-            opened.extractall(home, members=[_checked(member, archive) for member in opened])
-    except (tarfile.TarError, EOFError) as error:
+        unpack(archive, home)
+    except UnusableArchiveError as error:
         raise _UnusableError(f"{archive} cannot be unpacked: {error}") from error
-    unpack = home / "bin" / "conda-unpack"
-    if unpack.exists():
-        _run([str(home / "bin" / "python"), str(unpack)], _PREPARE_S)
-
-
-def _checked(member: tarfile.TarInfo, archive: Path) -> tarfile.TarInfo:
-    """Refuse what would be written elsewhere, or leads there, but for the interpreter of a virtual environment."""
-    path = os.path.normpath(member.name)
-    if os.path.isabs(member.name) or path.startswith(".."):
-        raise _UnusableError(f"{archive} cannot be unpacked: '{member.name}' would be written elsewhere")
-    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        raise _UnusableError(f"{archive} cannot be unpacked: '{member.name}' is no file, directory or link")
-    if member.islnk() or member.issym():
-        start = "" if member.islnk() else os.path.dirname(path)
-        target = os.path.normpath(os.path.join(start, member.linkname))
-        is_interpreter = os.path.basename(path).startswith("python") and member.issym()
-        if (os.path.isabs(member.linkname) or target.startswith("..")) and not is_interpreter:
-            raise _UnusableError(
-                f"{archive} cannot be unpacked: '{member.name}' leads elsewhere, to {member.linkname}"
-            )
-    member.mode &= 0o755
-    return member
+    conda_unpack = home / "bin" / "conda-unpack"
+    if conda_unpack.exists():
+        _run([str(home / "bin" / "python"), str(conda_unpack)], _PREPARE_S)
 
 
 def _probe(home: Path, source: Path) -> Interpreter:

@@ -1,4 +1,18 @@
-"""The life of an instance's worker: start, watch, restart with back-off, give up, end."""
+"""The life of an instance's worker: start, watch, restart with back-off, end.
+
+A worker that dies is started again after 0.1 s, 0.2 s, 0.4 s and so on; requests wait for it meanwhile. This is a
+circuit breaker:
+
+    READY  --death-->  RESTARTING  --started-->  READY
+                           |
+                           | `restart_limit` deaths within `restart_window_s`
+                           v
+                         DOWN  --`restart_interval_s` later, started-->  TRIAL  --a batch was answered-->  READY
+                           ^                                               |
+                           +-------------------death-----------------------+
+
+While the instance is DOWN requests are refused at once. Nothing ends for good: the next trial always comes.
+"""
 
 import contextlib
 import logging
@@ -10,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from naiad.backend.api import InstanceState
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_process import Event, WorkerProcess
 from naiad.backend.python_settings import WorkerSettings
@@ -21,7 +36,8 @@ from naiad.core.errors import ErrorCode, InferError, internal
 _log = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.1
-_LONGEST_DELAY_S = 30.0
+_LOOK_S, _LEAST_LOOK_S = 0.25, 0.01
+"""How soon to look again at a worker that writes its stacks, and at one whose time is almost over."""
 _TERMINATE_S = 2.0
 """Between SIGTERM and SIGKILL."""
 _START = "start (--backend-config=python,stub-timeout-seconds)"
@@ -113,13 +129,19 @@ class WorkerLife:
         self._on_health = on_health
         self._dumped_since_ns = 0
         """Begin of the last execution whose stacks were asked for."""
+        self._taken_count = self._taken_ns = 0
+        """Messages of responses that the worker had sent at the last look, and when that was another number."""
         self.lock = threading.Lock()
         """Held while a batch executes; the channel is closed under it."""
         self.conversation: Conversation | None = None
         self.health = f"instance '{name}' is starting"
         self.restart_count = 0
-        self.is_lost = False
-        """It has died too often and stays down."""
+        self._is_down = False
+        """It has died too often, and requests are refused until it has started again."""
+        self._is_on_trial = False
+        """It was down, and has not answered a batch since, as far as the thread has seen."""
+        self._ill_since_s = 0.0
+        """Since when there is a health to tell of."""
         self.warm_up: Callable[[], None] | None = None
         """What a worker executes that has taken the place of another, before it is healthy."""
         self._warming: WorkerProcess | None = None
@@ -128,6 +150,7 @@ class WorkerLife:
         self._start_error: InferError | None = None
         self._started = threading.Event()
         self._closing = False
+        self._closes = threading.Event()
         self._deaths: deque[float] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -146,6 +169,7 @@ class WorkerLife:
         if self._wake_read < 0:
             return
         self._closing = True
+        self._closes.set()
         self.wake()
         if self._thread.ident is not None:
             self._thread.join()
@@ -153,6 +177,24 @@ class WorkerLife:
         os.close(self._wake_read)
         os.close(wake_write)
         self._wake_read = -1
+
+    @property
+    def state(self) -> InstanceState:
+        """What the worker is doing."""
+        if self._is_down:
+            return InstanceState.DOWN
+        if self.health:
+            return InstanceState.RESTARTING
+        conversation = self.conversation
+        is_proven = conversation is not None and conversation.has_answered
+        return InstanceState.TRIAL if self._is_on_trial and not is_proven else InstanceState.READY
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether requests wait for the worker, which starts again."""
+        if not self.health or self._is_down or self._closing:
+            return False
+        return time.monotonic() - self._ill_since_s < self._settings.restart_wait_s
 
     def wake(self) -> None:
         """Make the thread look again at what it waits for."""
@@ -169,8 +211,7 @@ class WorkerLife:
                 self._live()
                 if not self._started.is_set() or self._closing:
                     break
-                if not self._may_restart():
-                    break
+                self._await_restart()
         finally:
             self._started.set()
 
@@ -241,15 +282,18 @@ class WorkerLife:
         with self._warming_lock:
             if self._warming is process:
                 self._warming = None
+                if self.conversation is not None:
+                    # A trial is over with the first batch of a client.
+                    self.conversation.has_answered = False
                 self._set_health("")
 
     def _watch(self, process: WorkerProcess, conversation: Conversation) -> None:
         """Forward what the worker says until it has ended."""
         while not self._closing:
-            event = process.wait(self._patience_s(conversation), self._wake_read)
+            event = process.wait(self._patience_s(process, conversation), self._wake_read)
             if event is Event.EXIT:
                 self._end_warm_up()
-                self._report_death(process.exit_text)
+                self._report_death(process.exit_text, has_answered=conversation.has_answered)
                 return
             self._check_limit(process, conversation)
             if event is Event.TIMEOUT and self.lock.acquire(blocking=False):
@@ -273,29 +317,50 @@ class WorkerLife:
         with self._warming_lock:
             self._warming = None
 
-    def _patience_s(self, conversation: Conversation) -> float | None:
+    def _patience_s(self, process: WorkerProcess, conversation: Conversation) -> float | None:
+        """Return when to look again; an idle worker of a model with generous limits is rarely looked at."""
         settings = self._settings
-        limits_s = [limit_s for limit_s in (settings.execute_timeout_s, settings.stacks_after_s) if limit_s]
-        if limits_s:
-            return min(0.25, *(limit_s / 8 for limit_s in limits_s))
-        return IDLE_S if conversation.has_blocks else None
+        limits_s = [settings.execute_timeout_s, settings.hang_timeout_s, settings.stacks_after_s]
+        patience_s = min((limit_s / 8 for limit_s in limits_s if limit_s), default=None)
+        if patience_s is not None:
+            since_ns = conversation.executing_since_ns
+            if since_ns and since_ns == self._dumped_since_ns:
+                patience_s = min(_LOOK_S, patience_s)  # its stacks are being written
+            elif since_ns:
+                executed_s = (time.monotonic_ns() - self._progress_ns(process, since_ns)) / 1e9
+                left_s = (limit_s - executed_s for limit_s in limits_s if limit_s > executed_s)
+                patience_s = max(_LEAST_LOOK_S, min([patience_s, *left_s]))
+        if conversation.has_blocks:
+            return IDLE_S if patience_s is None else min(IDLE_S, patience_s)
+        return patience_s
+
+    def _progress_ns(self, process: WorkerProcess, since_ns: int) -> int:
+        """Return when the execution that began at `since_ns` was last seen to make progress: to send a response."""
+        taken_count = process.board.taken_count
+        if taken_count != self._taken_count:
+            self._taken_count, self._taken_ns = taken_count, time.monotonic_ns()
+        return max(since_ns, self._taken_ns)
 
     def _check_limit(self, process: WorkerProcess, conversation: Conversation) -> None:
         since_ns = conversation.executing_since_ns
         if not since_ns:
             return
-        executed_ns = time.monotonic_ns() - since_ns
-        limit_s, stacks_after_s = self._settings.execute_timeout_s, self._settings.stacks_after_s
-        is_over = bool(limit_s) and executed_ns > limit_s * 1e9
-        is_slow = is_over or (stacks_after_s and executed_ns > stacks_after_s * 1e9)
-        # Who is killed is asked first where it is, and has until the next look to tell.
-        if is_slow and since_ns != self._dumped_since_ns:
+        settings = self._settings
+        now_ns = time.monotonic_ns()
+        executed_s, idle_s = (now_ns - since_ns) / 1e9, (now_ns - self._progress_ns(process, since_ns)) / 1e9
+        excess = ""
+        if 0 < settings.execute_timeout_s < executed_s:
+            excess = f"took longer than execute_timeout_s, {settings.execute_timeout_s:g} s"
+        elif 0 < settings.hang_timeout_s < idle_s:
+            excess = f"made no progress for {settings.hang_timeout_s:g} s (--execute-timeout-secs)"
+        # The stacks come first, and the worker has until the next look to write them.
+        if (excess or 0 < settings.stacks_after_s < executed_s) and since_ns != self._dumped_since_ns:
             self._dumped_since_ns = since_ns
             text = "instance '%s': a batch has executed for %.2f s; the stacks of its worker follow"
-            _log.warning(text, self._name, executed_ns / 1e9)
+            _log.warning(text, self._name, executed_s)
             process.dump_stacks()
-        elif is_over:
-            process.kill(f"was killed because a batch took longer than execute_timeout_s, {limit_s:g} s")
+        elif excess:
+            process.kill(f"was killed because a batch {excess}")
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
@@ -311,39 +376,48 @@ class WorkerLife:
         _log.error("instance '%s' did not start again: %s", self._name, error.message)
         self._report_death(error.message)
 
-    def _report_death(self, how: str) -> None:
-        self._deaths.append(time.monotonic())
-        text = how if how.startswith(("was ", "exited")) else f"failed to start: {how}"
-        self._set_health(f"the worker of instance '{self._name}' {text}; it is being restarted")
-
-    def _may_restart(self) -> bool:
-        """Wait as long as the deaths of late demand; False when there were too many or the model is closed."""
-        window_s = self._settings.restart_window_s
+    def _report_death(self, how: str, *, has_answered: bool = False) -> None:
+        if self._is_on_trial and has_answered:
+            self._is_on_trial = False
+            self._deaths.clear()
+        settings = self._settings
         now_s = time.monotonic()
-        while self._deaths and now_s - self._deaths[0] > window_s:
+        self._deaths.append(now_s)
+        while now_s - self._deaths[0] > settings.restart_window_s:
             self._deaths.popleft()
+        text = how if how.startswith(("was ", "exited")) else f"failed to start: {how}"
+        opening = f"the worker of instance '{self._name}' {text}"
         count = len(self._deaths)
-        if count >= max(1, self._settings.restart_limit):
-            self.is_lost = True
-            last = self.health.removesuffix("; it is being restarted")
-            self._set_health(
-                f"{last}; that makes {count} deaths within {window_s:g} s, so it stays down until a reload"
-            )
-            return False
-        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (count - 1))
-        _log.warning("%s in %.1f s", self.health, delay_s)
-        self._sleep(delay_s)
-        self.restart_count += 1
-        return not self._closing
+        if self._is_on_trial:
+            reason = "on trial"
+        elif count >= max(1, settings.restart_limit):
+            reason = f"that makes {count} deaths within {settings.restart_window_s:g} s"
+        else:
+            self._set_health(f"{opening}; it is being restarted")
+            return
+        self._is_down = self._is_on_trial = True
+        outlook = f"requests are refused, and it is tried again every {settings.restart_interval_s:g} s"
+        self._set_health(f"{opening}; {reason}: {outlook}")
 
-    def _sleep(self, delay_s: float) -> None:
-        deadline_s = time.monotonic() + delay_s
-        while not self._closing and time.monotonic() < deadline_s:
-            time.sleep(min(0.05, delay_s))
+    def _await_restart(self) -> None:
+        """Wait as long as the recent deaths demand, or until the model is closed."""
+        delay_s = self._settings.restart_interval_s
+        if not self._is_down:
+            delay_s = min(delay_s, _FIRST_DELAY_S * 2 ** (len(self._deaths) - 1))
+        _log.warning("%s; the next start is in %.1f s", self.health, delay_s)
+        if not self._closes.wait(delay_s):
+            self.restart_count += 1
 
     def _set_health(self, health: str) -> None:
         if health == self.health:
             return
+        if not health:
+            self._is_down = False
+            if self.restart_count:
+                trial = ", on trial: if it dies before it has answered a batch, requests are refused again"
+                _log.info("instance '%s' has started again%s", self._name, trial if self._is_on_trial else "")
+        elif not self.health:
+            self._ill_since_s = time.monotonic()
         self.health = health
         if health and not self._closing:
             _log.error("%s", health)

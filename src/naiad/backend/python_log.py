@@ -2,6 +2,8 @@
 
 import logging
 
+from naiad.core.errors import excerpt
+
 _log = logging.getLogger("naiad.model")
 
 
@@ -12,7 +14,7 @@ def log_line(model: str, level: int, file: str, line: int, text: str, request_id
     """
     if not _log.isEnabledFor(level):
         return
-    opening = f"[request id: {request_ids.replace(chr(0), ', ')}] " if request_ids else ""
+    opening = f"[request id: {', '.join(map(excerpt, request_ids.split(chr(0))))}] " if request_ids else ""
     record = _log.makeRecord(_log.name, level, file, line, "%s", (f"{opening}model '{model}': {text}",), None)
     _log.handle(record)
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from naiad.backend.python_outputs import OutputRules
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.worker.exchange import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
@@ -35,7 +35,8 @@ class _RequestShape:
 class BatchEncoder:
     """Makes execute frames for one worker; headers travel once."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: TensorRules) -> None:
+        self._rules = rules
         self._shapes: dict[RequestHeader, _RequestShape] = {}
         self._restarts = False
 
@@ -74,7 +75,7 @@ class BatchEncoder:
 
     def _define(self, header: RequestHeader, notes: list[Any]) -> _RequestShape:
         shape = self._shapes[header] = _RequestShape(len(self._shapes) + 1, header)
-        notes.append((shape.number, describe_header(header)))
+        notes.append((shape.number, describe_header(header, self._rules)))
         return shape
 
 
@@ -111,12 +112,12 @@ def join_ids(requests: Sequence[InferRequest]) -> str:
     return text
 
 
-def describe_header(header: RequestHeader) -> dict[str, Any]:
-    """Return what a worker is told of a header, as JSON values."""
+def describe_header(header: RequestHeader, rules: TensorRules) -> dict[str, Any]:
+    """Return what a worker needs to know of a header, as JSON values."""
     flags = TRITONSERVER_REQUEST_FLAG_SEQUENCE_START if header.sequence_start else 0
     flags |= TRITONSERVER_REQUEST_FLAG_SEQUENCE_END if header.sequence_end else 0
     notes: dict[str, Any] = {
-        "inputs": [(spec.name, spec.datatype.value, spec.shape) for spec in header.inputs],
+        "inputs": [(spec.name, spec.datatype.value, rules.model_shape(spec)) for spec in header.inputs],
         "outputs": [output.name for output in header.outputs],
         "sequence": header.sequence_id,
         "flags": flags,
@@ -133,17 +134,19 @@ class ResponseShape:
 
     __slots__ = ("has_sizes", "header", "is_sound", "payload_bytes", "problem", "rows", "spans")
 
-    def __init__(self, header: ResponseHeader, rules: OutputRules, *, may_vary: bool) -> None:
+    def __init__(
+        self, model: str, version: str, specs: Sequence[TensorSpec], rules: TensorRules, *, may_vary: bool
+    ) -> None:
         """`may_vary`: outputs may be missing and have any shape."""
-        self.header = header
-        self.problem = rules.datatype_problem_of(header.outputs) if may_vary else rules.problem_of(header.outputs)
-        self.is_sound = not self.problem and (may_vary or rules.is_complete(header.outputs))
-        self.rows = rules.rows_of(header.outputs)
-        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.outputs)
+        self.header = ResponseHeader(model, version, rules.client_specs(specs))
+        self.problem = rules.problem_of(specs, is_decoupled=may_vary)
+        self.is_sound = not self.problem and (may_vary or rules.is_complete(specs))
+        self.rows = rules.rows_of(specs)
+        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in specs)
         self.spans: list[tuple[int, int]] = []
         """Begin and end of each output behind the first, when no output has strings."""
         self.payload_bytes = 0
-        for spec in header.outputs:
+        for spec in specs:
             size = spec.byte_size
             self.spans.append((self.payload_bytes, self.payload_bytes + size))
             self.payload_bytes += size + -size % ALIGNMENT
@@ -155,7 +158,7 @@ class ReplyDecoder:
     may_vary: ClassVar[bool] = False
     """Whether responses need not have all outputs nor the shapes of the configuration."""
 
-    def __init__(self, model: str, version: str, rules: OutputRules) -> None:
+    def __init__(self, model: str, version: str, rules: TensorRules) -> None:
         self._model = model
         self._rules = rules
         self._version = version
@@ -223,8 +226,9 @@ class ReplyDecoder:
                 specs = [
                     TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors
                 ]
-                header = ResponseHeader(self._model, self._version, specs)
-                self._shapes[number] = ResponseShape(header, self._rules, may_vary=self.may_vary)
+                self._shapes[number] = ResponseShape(
+                    self._model, self._version, specs, self._rules, may_vary=self.may_vary
+                )
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable headers: {error!r}") from None
 

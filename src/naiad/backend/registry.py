@@ -1,15 +1,22 @@
-"""Backends by name: the ones in this package, and those that installed packages announce as entry points."""
+"""Backends by name: those in this package, those that installed packages announce as entry points, and directories.
+
+Triton calls the last ones Python-based backends: a directory `NAME` in `--backend-directory` whose `model.py`
+executes all models with `backend: "NAME"`. A package of that name wins unless `runtime` is `model.py`.
+"""
 
 import importlib
 import threading
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from naiad.backend.api import Backend
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 
 ENTRY_POINT_GROUP = "naiad.backends"
+PYTHON_RUNTIME = "model.py"
+"""Triton: the `runtime` of Python-based backends."""
 
 BUILT_IN: Mapping[str, str] = {
     "onnxruntime": "naiad.backend.onnxruntime:OnnxRuntimeBackend",
@@ -26,34 +33,76 @@ EXTRAS: Mapping[str, str] = {"onnxruntime": "onnx"}
 class BackendRegistry:
     """Finds and keeps one `Backend` object per name. Its methods may be called from several threads."""
 
-    def __init__(self, announced: Mapping[str, EntryPoint] | None = None) -> None:
-        """Look for backends among the installed packages, or take the `announced` ones instead."""
+    def __init__(self, announced: Mapping[str, EntryPoint] | None = None, directory: Path | None = None) -> None:
+        """Look for backends in `directory` and among the installed packages, or take the `announced` ones instead."""
         if announced is None:
             announced = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
         built_in = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in BUILT_IN.items()}
         self._points: dict[str, EntryPoint] = {**built_in, **announced}
+        self._directory = directory
         self._backends: dict[str, Backend] = {}
+        self._python_based: dict[str, Backend] = {}
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         """Return the names of all backends that could be used, sorted; none is imported for it."""
-        return sorted(self._points)
+        return sorted({*self._points, *self._directories()})
 
     def modules(self) -> dict[str, str]:
-        """Return the backends in use, name to module."""
-        return {name: type(backend).__module__ for name, backend in list(self._backends.items())}
+        """Return the backends in use, name to module or file."""
+        modules = {name: type(backend).__module__ for name, backend in list(self._backends.items())}
+        return modules | {name: str(self._file(name)) for name in list(self._python_based)}
 
-    def get(self, name: str) -> Backend:
+    def runtime_of(self, name: str) -> str:
+        """Return the `runtime` of a configuration that names none: that of a Python-based backend, "" otherwise."""
+        return PYTHON_RUNTIME if name not in self._points and name in self._directories() else ""
+
+    def get(self, name: str, runtime: str = "", model: str = "") -> Backend:
         """Return the backend called `name`, importing it when it is asked for first.
 
-        Raises InferError(INVALID_ARG) for a name that nobody provides, INTERNAL when its package does not import.
+        `runtime` is that of the configuration of `model`: empty, `model.py`, or the library that a package stands
+        for. Raises InferError(INVALID_ARG) for a name that nothing provides, INTERNAL when its package does not
+        import.
         """
+        if (runtime or self.runtime_of(name)) == PYTHON_RUNTIME:
+            return self._get_python_based(name, model)
+        if runtime not in ("", f"libtriton_{name}.so"):
+            raise invalid_argument(
+                f"unable to find backend library '{runtime}' for model '{model}'; backends are packages here: leave "
+                f"'runtime' out, or write '{PYTHON_RUNTIME}' for a Python-based backend"
+            )
         backend = self._backends.get(name)
         if backend is None:
             with self._lock:
                 backend = self._backends.get(name)
                 if backend is None:
                     backend = self._backends[name] = self._create(name)
+        return backend
+
+    def _directories(self) -> list[str]:
+        """Return the names of the directories with a `model.py`."""
+        try:
+            children = [] if self._directory is None else list(self._directory.iterdir())
+        except OSError:
+            return []
+        return [child.name for child in children if (child / PYTHON_RUNTIME).is_file()]
+
+    def _file(self, name: str) -> Path:
+        return (self._directory or Path()) / name / PYTHON_RUNTIME
+
+    def _get_python_based(self, name: str, model: str) -> Backend:
+        # By the names that are there: one from a configuration could lead elsewhere.
+        if name not in self._directories():
+            searched = f"searched: '{self._file(name)}'" if self._directory else "there is no --backend-directory"
+            raise invalid_argument(
+                f"unable to find Python backend based backend library '{PYTHON_RUNTIME}' for model '{model}', "
+                f"{searched}"
+            )
+        with self._lock:
+            backend = self._python_based.get(name)
+            if backend is None:
+                module = importlib.import_module("naiad.backend.python_based")
+                backend = self._python_based[name] = module.PythonBasedBackend(self._file(name).parent)
         return backend
 
     def _create(self, name: str) -> Backend:

@@ -37,9 +37,14 @@ def run(argv: Sequence[str]) -> int:
         parser.error("--load needs the model: give the repository or the model's directory")
     seconds: Mapping[str, float] = {}
     try:
-        reports = _check(options.path, strict=options.strict_model_config)
+        reports = _check(options.path, options.backend_directory, strict=options.strict_model_config)
         if options.load:
-            rules = LoadRules(options.strict_model_config, options.load_timeout_secs, options.jobs)
+            rules = LoadRules(
+                options.strict_model_config,
+                options.load_timeout_secs,
+                options.jobs,
+                str(options.backend_directory or ""),
+            )
             seconds = load_reported(options.path, reports, rules)
     except InferError as error:
         print(f"naiad check: {error.message}", file=sys.stderr)
@@ -52,9 +57,9 @@ def run(argv: Sequence[str]) -> int:
     return 0 if all(report.is_ok for report in reports) else 1
 
 
-def _check(path: str, *, strict: bool) -> list[ModelReport]:
+def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[ModelReport]:
     """Check a path or a URL. Raises InferError when a store cannot be read."""
-    backends = BackendRegistry().names()
+    backends = BackendRegistry(directory=backend_directory).names()
     if not is_cloud_url(path):
         return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
     # Only who has a repository in a cloud pays for what it needs.
@@ -143,6 +148,12 @@ def _parser() -> argparse.ArgumentParser:
         "--load-timeout-secs", type=_positive, default=600.0, metavar="S", help="the most a load may take (600)"
     )
     parser.add_argument("--jobs", type=_count_of_jobs, default=1, metavar="N", help="models to load at a time (1)")
+    parser.add_argument(
+        "--backend-directory",
+        type=Path,
+        metavar="DIRECTORY",
+        help="a directory of Python-based backends, as of a server",
+    )
     parser.add_argument(
         "--strict-model-config",
         type=_flag,

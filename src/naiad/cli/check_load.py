@@ -28,6 +28,8 @@ class LoadRules:
     timeout_s: float = 600.0
     job_count: int = 1
     """Models that load at the same time."""
+    backend_directory: str = ""
+    """Of Python-based backends; empty for none."""
 
 
 def load_reported(path: str, reports: Sequence[ModelReport], rules: LoadRules) -> dict[str, float]:
@@ -81,7 +83,7 @@ class _Loads:
         with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:
             outcome, log = Path(home) / "outcome", Path(home) / "log"
             strict = "strict" if self._rules.strict else "complete"
-            status = self._run([self._path, name, strict, str(outcome)], log)
+            status = self._run([self._path, name, strict, str(outcome), self._rules.backend_directory], log)
             if outcome.is_file():
                 found = orjson.loads(outcome.read_bytes())
                 return found["failures"], found["seconds"]

@@ -12,10 +12,13 @@ from naiad.server.load_trial import try_to_load
 
 
 def run(argv: Sequence[str]) -> None:
-    """Load what `argv` says (path, model, strict or not, file for the outcome), write the outcome and end."""
-    path, model, strict, outcome_file = argv
+    """Load what `argv` says, write the outcome and end.
+
+    It has path, model, strict or not, file for the outcome, and directory of Python-based backends.
+    """
+    path, model, strict, outcome_file, backend_directory = argv
     try:
-        outcome = try_to_load(path, model, auto_complete=strict != "strict")
+        outcome = try_to_load(path, model, auto_complete=strict != "strict", backend_directory=backend_directory)
         found: object = {"failures": list(outcome.failures), "seconds": outcome.seconds}
     except InferError as error:
         found = {"failures": [error.message], "seconds": 0.0}

@@ -14,6 +14,8 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import Problem
 
 ENSEMBLE_PLATFORM = "ensemble"
+_MIN_COMPUTE_CAPABILITY = "6.000000"
+"""Triton: the default of --min-supported-compute-capability, as its messages show it."""
 SEQUENCE_IDLE_US = 1_000_000
 """Idle time after which a sequence ends when the configuration names none."""
 
@@ -48,21 +50,25 @@ def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[st
     """Return a copy with name, backend, platform and default_model_filename filled in where they can be told.
 
     `version_files` are the names in one version directory. What the configuration says is never changed. When it says
-    nothing and no known file is there, a model named `x.<backend>` has that backend (Triton: a custom backend).
+    nothing and no known file is there, a model named `x.<backend>` has that backend (Triton: a custom backend) and
+    the file `model.<backend>`.
     """
     filled = ModelConfig()
     filled.CopyFrom(config)
     if not filled.name:
         filled.name = model_name
-    if _is_ensemble(filled):
+    if is_ensemble(filled):
         if not filled.backend and not filled.platform:
             filled.platform = ENSEMBLE_PLATFORM
         return filled
     found = _find_format(filled, version_files)
     if not filled.backend:
         filled.backend = PLATFORM_BACKENDS.get(filled.platform, "") or (found.backend if found else "")
-    if not filled.backend and not filled.platform and "." in model_name:
-        filled.backend = model_name.rpartition(".")[2]
+    if not (filled.backend or filled.platform or filled.default_model_filename):
+        # Triton: what follows the first dot.
+        filled.backend = model_name.partition(".")[2]
+        if filled.backend:
+            filled.default_model_filename = f"model.{filled.backend}"
     _fill_from_format(filled, found)
     return filled
 
@@ -94,7 +100,8 @@ def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
         config.default_model_filename = chosen.filename
 
 
-def _is_ensemble(config: ModelConfig) -> bool:
+def is_ensemble(config: ModelConfig) -> bool:
+    """Tell whether a configuration is meant to be that of an ensemble."""
     return config.platform == ENSEMBLE_PLATFORM or config.HasField("ensemble_scheduling")
 
 
@@ -131,7 +138,7 @@ def normalize(
     if normal.version_policy.WhichOneof("policy_choice") is None:
         normal.version_policy.latest.num_versions = 1
     _normalize_batching(normal)
-    if not _is_ensemble(normal):
+    if not is_ensemble(normal):
         for memory in ("input_pinned_memory", "output_pinned_memory"):
             if not normal.optimization.HasField(memory):
                 getattr(normal.optimization, memory).enable = True
@@ -210,10 +217,13 @@ def _gpu_problems(group: ModelInstanceGroup, opening: str, path: str, gpu_count:
                 expected="KIND_CPU or KIND_AUTO",
             )
         ]
-    present = ", ".join(str(gpu) for gpu in range(gpu_count)) or "none"
+    present = ", ".join(str(gpu) for gpu in range(gpu_count))
     return [
         Problem(
-            message=f"{opening}specifies invalid or unsupported gpu id {gpu}. GPUs available: {present}",
+            message=(
+                f"{opening}specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required "
+                f"CUDA compute compatibility of {_MIN_COMPUTE_CAPABILITY} are: {present}"
+            ),
             path=f"{path}.gpus[{position}]",
             text=str(gpu),
             expected="a GPU of this machine" if gpu_count else "KIND_CPU or KIND_AUTO",

@@ -14,6 +14,7 @@ from naiad.config.options import (
     HttpOptions,
     LogOptions,
     MetricsOptions,
+    OverloadOptions,
     RepositoryOptions,
     ServerOptions,
     SharedMemoryOptions,
@@ -47,6 +48,7 @@ _SECTIONS: Mapping[str, type] = {
     "access": AccessOptions,
     "shared_memory": SharedMemoryOptions,
     "rate_limit": RateLimitOptions,
+    "overload": OverloadOptions,
 }
 
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")

@@ -63,8 +63,18 @@ _SERVER = (
     Flag(
         "exit-timeout-secs",
         _INTEGER,
-        "Seconds that requests in flight may take to finish when the server exits; then it exits with status 1.",
+        "Seconds that requests in flight may take to finish when the server exits; then those that are left are "
+        "answered UNAVAILABLE, and it exits with status 1.",
         target="exit_timeout_s",
+        minimum=0,
+    ),
+    Flag(
+        "execute-timeout-secs",
+        _FLOAT,
+        "naiad: an execution that makes no progress for so many seconds counts as hung: its requests are answered "
+        "UNAVAILABLE, and a worker process is killed and started again. 0 for no limit. A model's parameter "
+        "execute_timeout_s wins.",
+        target="execute_timeout_s",
         minimum=0,
     ),
     Flag(
@@ -88,6 +98,53 @@ _SERVER = (
         Kind.MODE,
         "naiad: permissions of Unix sockets, in octal; who may write may connect. 600 is the server's own user.",
         target="unix_socket_mode",
+    ),
+    Flag(
+        "max-connections-per-address",
+        _INTEGER,
+        "naiad: most open HTTP and gRPC connections of one address, of IPv6 one /64 network; more are closed, over "
+        "HTTP with 503. Unix sockets are not counted. 0 for no limit.",
+        target="max_connections_per_address",
+        minimum=0,
+    ),
+    Flag(
+        "max-request-bytes-in-flight",
+        _INTEGER,
+        "naiad: most bytes of request bodies, decompressed ones too, that are received or wait for their answers, "
+        "over all connections; more get 503 or RESOURCE_EXHAUSTED. 0: a quarter of the memory that there is.",
+        target="max_request_bytes",
+        minimum=0,
+    ),
+    Flag(
+        "queue-overload-policy",
+        _STRING,
+        "naiad: what is done when more requests come than a model can execute, where its configuration has no queue "
+        "policy. shed: the newest go first, and after --queue-overload-max-wait-ms the oldest are refused. none: all "
+        "wait in order of arrival, without end, as in Triton.",
+        target="overload.policy",
+        choices=("shed", "none"),
+    ),
+    Flag(
+        "queue-overload-target-ms",
+        _INTEGER,
+        "naiad: a queue that goes on growing is overloaded when its oldest request has waited for longer than this.",
+        target="overload.target_ms",
+        minimum=10,
+    ),
+    Flag(
+        "queue-overload-max-wait-ms",
+        _INTEGER,
+        "naiad: when an overloaded queue has grown for this long, requests that have waited for longer are refused.",
+        target="overload.max_wait_ms",
+        minimum=1000,
+    ),
+    Flag(
+        "queue-overload-max-bytes",
+        _INTEGER,
+        "naiad: most bytes of inputs that may wait in an overloaded queue that grows; the oldest requests beyond it "
+        "are refused. 0: half of --max-request-bytes-in-flight.",
+        target="overload.max_bytes",
+        minimum=0,
     ),
 )
 
@@ -278,7 +335,7 @@ _HTTP = (
     Flag(
         "http-max-connections",
         _INTEGER,
-        "naiad: most open HTTP connections; further ones get 503.",
+        "naiad: most open HTTP connections; for further ones the longest idle makes way, else they get 503.",
         target="http.max_connections",
         minimum=1,
     ),
@@ -294,6 +351,13 @@ _HTTP = (
         _INTEGER,
         "naiad: largest body in bytes that a compressed request (gzip, deflate) may become; larger ones get 400.",
         target="http.max_decompressed_bytes",
+        minimum=1,
+    ),
+    Flag(
+        "http-max-decompression-ratio",
+        _INTEGER,
+        "naiad: how many times larger than its compressed form a body may be beyond 64 MiB; larger ones get 400.",
+        target="http.max_decompression_ratio",
         minimum=1,
     ),
     Flag(
@@ -328,7 +392,7 @@ _HTTP = (
     Flag(
         "http-body-timeout-seconds",
         _FLOAT,
-        "naiad: time for a body, plus one second for every 16 KiB that arrived; slower ones get 408.",
+        "naiad: how far a body, or a gRPC message, may fall behind 16 KiB a second; slower ones get 408.",
         target="http.body_timeout_s",
         minimum=0.1,
     ),
@@ -422,7 +486,8 @@ _GRPC = (
     Flag(
         "grpc-max-connections",
         _INTEGER,
-        "naiad: most open HTTP/2 connections of a port; further ones are closed with GOAWAY.",
+        "naiad: most open HTTP/2 connections of a port; for further ones the longest idle makes way, or else they "
+        "get GOAWAY.",
         target="grpc.max_connections",
         minimum=1,
     ),
@@ -451,12 +516,28 @@ _GRPC = (
         maximum=2**31 - 1,
     ),
     Flag(
+        "grpc-max-decompression-ratio",
+        _INTEGER,
+        "naiad: how many times larger than its compressed form a message may be beyond 64 MiB; larger ones get "
+        "RESOURCE_EXHAUSTED.",
+        target="grpc.max_decompression_ratio",
+        minimum=1,
+    ),
+    Flag(
         "grpc-max-header-size",
         _INTEGER,
         "naiad: largest header list of a request over HTTP/2, in bytes, each field as 32 more; larger ones get 431.",
         target="grpc.max_header_bytes",
         minimum=1024,
         maximum=2**24,
+    ),
+    Flag(
+        "grpc-max-header-count",
+        _INTEGER,
+        "naiad: most header fields of a request over HTTP/2, pseudo-fields included; more get 431.",
+        target="grpc.max_header_count",
+        minimum=16,
+        maximum=65536,
     ),
     Flag(
         "grpc-max-resets-per-second",
@@ -469,7 +550,7 @@ _GRPC = (
         "grpc-max-control-frames-per-second",
         _INTEGER,
         "naiad: how many PING, SETTINGS and empty frames an HTTP/2 connection may send a second beside its calls, 10 "
-        "times as many at once; more end it.",
+        "times as many at once; more end it. 16 WINDOW_UPDATE or small DATA frames count as one.",
         target="grpc.max_control_frames_per_s",
         minimum=1,
     ),
@@ -503,6 +584,13 @@ _ACCESS = (
         "naiad: answer only requests with a key of this file, over HTTP, gRPC and on the metrics port. Lines: name, "
         "categories separated by commas, SHA-256 of the key; naiad key new prints one. A change is seen at once.",
         target="access.api_key_file",
+    ),
+    Flag(
+        "allow-client-model-files",
+        _BOOLEAN,
+        "naiad: let every client that may load models bring their files ('file:' of a load), code of Python models "
+        "included. Without it they need an API key, or the category model-repository must be restricted.",
+        target="access.allow_client_model_files",
     ),
     Flag(
         "http-cors-origin",
@@ -553,7 +641,12 @@ _BACKEND = (
         target="backend_config",
         repeat=True,
     ),
-    Flag("backend-directory", _STRING, "Directory of backend libraries; naiad's are packages.", no_effect=True),
+    Flag(
+        "backend-directory",
+        _STRING,
+        "Directory of Python-based backends: NAME/model.py executes all models with backend NAME.",
+        target="backend_directory",
+    ),
     Flag("repoagent-directory", _STRING, "Directory of repository agents.", no_effect=True),
     Flag("cache-directory", _STRING, "Directory of response cache libraries.", no_effect=True),
     Flag("cache-config", Kind.SETTING, "Response cache.", "cache_config", repeat=True),

@@ -22,6 +22,7 @@ from naiad.config.schema import (
     type_in_words,
 )
 from naiad.config.suggestion import nearest
+from naiad.core.errors import excerpt
 
 # --- writing --------------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class _Reader:
                 self.problem(
                     field_path,
                     name,
-                    f"Invalid config override: {field_path}: Cannot find field.",
+                    f"Invalid config override: {excerpt(field_path)}: Cannot find field.",
                     f"a field of {owner}",
                     nearest(name, fields),
                 )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.config.address import is_unix
+from naiad.config.execution_limit import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.config.host_policy import HostPolicy
 from naiad.config.places import Place, is_one_port
 from naiad.config.rate_limit import RateLimitOptions
@@ -67,7 +68,10 @@ class HttpOptions:
     """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
     max_connections: int = 16384
     max_body_bytes: int = 1 << 34
-    max_decompressed_bytes: int = 64 * 1024 * 1024
+    max_decompressed_bytes: int = 0
+    """Of a body that came compressed; 0 for `max_input_bytes`."""
+    max_decompression_ratio: int = 200
+    """Beyond 64 MiB."""
     max_header_bytes: int = 32768
     max_header_count: int = 128
     max_pipelined_requests: int = 32
@@ -90,9 +94,12 @@ class GrpcOptions:
     max_concurrent_streams: int = 1024
     max_message_bytes: int = 2**31 - 1
     max_decompressed_bytes: int = 64 * 1024 * 1024
+    max_decompression_ratio: int = 200
+    """Beyond 64 MiB."""
     compression_level: str = "none"
     """Of the answers of inference: none, low, medium or high."""
     max_header_bytes: int = 65536
+    max_header_count: int = 128
     max_resets_per_s: int = 1000
     max_control_frames_per_s: int = 200
     header_forward_pattern: str = ""
@@ -133,16 +140,33 @@ class SharedMemoryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class OverloadOptions:
+    """What is done when more requests come than a model can execute, where its configuration has no queue policy."""
+
+    policy: str = "shed"
+    """shed: the newest go first, the oldest are refused in the end; none: in order of arrival, as Triton."""
+    target_ms: int = 500
+    max_wait_ms: int = 10_000
+    max_bytes: int = 0
+    """0: half of the request bytes in flight that the server allows."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that `naiad serve` can be told."""
 
     server_id: str = "triton"
     exit_timeout_s: int = 30
+    execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S
     drain_s: float = 0.0
     process_count: int = 1
     """Server processes behind the same ports."""
     unix_socket_mode: int = 0o600
     """Permissions of the Unix sockets that the server makes."""
+    max_connections_per_address: int = 0
+    """Over HTTP and gRPC together; 0 for no limit."""
+    max_request_bytes: int = 0
+    """Of bodies in flight, over all connections; 0 for a share of the memory."""
     log: LogOptions = field(default_factory=LogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
@@ -154,8 +178,11 @@ class ServerOptions:
     access: AccessOptions = field(default_factory=AccessOptions)
     shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
     rate_limit: RateLimitOptions = field(default_factory=RateLimitOptions)
+    overload: OverloadOptions = field(default_factory=OverloadOptions)
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Backend name to settings; the settings for all backends under ""."""
+    backend_directory: str = ""
+    """Directory of Python-based backends; empty for none."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Name of the response cache to its settings."""
     host_policies: Mapping[str, HostPolicy] = field(default_factory=dict)

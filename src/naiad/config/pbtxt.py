@@ -287,7 +287,13 @@ class _Parser(TokenCursor):
             )
         target = getattr(message, field.name)
         if entry.key in target:
-            self._problem(f"key '{entry.key}' is given twice in '{field.name}'", opener, path=path)
+            # protobuf: the last one counts.
+            self._problem(
+                f"key '{entry.key}' is given twice in '{field.name}', the last one counts",
+                opener,
+                path=path,
+                severity="warning",
+            )
         if is_message(field.message_type.fields_by_name["value"]):
             target[entry.key].CopyFrom(entry.value)
         else:

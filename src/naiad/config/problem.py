@@ -57,6 +57,12 @@ class Problem:
         return f"{where}: " if where else ""
 
     @property
+    def as_error(self) -> str:
+        """The description with the place after it: an error of a load begins with Triton's words."""
+        place = self.location.removesuffix(": ")
+        return f"{self.description} (in {place})" if place else self.description
+
+    @property
     def description(self) -> str:
         """The message with what was expected and the suggestion."""
         parts = ["warning: " if self.severity == "warning" else "", self.message]
@@ -88,7 +94,7 @@ def errors_of(problems: Iterable[Problem]) -> list[Problem]:
 
 def problems_error(problems: Sequence[Problem]) -> InferError:
     """Return one INVALID_ARG error that carries every error among `problems`, one a line."""
-    return invalid_argument("\n".join(str(problem) for problem in errors_of(problems)))
+    return invalid_argument("\n".join(problem.as_error for problem in errors_of(problems)))
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:

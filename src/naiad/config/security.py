@@ -38,6 +38,8 @@ class AccessOptions:
     grpc_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
     api_key_file: str = ""
     """Empty: no key is needed."""
+    allow_client_model_files: bool = False
+    """Loads may bring the files of a model although nothing says who may load."""
     http_cors_origins: Sequence[str] = ()
     """Web pages of these origins may call; `*` for all."""
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.core.errors import excerpt
+
 OFF, TIMESTAMPS, TENSORS = "OFF", "TIMESTAMPS", "TENSORS"
 LEVELS = (OFF, TIMESTAMPS, TENSORS)
 _ALIASES = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}  # Triton: from before there were TENSORS
@@ -59,7 +61,9 @@ def parse_level(values: Sequence[str]) -> tuple[str, ...]:
     levels = {_ALIASES.get(value, value) for value in values}
     unknown = levels.difference(LEVELS)
     if unknown:
-        raise ValueError(f"Unable to parse 'trace_level', got: {min(unknown)}; known levels are {', '.join(LEVELS)}")
+        raise ValueError(
+            f"Unable to parse 'trace_level', got: {excerpt(min(unknown))}; known levels are {', '.join(LEVELS)}"
+        )
     if OFF in levels and len(levels) > 1:
         raise ValueError("Expect only one trace level 'OFF' is specified")
     return tuple(level for level in LEVELS if level in levels)
@@ -82,23 +86,27 @@ def parse_count(text: str) -> int:
     """Return how many requests are to be traced. Raises ValueError."""
     count = _parse_integer("trace_count", text)
     if count < -1:
-        raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{text}")
+        raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{excerpt(text)}")
     if count > 2**31 - 1:
-        raise ValueError(f"Unable to parse 'trace_count', value is out of range [ -1, {2**31 - 1} ], got: {text}")
+        raise ValueError(
+            f"Unable to parse 'trace_count', value is out of range [ -1, {2**31 - 1} ], got: {excerpt(text)}"
+        )
     return count
 
 
 def _parse_unsigned(name: str, text: str) -> int:
     value = _parse_integer(name, text)
     if not -_UINT32 < value < _UINT32:
-        raise ValueError(f"Unable to parse '{name}', value is out of range [ 0, {_UINT32 - 1} ], got: {text}")
+        raise ValueError(
+            f"Unable to parse '{name}', value is out of range [ 0, {_UINT32 - 1} ], got: {excerpt(text)}"
+        )
     return value % _UINT32  # Triton: what is negative wraps
 
 
 def _parse_integer(name: str, text: str) -> int:
     digits = text[1:] if text[:1] in "+-" else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise ValueError(f"Unable to parse '{name}', got: {text[:64]}")
+        raise ValueError(f"Unable to parse '{name}', got: {excerpt(text)}")
     return int(text)
 
 

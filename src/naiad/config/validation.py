@@ -19,6 +19,7 @@ from naiad.config.validation_padding import check_padding
 from naiad.config.validation_sequence import check_sequence_batching
 from naiad.config.validation_tensor import check_batch_tensors, check_tensors, is_outside
 from naiad.config.version_policy import NO_VERSION
+from naiad.core.errors import excerpt
 
 
 def validate(
@@ -38,7 +39,7 @@ def validate(
     """
     findings = Findings(config, parsed)
     _check_name(findings, model_name)
-    _check_backend(findings, known_backends)
+    _check_backend(findings, known_backends, model_name)
     if config.max_batch_size < 0:
         findings.error(
             "'max_batch_size' must be non-negative value",
@@ -77,13 +78,13 @@ def _check_name(findings: Findings, model_name: str) -> None:
         )
 
 
-def _check_backend(findings: Findings, known_backends: Collection[str] | None) -> None:
+def _check_backend(findings: Findings, known_backends: Collection[str] | None, model_name: str) -> None:
     config = findings.config
     if config.platform == ENSEMBLE_PLATFORM or config.HasField("ensemble_scheduling"):
         _check_ensemble_platform(findings)
         return
     if not config.backend:
-        _check_no_backend(findings, known_backends or ())
+        _check_no_backend(findings, known_backends or (), model_name)
         return
     platforms = [platform for platform, backend in PLATFORM_BACKENDS.items() if backend == config.backend]
     if config.platform and platforms and config.platform not in platforms:
@@ -102,14 +103,15 @@ def _report_missing_backend(findings: Findings, known_backends: Collection[str])
     suggestion = nearest(backend, known_backends)
     others = "another that is installed as a package; any framework runs in the model.py of the python backend"
     findings.error_as_is(
-        f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.",
+        f"unable to find backend library for backend '{excerpt(backend)}', try specifying runtime on the model "
+        "configuration.",
         "platform" if follows else "backend",
         expected=f"one of {', '.join(sorted(known_backends))}" + ("" if suggestion else f", or {others}"),
         suggestion=suggestion,
     )
 
 
-def _check_no_backend(findings: Findings, known_backends: Collection[str]) -> None:
+def _check_no_backend(findings: Findings, known_backends: Collection[str], model_name: str) -> None:
     platform = findings.config.platform
     choices = ", ".join(sorted(known_backends)) or "onnxruntime, python"
     if platform:
@@ -120,17 +122,29 @@ def _check_no_backend(findings: Findings, known_backends: Collection[str]) -> No
             expected=f"'backend' with one of {choices}, or a known platform",
             suggestion=nearest(platform, [*PLATFORM_BACKENDS, ENSEMBLE_PLATFORM]),
         )
+    elif findings.config.default_model_filename:
+        findings.error(
+            "unexpected platform type ''",
+            "default_model_filename",
+            expected=f"'backend' with one of {choices}, or a known file name (model.onnx, model.py)",
+        )
     else:
+        name = model_name or findings.config.name
         findings.error_as_is(
-            f"must specify 'platform' or 'backend' for '{findings.config.name}'",
-            "backend",
-            expected=f"one of {choices}, or a model file by which to tell it (model.onnx, model.py)",
+            f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>'.",
+            "name",
+            expected=f"'backend' with one of {choices}, or a model file by which to tell it (model.onnx, model.py)",
         )
 
 
 def _check_ensemble_platform(findings: Findings) -> None:
     config = findings.config
-    if not config.HasField("ensemble_scheduling"):
+    if config.platform == ENSEMBLE_PLATFORM and config.backend:
+        findings.error_as_is(
+            f"Ensemble model '{config.name}' must have platform type 'ensemble' and empty backend type", "backend"
+        )
+    elif not config.HasField("ensemble_scheduling"):
         findings.error_as_is(
             f"ensemble scheduling must be set for ensemble {config.name} whose platform is ensemble",
             "platform",
@@ -141,10 +155,6 @@ def _check_ensemble_platform(findings: Findings) -> None:
             f"ensemble scheduling cannot be set for model '{config.name}' whose platform is not ensemble",
             "platform" if config.platform else "ensemble_scheduling",
             expected="'platform: \"ensemble\"' and no 'backend'",
-        )
-    elif config.backend:
-        findings.error_as_is(
-            f"Ensemble model '{config.name}' must have platform type 'ensemble' and empty backend type", "backend"
         )
 
 

@@ -9,6 +9,8 @@ from naiad.config.suggestion import nearest
 
 CONDITION_PREFIX = "run_if."
 """`parameters { key: "run_if.MODEL" value { string_value: "TENSOR" } }`: the step of MODEL runs if TENSOR is true."""
+_SHOWN_OF_CIRCLE = 3
+"""Of a circle Triton shows the start, the last model and the start again."""
 
 
 def condition_of(config: ModelConfig, step: ModelEnsembling.Step) -> str:
@@ -59,23 +61,58 @@ def _check_flow(findings: Findings) -> None:
     for index, tensor in enumerate(config.input):
         if tensor.name not in read:
             findings.error_as_is(
-                f"ensemble input '{tensor.name}' for ensemble '{config.name}' is not used",
+                # Triton: without the first quotation mark around the ensemble's name.
+                f"ensemble input '{tensor.name}' for ensemble {config.name}' is not used",
                 f"input[{index}].name",
                 expected="a step whose input_map has it as a value",
             )
-    for index, output in enumerate(config.output):
-        if output.name not in writers:
-            findings.error_as_is(
-                f"ensemble output '{output.name}' for ensemble '{config.name}' is not written",
-                f"output[{index}].name",
-                expected="a step whose output_map has it as a value",
-                suggestion=nearest(output.name, writers),
-            )
+    available = _find_available(config, inputs)
+    _check_outputs(findings, available, writers, read)
     for name, path in writers.items():
         if name not in read and name not in outputs:
             findings.error_as_is(f"ensemble tensor '{name}' is unused in ensemble '{config.name}'", path)
     _check_conditions(findings, [*inputs, *writers])
-    _check_order(findings, inputs, writers)
+    _check_order(findings, available, writers)
+
+
+def _check_outputs(findings: Findings, available: set[str], writers: Mapping[str, str], read: set[str]) -> None:
+    """Check that every output is written, in Triton's words."""
+    config = findings.config
+    for index, output in enumerate(config.output):
+        if output.name in available:
+            continue
+        known = output.name in writers or output.name in read
+        source = _find_unwritten(config, available, output.name)
+        if not known:
+            # Triton: without the first quotation mark around the ensemble's name.
+            message = f"ensemble output '{output.name}' for ensemble {config.name}' is not used"
+        elif source == output.name:
+            message = f"output '{output.name}' for ensemble '{config.name}' is not written"
+        else:
+            message = (
+                f"output '{output.name}' for ensemble '{config.name}' is not written: at least one of its depending "
+                f"tensors, '{source}', is not connected"
+            )
+        findings.error_as_is(
+            message,
+            f"output[{index}].name",
+            expected="a step whose output_map has it as a value, and whose inputs are all written",
+            suggestion=nearest(output.name, writers),
+        )
+
+
+def _find_unwritten(config: ModelConfig, available: set[str], tensor: str) -> str:
+    """Return the first tensor that keeps `tensor` from being written, following the steps backwards."""
+    sources = {
+        written: sorted(tensors_read(config, step))
+        for step in config.ensemble_scheduling.step
+        for written in step.output_map.values()
+    }
+    seen = {tensor}
+    while found := next((name for name in sources.get(tensor, ()) if name not in available | seen), None):
+        seen.add(found)
+        tensor = found
+    return tensor
 
 
 def _check_conditions(findings: Findings, tensors: Sequence[str]) -> None:
@@ -119,14 +156,19 @@ def _find_writers(findings: Findings, inputs: set[str]) -> dict[str, str]:
     return writers
 
 
-def _check_order(findings: Findings, inputs: set[str], writers: Mapping[str, str]) -> None:
-    """Run the steps in thought; those that can never start lack a tensor or wait for each other."""
-    waiting = dict(enumerate(findings.config.ensemble_scheduling.step))
+def _find_available(config: ModelConfig, inputs: set[str]) -> set[str]:
+    """Return the tensors that are there once every step has run that can."""
+    waiting = dict(enumerate(config.ensemble_scheduling.step))
     available = set(inputs)
-    while ready := [i for i, step in waiting.items() if available.issuperset(tensors_read(findings.config, step))]:
+    while ready := [index for index, step in waiting.items() if available.issuperset(tensors_read(config, step))]:
         for index in ready:
             available.update(waiting.pop(index).output_map.values())
-    for index, step in waiting.items():
+    return available
+
+
+def _check_order(findings: Findings, available: set[str], writers: Mapping[str, str]) -> None:
+    """Report the steps that can never start: they lack a tensor or wait for each other."""
+    for index, step in enumerate(findings.config.ensemble_scheduling.step):
         for key, tensor in step.input_map.items():
             if tensor in available:
                 continue
@@ -136,7 +178,7 @@ def _check_order(findings: Findings, inputs: set[str], writers: Mapping[str, str
                     f"ensemble tensor '{tensor}' is not written",
                     path,
                     expected="an input of the ensemble or a tensor of some output_map",
-                    suggestion=nearest(tensor, [*inputs, *writers]),
+                    suggestion=nearest(tensor, [*available, *writers]),
                 )
             else:
                 findings.error_as_is(
@@ -145,6 +187,12 @@ def _check_order(findings: Findings, inputs: set[str], writers: Mapping[str, str
                     path,
                     expected="steps that do not wait for each other in a circle",
                 )
+
+
+def circle_message(circle: Sequence[str]) -> str:
+    """Return Triton's words for the circle that `find_ensemble_cycle` found, and the whole of it if it is longer."""
+    message = f"circular dependency between ensembles: {circle[0]} -> ... -> {circle[-2]} -> {circle[-1]}"
+    return message if len(circle) <= _SHOWN_OF_CIRCLE else f"{message}; the circle is {' -> '.join(circle)}"
 
 
 def find_ensemble_cycle(members: Mapping[str, Sequence[str]], start: str) -> list[str]:

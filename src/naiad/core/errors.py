@@ -2,9 +2,27 @@
 
 import enum
 
+MAX_EXCERPT_CHARACTERS = 200
+
+
+def excerpt(text: str) -> str:
+    """Return text of a client as error messages and log lines show it.
+
+    It is cut to 200 characters, and what cannot be printed is escaped: a client decides neither how long a line is
+    nor what it does to a terminal.
+    """
+    if len(text) <= MAX_EXCERPT_CHARACTERS and text.isprintable():
+        return text
+    shown = text[:MAX_EXCERPT_CHARACTERS]
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+    if len(text) <= MAX_EXCERPT_CHARACTERS and len(shown) <= MAX_EXCERPT_CHARACTERS:
+        return shown
+    return f"{shown[:MAX_EXCERPT_CHARACTERS]}..."
+
 
 class ErrorCode(enum.Enum):
-    """Triton's codes and one more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
+    """Triton's codes and two more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -16,6 +34,14 @@ class ErrorCode(enum.Enum):
     CANCELLED = 7
     DEADLINE_EXCEEDED = 8
     """naiad: Triton has no code of its own for it."""
+    PERMISSION_DENIED = 9
+    """naiad: what the request asks for is not allowed to its client."""
+
+    @property
+    def words(self) -> str:
+        """The code as Triton's logs and reasons have it: `Invalid argument`, `Not found`."""
+        name = "INVALID_ARGUMENT" if self is ErrorCode.INVALID_ARG else self.name
+        return name.replace("_", " ").capitalize()
 
 
 class FailureReason(enum.Enum):
@@ -77,6 +103,11 @@ def not_found(message: str) -> InferError:
 def unavailable(message: str) -> InferError:
     """Return an UNAVAILABLE error with `message`."""
     return InferError(ErrorCode.UNAVAILABLE, message)
+
+
+def permission_denied(message: str) -> InferError:
+    """Return a PERMISSION_DENIED error with `message`."""
+    return InferError(ErrorCode.PERMISSION_DENIED, message)
 
 
 def internal(message: str) -> InferError:

@@ -41,6 +41,16 @@ class ModelCall(InferRequest):
     depth: int
     """How many calls lie between this one and a client's request, itself included; set by the engine."""
 
+    @property
+    def waits_for_client(self) -> bool:
+        """Never: its caller is a model, which may take as long as it needs for each response."""
+        return False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it belongs to work that has begun: its caller executes."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCommand:

@@ -34,6 +34,8 @@ class RequestedOutput:
     classification: int = 0
     """Top-k classes instead of the tensor; 0 for the tensor."""
     shared_memory: SharedMemoryRegion | None = None
+    may_be_missing: bool = False
+    """A response without this output is no error: the requester decides what that means (steps of ensembles)."""
 
 
 class RequestHeader:
@@ -53,6 +55,7 @@ class RequestHeader:
         "layout",
         "model_name",
         "model_version",
+        "origin",
         "outputs",
         "parameters",
         "priority",
@@ -105,6 +108,8 @@ class RequestHeader:
         """Every tensor travels as it is: nothing lies in shared memory, no classes are wanted."""
         self.admission: object | None = None
         self.execution: Any = None
+        self.origin: RequestHeader | None = None
+        """The decoded header that this one is a changed copy of; admitted with it, as it names the same tensors."""
         self.layout: RequestHeader | None = None
         """Another header with the same inputs and outputs, for all headers that are executed alike."""
 
@@ -130,7 +135,9 @@ class InferRequest:
         "cancelled",
         "context",
         "data",
+        "deadline_ns",
         "destinations",
+        "element_counts",
         "header",
         "id",
         "is_congested",
@@ -162,7 +169,11 @@ class InferRequest:
         """Belongs to the frontend: the exchange or call that waits for the answer."""
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
+        self.deadline_ns = 0
+        """Monotonic time after which the client no longer waits for the answer; 0 for none."""
         self.cancelled = False
+        self.element_counts: Sequence[int] | None = None
+        """Elements of each input with BYTES, when the frontend has counted them; -1 where it has not."""
         self.destinations: Mapping[str, memoryview] | None = None
         """Output name to writable memory, for outputs that an instance may put there itself; the data of such an
         output is then empty in its response. An instance may ignore it: what is answered as usual gets copied."""
@@ -182,6 +193,21 @@ class InferRequest:
         """Set by whoever wants to know when the request was executed."""
         self.sequence: Any = None
         """Set by a sequence scheduler: the live sequence that the request belongs to."""
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether it is congested because of its client, which the server does not wait for without limit."""
+        return self.is_congested
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it belongs to work that has begun, and goes before new requests when not all can be executed."""
+        return False
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether its answer is held back until earlier ones have left, so that it must not overtake them."""
+        return False
 
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""

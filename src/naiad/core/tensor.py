@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.slices import Slices
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Raw tensor bytes in C order, little-endian. A memoryview is always of format "B", one-dimensional."""
@@ -17,6 +18,8 @@ Shape: TypeAlias = tuple[int, ...]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _LENGTH = struct.Struct("<I")
+_SLICE_ELEMENTS = 8192
+"""Elements of BYTES that are worked on in one slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,49 @@ def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[
     position, end = 0, len(view)
     while position < end:
         if end - position < 4:
-            raise invalid_argument(
-                f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes "
-                "available"
-            )
+            raise _incomplete_length(where, end - position)
         (length,) = unpack(view, position)
         position += 4
         if end - position < length:
-            raise invalid_argument(
-                f"incomplete string data {where}, expecting string of length {length} but only "
-                f"{end - position} bytes available"
-            )
+            raise _incomplete_element(where, length, end - position)
         elements.append(bytes(view[position : position + length]))
         position += length
     return elements
+
+
+def _incomplete_length(where: str, left: int) -> InferError:
+    return invalid_argument(
+        f"incomplete string length indicator {where}, expecting 4 bytes but only {left} bytes available"
+    )
+
+
+def _incomplete_element(where: str, length: int, left: int) -> InferError:
+    return invalid_argument(
+        f"incomplete string data {where}, expecting string of length {length} but only {left} bytes available"
+    )
+
+
+def count_bytes_elements(data: Buffer, where: str) -> Slices[int]:
+    """Return the number of elements of raw BYTES data, in slices.
+
+    Raises InferError as `decode_bytes_elements` does.
+    """
+    view = memoryview(data)
+    unpack = _LENGTH.unpack_from
+    position = start = count = 0
+    end = len(view)
+    while position < end:
+        stop = count + _SLICE_ELEMENTS
+        while position <= end - 4 and count < stop:
+            start = position
+            position += 4 + unpack(view, position)[0]
+            count += 1
+        if position > end:
+            raise _incomplete_element(where, unpack(view, start)[0], end - start - 4)
+        if 0 < end - position < 4:
+            raise _incomplete_length(where, end - position)
+        yield
+    return count
 
 
 def to_array(spec: TensorSpec, data: Buffer) -> Array:
@@ -85,18 +117,22 @@ def to_array(spec: TensorSpec, data: Buffer) -> Array:
         if len(elements) != spec.element_count:
             raise _wrong_count(spec, len(elements))
         array = np.empty(len(elements), dtype=np.object_)
-        array[:] = elements
+        for start in range(0, len(elements), _SLICE_ELEMENTS):
+            # An assignment holds the interpreter's lock; a short one lets the event loop go on.
+            array[start : start + _SLICE_ELEMENTS] = elements[start : start + _SLICE_ELEMENTS]
         return array.reshape(spec.shape)
     try:
         return np.frombuffer(data, dtype=spec.datatype.numpy).reshape(spec.shape)
     except ValueError as error:
         raise invalid_argument(
-            f"input byte size mismatch for tensor '{spec.name}'. Expected {spec.byte_size}, got {len(data)}"
+            f"input byte size mismatch for tensor '{excerpt(spec.name)}'. Expected {spec.byte_size}, got {len(data)}"
         ) from error
 
 
 def _wrong_count(spec: TensorSpec, count: int) -> InferError:
-    return invalid_argument(f"tensor '{spec.name}': expected {spec.element_count} string elements, got {count}")
+    return invalid_argument(
+        f"tensor '{excerpt(spec.name)}': expected {spec.element_count} string elements, got {count}"
+    )
 
 
 def to_buffer(array: Array) -> Buffer:

@@ -11,9 +11,10 @@ from itertools import islice
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.core.tensor import Buffer, Shape, TensorSpec, decode_bytes_elements
+from naiad.core.slices import SLICE_BYTES, Slices, finish
+from naiad.core.tensor import Buffer, Shape, TensorSpec, count_bytes_elements
 
 _ANY_SIZE = -1
 _MOST_NAMES = 8
@@ -77,14 +78,17 @@ class AdmissionRules:
         self._required = [name for name, expected in self._inputs.items() if not expected.optional]
 
     def admit(self, request: InferRequest) -> Admission:
-        """Check everything the header decides. Raises InferError with Triton's code and message."""
+        """Check everything the header decides, and note that in it. Raises InferError with Triton's text."""
         header = request.header
         try:
-            return self._admit(header)
+            admission = header.admission = self._admit(header)
         except InferError as error:
             # Triton: names that the model does not have are refused by other code, without the prefix.
             opening = "" if error.message.startswith("unexpected inference ") else prefix(request.id)
             raise InferError(error.code, opening + error.message, detail=error.detail) from None
+        if header.origin is not None:
+            header.origin.admission = admission
+        return admission
 
     def _admit(self, header: RequestHeader) -> Admission:
         self._check_outputs(header)
@@ -100,7 +104,7 @@ class AdmissionRules:
         seen: set[str] = set()
         for output in header.outputs:
             if output.name in seen:
-                raise invalid_argument(f"output '{output.name}' already exists in request")
+                raise invalid_argument(f"output '{excerpt(output.name)}' already exists in request")
             seen.add(output.name)
             if output.name not in self._outputs:
                 raise self._unexpected("output", output.name, sorted(self._outputs))
@@ -109,7 +113,7 @@ class AdmissionRules:
         names = [spec.name for spec in header.inputs]
         for position, name in enumerate(names):
             if name in names[:position]:
-                raise invalid_argument(f"input '{name}' already exists in request")
+                raise invalid_argument(f"input '{excerpt(name)}' already exists in request")
         missing = [name for name in self._required if name not in names]
         if missing or len(names) > len(self._inputs):
             raise self._wrong_count(names, missing)
@@ -122,7 +126,8 @@ class AdmissionRules:
         names = ", ".join(f"'{each}'" for each in islice(known, _MOST_NAMES))
         more = ", ..." if len(known) > _MOST_NAMES else ""
         return invalid_argument(
-            f"unexpected inference {kind} '{name}' for model '{self._model_name}'; its {kind}s are {names}{more}"
+            f"unexpected inference {kind} '{excerpt(name)}' for model '{self._model_name}'; its {kind}s are "
+            f"{names}{more}"
         )
 
     def _wrong_count(self, names: Sequence[str], missing: Sequence[str]) -> InferError:
@@ -137,7 +142,7 @@ class AdmissionRules:
                 f"expected number of inputs between {low} and {high} but got {len(names)} inputs "
                 f"for model '{self._model_name}'."
             )
-        got = ",".join(f"'{name}'" for name in names)
+        got = ",".join([f"'{excerpt(name)}'" for name in names[:_MOST_NAMES]] + ["..."] * (len(names) > _MOST_NAMES))
         lacking = ",".join(f"'{name}'" for name in missing)
         tail = f" Got input(s) [{got}]"
         if missing:
@@ -151,13 +156,14 @@ class AdmissionRules:
         for position, spec in enumerate(header.inputs):
             if not spec.shape:
                 raise invalid_argument(
-                    f"input '{spec.name}' has no shape but model requires batch dimension for '{self._model_name}'"
+                    f"input '{excerpt(spec.name)}' has no shape but model requires batch dimension for "
+                    f"'{self._model_name}'"
                 )
             if position == 0:
                 batch_size = spec.shape[0]
             elif spec.shape[0] != batch_size:
                 raise invalid_argument(
-                    f"input '{spec.name}' batch size does not match other inputs for '{self._model_name}'; "
+                    f"input '{excerpt(spec.name)}' batch size does not match other inputs for '{self._model_name}'; "
                     f"the first dimension is the batch: {spec.shape[0]} here, {batch_size} before"
                 )
         if not 0 <= batch_size <= self._max_batch_size:
@@ -170,13 +176,13 @@ class AdmissionRules:
         expected = self._inputs[spec.name]
         if spec.datatype is not expected.datatype:
             raise invalid_argument(
-                f"inference input '{spec.name}' data-type is '{spec.datatype.value}', "
+                f"inference input '{excerpt(spec.name)}' data-type is '{spec.datatype.value}', "
                 f"but model '{self._model_name}' expects '{expected.datatype.value}'"
             )
         dims = spec.shape[1:] if self._max_batch_size > 0 else spec.shape
         if any(dim < 0 for dim in spec.shape):
             raise invalid_argument(
-                f"All input dimensions should be specified for input '{spec.name}' for model "
+                f"All input dimensions should be specified for input '{excerpt(spec.name)}' for model "
                 f"'{self._model_name}', got {_text(spec.shape)}"
             )
         if len(dims) != len(expected.dims) or any(
@@ -195,7 +201,7 @@ class AdmissionRules:
                 "for more info on max_batch_size."
             )
         return invalid_argument(
-            f"unexpected shape for input '{spec.name}' for model '{self._model_name}'. "
+            f"unexpected shape for input '{excerpt(spec.name)}' for model '{self._model_name}'. "
             f"Expected {_text(full)}, got {_text(spec.shape)}. {note}"
         )
 
@@ -216,22 +222,25 @@ class AdmissionRules:
 
         Raises InferError(INVALID_ARG) with Triton's message.
         """
-        for spec, data, size in zip(request.header.inputs, request.data, admission.data_sizes, strict=True):
+        counts = request.element_counts
+        sizes = zip(request.header.inputs, request.data, admission.data_sizes, strict=True)
+        for position, (spec, data, size) in enumerate(sizes):
             if size == _ANY_SIZE:
-                self._check_strings(request, spec, data)
+                self._check_strings(request, spec, data, -1 if counts is None else counts[position])
             elif len(data) != size:
                 raise invalid_argument(
-                    f"{prefix(request.id)}input byte size mismatch for input '{spec.name}' for model "
+                    f"{prefix(request.id)}input byte size mismatch for input '{excerpt(spec.name)}' for model "
                     f"'{self._model_name}'. Expected {size}, got {len(data)}"
                 )
 
-    def _check_strings(self, request: InferRequest, spec: TensorSpec, data: Buffer) -> None:
+    def _check_strings(self, request: InferRequest, spec: TensorSpec, data: Buffer, count: int) -> None:
         expected = math.prod(spec.shape)
-        where = f"for inference input '{spec.name}' for model '{self._model_name}'"
-        try:
-            count = len(decode_bytes_elements(data, where))
-        except InferError as error:
-            raise invalid_argument(f"{prefix(request.id)}{error.message}") from None
+        where = _where(spec, self._model_name)
+        if count < 0:
+            try:
+                count = finish(count_bytes_elements(data, where))
+            except InferError as error:
+                raise invalid_argument(f"{prefix(request.id)}{error.message}") from None
         if count > expected:
             raise invalid_argument(
                 f"{prefix(request.id)}unexpected number of string elements {count} {where}, expecting {expected}"
@@ -240,9 +249,28 @@ class AdmissionRules:
             raise invalid_argument(f"{prefix(request.id)}expected {expected} string elements {where}, got {count}")
 
 
+def count_elements(header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> Slices[Sequence[int] | None]:
+    """Count the elements of large inputs with BYTES in slices, so that admission need not do it at once.
+
+    Raises InferError(INVALID_ARG) as admission does.
+    """
+    counts = [-1] * len(data)
+    for position, (spec, content) in enumerate(zip(header.inputs, data, strict=True)):
+        if spec.datatype is DataType.BYTES and len(content) > SLICE_BYTES:
+            try:
+                counts[position] = yield from count_bytes_elements(content, _where(spec, header.model_name))
+            except InferError as error:
+                raise invalid_argument(f"{prefix(request_id)}{error.message}") from None
+    return counts
+
+
+def _where(spec: TensorSpec, model_name: str) -> str:
+    return f"for inference input '{excerpt(spec.name)}' for model '{model_name}'"
+
+
 def prefix(request_id: str) -> str:
     """Return the prefix of Triton's validation messages; Triton: `<id_unknown>` stands for an absent id."""
-    return f"[request id: {request_id or '<id_unknown>'}] "
+    return f"[request id: {excerpt(request_id) or '<id_unknown>'}] "
 
 
 def _text(shape: Shape) -> str:

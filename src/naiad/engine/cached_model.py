@@ -147,7 +147,11 @@ class CachedModel(ServedFront):
         inputs = sorted((spec.name, spec.datatype.value, spec.shape) for spec in header.inputs)
         outputs = [(output.name, output.classification) for output in header.outputs]
         parameters = sorted((name, type(value).__name__, value) for name, value in header.parameters.items())
-        return self._seed + repr((inputs, outputs, parameters)).encode("utf-8", "surrogateescape")
+        parts: tuple[object, ...] = (inputs, outputs, parameters)
+        if header.sequence_id or header.sequence_start or header.sequence_end:
+            # A model sees them, and an ensemble answers with them.
+            parts += (header.sequence_id, header.sequence_start, header.sequence_end)
+        return self._seed + repr(parts).encode("utf-8", "surrogateescape")
 
     def _fetched(self, pending: _Pending, start_ns: int, found: CachedResponse | None) -> None:
         pending.lookup_ns = _now_ns() - start_ns
@@ -280,6 +284,11 @@ class CachedModel(ServedFront):
     def pending_count(self) -> int:
         """Requests that wait: for an instance, for the store, or for the answer to the same."""
         return self._served.pending_count + self._waiting_count
+
+    @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        return self._served.oldest_ns
 
     @property
     def in_flight_count(self) -> int:

@@ -2,9 +2,9 @@
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from naiad.backend.api import Instance
+from naiad.backend.api import Instance, InstanceDiedError
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
@@ -13,6 +13,7 @@ from naiad.engine.dispatcher import Dispatcher
 from naiad.engine.iterative import split
 from naiad.engine.padding import PaddedRequests
 from naiad.engine.sequence_tensors import SequenceTensors
+from naiad.engine.suspects import Suspects
 from naiad.telemetry.statistics import ModelStatistics
 
 _now_ns = time.monotonic_ns
@@ -30,10 +31,12 @@ class Completion:
         sequence_tensors: SequenceTensors | None = None,
         padding: PaddedRequests | None = None,
         is_iterative: bool = False,
+        suspects: Suspects | None = None,
     ) -> None:
         """`sequence_tensors` or `padding` changes requests before they are executed, and their answers back.
 
-        `is_iterative`: a response may be RESCHEDULE, so that its request is executed again.
+        `is_iterative`: a response may be RESCHEDULE, so that its request is executed again. `suspects`: the requests
+        that workers may have died of.
         """
         self._dispatcher = dispatcher
         self._emission = dispatcher.emission
@@ -42,6 +45,7 @@ class Completion:
         self._padding = padding
         self._extended = sequence_tensors or padding
         self._is_iterative = is_iterative
+        self._suspects = suspects or Suspects(statistics.model)
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
 
     def prepare(self, batch: Batch) -> None:
@@ -49,8 +53,13 @@ class Completion:
         if self._padding is not None:
             self._statistics.record_padding(*self._padding.prepare(batch))
 
-    def execute(self, instance: Instance, batch: Batch, *, on_loop: bool = False) -> None:
-        """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop."""
+    def execute(
+        self, instance: Instance, batch: Batch, *, on_loop: bool = False, claim: Callable[[], bool] | None = None
+    ) -> None:
+        """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop.
+
+        `claim` is asked afterwards whether the answers are still wanted: it may be that the execution was given up.
+        """
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
         try:
@@ -59,9 +68,11 @@ class Completion:
             responses = instance.execute(batch)
         except (Exception, SystemExit) as error:
             # A model that calls `sys.exit` would end this thread without a word, and its requests wait for ever.
-            self.fail(batch, error, on_loop=on_loop)
+            if claim is None or claim():
+                self.fail(batch, error, on_loop=on_loop)
         else:
-            self.complete(batch, responses, on_loop=on_loop)
+            if claim is None or claim():
+                self.complete(batch, responses, on_loop=on_loop)
 
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """See to the answers of a batch that was executed: one response a request, none of a decoupled model."""
@@ -86,6 +97,8 @@ class Completion:
             self._complete_step(batch, responses, on_loop=on_loop)
             return
         _tell_times(batch)
+        if self._suspects.found:
+            self._suspects.clear(batch.requests)
         self._dispatcher.note_executed(batch)
         self._delivery.hand_over(batch.requests, responses, on_loop=on_loop)
 
@@ -113,9 +126,17 @@ class Completion:
         self._dispatcher.go_on((), again)
 
     def fail(self, batch: Batch, error: BaseException, *, on_loop: bool = False) -> None:
-        """Answer every request of a batch whose execution raised `error`."""
+        """Answer every request of a batch whose execution raised `error`.
+
+        A batch that a worker has not begun before it died goes back to the queue instead.
+        """
         if self._extended is not None:
             self._extended.restore(batch)
+        if isinstance(error, InstanceDiedError):
+            if not error.has_begun and self._dispatcher.put_back(batch):
+                return
+            if error.has_begun and self._emission is None:
+                self._suspects.accuse(batch.requests, error.message, _now_ns())
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,

@@ -7,17 +7,18 @@ its backend has looked into it: what the backend completed, defaults again, inst
 import logging
 from collections.abc import Collection, Sequence
 
-from naiad.config.autofill import autofill, merge_auto_completed, normalize
+from naiad.config.autofill import autofill, is_ensemble, merge_auto_completed, normalize
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.parsed_config import ParsedConfig
 from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import errors_of, problems_error, raise_problems
 from naiad.config.validation import validate
-from naiad.core.errors import ErrorCode, UnloadableError, invalid_argument
+from naiad.core.errors import InferError, invalid_argument
 from naiad.repository.store import CONFIG_FILE, ModelEntry
 
 _log = logging.getLogger(__name__)
-_WHILE_LOADING = ("input[", "output[", "batch_input[", "batch_output[", "model_warmup[", "backend")
+_IN_ANY_CASE_WHILE_LOADING = ("model_warmup[", "backend")
+_WHILE_LOADING = ("input[", "output[", "batch_input[", "batch_output[", *_IN_ANY_CASE_WHILE_LOADING)
 """What Triton finds wrong with these fields it finds when it loads the model, and not yet when it looks at it."""
 
 
@@ -44,26 +45,44 @@ def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
     except UnicodeDecodeError as error:
         raise invalid_argument(f"{path} is not UTF-8 text: {error}") from error
     parsed = parse_pbtxt(text, str(path))
-    raise_problems(parsed.problems)
+    mistakes = errors_of(parsed.problems)
+    if mistakes:
+        raise invalid_argument("\n".join([f"failed to read text proto from {path}", *map(str, mistakes)]))
+    for problem in parsed.problems:
+        _log.warning("model '%s': %s", entry.name, problem)
     return parsed
 
 
 def prepare_config(
-    parsed: ParsedConfig, entry: ModelEntry, version_files: Sequence[str], known_backends: Collection[str]
-) -> ModelConfig:
-    """Return the configuration with what file names and defaults tell; inputs and outputs may still be missing.
+    parsed: ParsedConfig,
+    entry: ModelEntry,
+    version_files: Sequence[str],
+    known_backends: Collection[str],
+    *,
+    auto_complete: bool = True,
+) -> tuple[ModelConfig, InferError | None]:
+    """Return the configuration with file names and defaults filled in, and the error that its versions load with.
 
+    With `auto_complete`, inputs and outputs may still be missing, and mistakes in those of a model that is no
+    ensemble are errors of each version.
     Raises InferError(INVALID_ARG) with every mistake.
     """
     config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
-    problems = validate(config, model_name=entry.name, parsed=parsed, known_backends=known_backends, complete=False)
+    problems = validate(
+        config,
+        model_name=entry.name,
+        parsed=parsed,
+        known_backends=known_backends,
+        complete=not auto_complete,
+    )
     errors = errors_of(problems)
-    if errors and all(problem.path.startswith(_WHILE_LOADING) for problem in errors):
-        raise UnloadableError(ErrorCode.INVALID_ARG, problems_error(problems).message)
+    late = () if is_ensemble(config) else _WHILE_LOADING if auto_complete else _IN_ANY_CASE_WHILE_LOADING
+    if errors and all(problem.path.startswith(late) for problem in errors):
+        return config, problems_error(problems)
     raise_problems(problems)
     for problem in problems:
         _log.warning("model '%s': %s", entry.name, problem)
-    return config
+    return config, None
 
 
 def finish_config(

@@ -24,7 +24,7 @@ from naiad.engine.resources import ModelResources
 from naiad.engine.solitude import solitude_hint, watch_for_solitude
 from naiad.engine.vigil import Vigil
 from naiad.scheduler.adaptive import AdaptiveScheduler
-from naiad.scheduler.api import Scheduler
+from naiad.scheduler.api import Dropped, Scheduler
 from naiad.telemetry.statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ _now_ns = time.monotonic_ns
 
 _NEXT_REQUEST_NS = 600_000
 """A request that follows an answer within this is waited for awake."""
+_LATE_NS = 10_000_000
+"""Requests that have waited for less are not looked at once more before they are executed."""
 STOPPED = -1
 """What `Dispatcher.take` says instead of a time to a driver that is to end."""
 
@@ -156,6 +158,16 @@ class Dispatcher:
         open_count = self.emission.open_count if self.emission is not None else 0
         return self._scheduler.pending_count + self._executing_count + open_count
 
+    def has_pending(self) -> bool:
+        """Tell whether requests wait for an instance; needs no lock."""
+        return self._scheduler.pending_count > 0
+
+    @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request that waits; 0 when none does."""
+        with self._lock:
+            return self._scheduler.oldest_ns()
+
     @property
     def adaptive_state(self) -> AdaptiveState | None:
         """What an adaptive batcher has learned; None with any other scheduler."""
@@ -191,6 +203,22 @@ class Dispatcher:
             driver.start()
         return leaving
 
+    def _may_leave(self, driver: Driver) -> bool:
+        """Tell whether a driver that is leaving has nothing left to take. The lock is held."""
+        return True
+
+    def lingers(self, driver: Driver) -> bool:
+        """Tell whether a driver that is leaving has more to do than to finish its batch."""
+        if self.emission is not None and self.emission.is_owner(driver):
+            return True
+        with self._lock:
+            return not self._may_leave(driver)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the version is being stopped."""
+        return self._is_stopping
+
     def forget_drivers(self, drivers: Collection[Driver]) -> None:
         """Let go of drivers that were leaving and have left."""
         with self._lock:
@@ -211,7 +239,7 @@ class Dispatcher:
             for driver in self.drivers:
                 if self._resources.withdraw(driver.index):
                     driver.wake_now()
-        have_ended = join_all(self.drivers, deadline_s)
+        have_ended = join_all([*self.drivers, *list(self._leaving)], deadline_s)
         with self._lock:
             left = self._scheduler.drain()
             self._scheduler.close()
@@ -247,21 +275,27 @@ class Dispatcher:
                 # It looks without having been woken: twice on the list, or there while it executes, it would be woken
                 # in vain in place of another.
                 self._idle.remove(driver)
-            if self._leaving and driver in self._leaving:
+            if self._leaving and driver in self._leaving and self._may_leave(driver):
                 # It was woken for a request that another one has to look at.
                 self._wake_another()
                 return None, STOPPED
             now_ns = _now_ns()
-            dropped = self._scheduler.expire(now_ns) if self._scheduler.has_timeouts else ()
+            scheduler = self._scheduler
+            dropped = scheduler.expire(now_ns) if scheduler.has_timeouts else ()
             if self._resources is None:
-                batch = self._scheduler.take(now_ns, driver.index)
+                batch = scheduler.take(now_ns, driver.index)
             else:
-                batch = self._resources.take(self._scheduler, now_ns, driver.index)
+                batch = self._resources.take(scheduler, now_ns, driver.index)
+            if batch is not None and batch.requests[0].arrival_ns < now_ns - _LATE_NS:
+                batch, overdue = self._without_overdue(batch, now_ns, driver)
+                dropped = (*dropped, *overdue)
+            if scheduler.dropped:
+                dropped = (*dropped, *scheduler.pop_dropped())
             if batch is None:
                 wake_ns = self._rest(driver)
             else:
                 if self.emission is not None:
-                    self.emission.begin(batch)
+                    self.emission.begin(batch, driver)
                 else:
                     self._executing_count += len(batch.requests)
                 other = self._pop_idle()
@@ -270,6 +304,34 @@ class Dispatcher:
         if other is not None:
             other.wake_now()
         return batch, wake_ns
+
+    def _without_overdue(
+        self, batch: Batch | None, now_ns: int, driver: Driver
+    ) -> tuple[Batch | None, Sequence[Dropped]]:
+        """Return a batch, or a later one, without the requests whose clients wait no longer, and those requests.
+
+        Timers drop them too, but a loop that has much to do is late for its timers. The lock is held.
+        """
+        dropped: list[Dropped] = []
+        if self._scheduler.is_by_instance:
+            return batch, dropped  # A sequence goes on with each of its requests, or not at all.
+        while batch is not None:
+            overdue = [request for request in batch.requests if 0 < request.deadline_ns <= now_ns]
+            if not overdue:
+                break
+            dropped += [Dropped(request, _overdue()) for request in overdue]
+            batch.requests = [request for request in batch.requests if request not in overdue]
+            if batch.requests:
+                batch.size -= sum(request.batch_size for request in overdue)
+                break
+            if self._scheduler.learns:
+                batch.exec_start_ns = batch.exec_end_ns = now_ns
+                self._scheduler.record_execution(batch, failed=True)
+            if self._resources is None:
+                batch = self._scheduler.take(now_ns, driver.index)
+            else:
+                batch = self._resources.take(self._scheduler, now_ns, driver.index)
+        return batch, dropped
 
     def _pop_idle(self) -> Driver | None:
         """Take a driver off the list of the idle for what waits, if there is one. The lock is held."""
@@ -311,7 +373,8 @@ class Dispatcher:
     def tend_unhealthy(self, driver: Driver) -> bool:
         """See to the queue while an instance cannot execute; False when its driver is to end.
 
-        What nobody can execute while that lasts nobody else would answer, so it is answered here.
+        Requests wait for an instance that is being restarted, as long as their timeouts and it allow. What no
+        instance will execute soon is answered here, since no driver takes it.
         """
         if self._resources is not None:
             self._resources.release(driver.index)
@@ -319,16 +382,76 @@ class Dispatcher:
             # It may have been woken for a request that another instance can execute, which sleeps.
             self.drivers.withdraw(driver)
             self._wake_another()
+        self.refuse_hindered(driver)
+        return not (self._is_stopping or driver in self._leaving)
+
+    def refuse_hindered(self, driver: Driver) -> None:
+        """Answer what only an instance that cannot execute could, unless it is being restarted."""
         reason = self._hindrance(driver)
-        if reason:
+        if reason and not self._awaits_restart(driver):
             with self._lock:
                 left = self._drain_for(driver)
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
-        return not (self._is_stopping or driver in self._leaving)
+
+    def give_up(self, reason: str) -> None:
+        """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
+        with self._lock:
+            self._is_stopping = self._is_refusing = True
+            left = self._scheduler.drain()
+        self._drop([(request, unavailable(reason)) for request in left], on_loop=True)
+        for driver in (*self.drivers, *list(self._leaving)):
+            driver.give_up(InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.OTHER))
+        if self.emission is not None:
+            self.emission.abandon(InferResponse(self._error_header, error=unavailable(reason)))
 
     def _hindrance(self, driver: Driver) -> str:
         """Return why nobody can execute what an unhealthy instance cannot; empty when another one can."""
         return self.drivers.health
+
+    def _awaits_restart(self, driver: Driver) -> bool:
+        """Tell whether an instance will soon execute what an unhealthy one cannot."""
+        return self.drivers.await_restart
+
+    def put_back(self, batch: Batch) -> bool:
+        """Have the requests of a batch wait again that its instance has not begun; False when they cannot.
+
+        At most once: only for batches of which it is certain that nothing was executed.
+        """
+        batch.exec_end_ns = now_ns = _now_ns()
+        refused: list[tuple[InferRequest, InferError]] = []
+        with self._lock:
+            if self._is_stopping or not self._may_execute_elsewhere():
+                return False
+            if self._scheduler.learns:
+                self._scheduler.record_execution(batch, failed=True)
+            if self.emission is None:
+                self._executing_count -= len(batch.requests)
+            for request in batch.requests:
+                if self.emission is not None:
+                    self.emission.withdraw(request)
+                try:
+                    if request.cancelled:
+                        raise InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
+                    self._scheduler.enqueue(request, now_ns)
+                except InferError as error:
+                    refused.append((request, error))
+        self._drop(refused)
+        self._loop.call_soon_threadsafe(self._look_again)
+        return True
+
+    def _may_execute_elsewhere(self) -> bool:
+        """Tell whether any instance may execute any request."""
+        return True
+
+    def _look_again(self) -> None:
+        """Wake an instance for requests that were put back, and have their timeouts noticed."""
+        with self._lock:
+            idle = self._pop_idle()
+            expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
+        if idle is not None:
+            idle.wake()
+        if expire_ns:
+            self._arm_timer(expire_ns)
 
     def _drain_for(self, driver: Driver) -> list[InferRequest]:
         """Return what nobody can execute then, which waits no more. The lock is held."""
@@ -363,6 +486,12 @@ class Dispatcher:
 
     def _on_again(self, request: InferRequest) -> None:
         """Put a request of a decoupled model back that is to be executed again."""
+
+
+def _overdue() -> InferError:
+    return InferError(
+        ErrorCode.DEADLINE_EXCEEDED, "the deadline passed while it waited", reason=FailureReason.CANCELED
+    )
 
 
 def _stopped(request: InferRequest) -> InferError:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from naiad.backend.api import Instance
+from naiad.core.batch import Batch
+from naiad.core.errors import InferError
 from naiad.scheduler.api import Scheduler
 
 
@@ -33,6 +35,13 @@ class Driver(Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Wait for its end after it was told that all is over; whether it has ended. Not called on the loop."""
+
+    @property
+    def executing(self) -> Batch | None:
+        """The batch that executes, where the engine limits how long it may."""
+
+    def give_up(self, error: InferError) -> bool:
+        """Answer the batch that executes with an error; False when there is none. On the loop."""
 
 
 class Drivers:
@@ -62,6 +71,11 @@ class Drivers:
             if not reason:
                 return ""
         return reason
+
+    @property
+    def await_restart(self) -> bool:
+        """Whether at least one instance that cannot execute will soon, so that requests wait; needs no lock."""
+        return any(driver.instance.awaits_restart for driver in self._serving)
 
     def replace(self, drivers: Sequence[Driver]) -> list[Driver]:
         """Go on with these drivers, of which some serve already; return those that leave, which are woken for it."""

@@ -1,22 +1,25 @@
 """An ensemble: a version that serves by asking other models, step by step."""
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.adaptive_state import AdaptiveState
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
+from naiad.core.parameters import ParameterValue
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.ensemble_graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
-from naiad.engine.ensemble_run import EnsembleRun, Flow, StepRequest, Value
+from naiad.engine.ensemble_run import Absent, EnsembleRun, Flow, SequenceFields, StepRequest, Value
 from naiad.engine.served import Router
 from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics import ModelStatistics
@@ -24,6 +27,9 @@ from naiad.telemetry.step_statistics import StepCounts
 
 _HEADER_LIMIT = 1024
 """Headers of responses that are kept."""
+_NO_SEQUENCE: Mapping[str, ParameterValue] = MappingProxyType(
+    {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+)
 
 
 class _Room:
@@ -61,7 +67,7 @@ class EnsembleModel:
         self.version = str(version)
         self.config = config
         self.statistics = statistics
-        self.labels: Mapping[str, Sequence[str]] = labels or {}
+        self._own_labels: Mapping[str, Sequence[str]] = labels or {}
         self.load_duration_ns = 0
         self.graph = EnsembleGraph(config, members)
         self.is_decoupled = self.graph.is_decoupled
@@ -92,7 +98,7 @@ class EnsembleModel:
             )
         admission = request.header.admission
         if type(admission) is not Admission or admission.rules is not self._rules:
-            admission = request.header.admission = self._rules.admit(request)
+            admission = self._rules.admit(request)
         if admission.strings or tuple(map(len, request.data)) != admission.data_sizes:
             self._rules.check_sizes(request, admission)
         request.batch_size = admission.batch_size
@@ -190,11 +196,16 @@ class EnsembleModel:
         """Cancel the request of a step."""
         self._router.cancel(request)
 
-    def step_header(self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...]) -> RequestHeader:
+    def step_header(
+        self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
+    ) -> RequestHeader:
         """Return the header of a step's request, made once for requests that look the same.
 
-        Triton: a step gets the priority, timeout, sequence and parameters of the ensemble's request.
+        Triton: a step gets the priority, timeout and parameters of the ensemble's request, and its sequence unless
+        the response of a step before names another.
         """
+        if sequence is not None and sequence != _sequence_of(source):
+            return _step_header(step, source, specs, sequence)
         memo = source.execution
         if memo is None or memo[0] is not self._rules:
             memo = source.execution = (self._rules, {})
@@ -202,26 +213,19 @@ class EnsembleModel:
         header = headers.get(step.index)
         # Specs that are equal are mostly the same, which makes this cheap.
         if header is None or header.inputs != specs:
-            header = headers[step.index] = RequestHeader(
-                model_name=step.model_name,
-                model_version=step.model_version,
-                inputs=specs,
-                outputs=step.requested,
-                parameters=source.parameters,
-                priority=source.priority,
-                timeout_us=source.timeout_us,
-                sequence_id=source.sequence_id,
-                sequence_start=source.sequence_start,
-                sequence_end=source.sequence_end,
-            )
+            header = headers[step.index] = _step_header(step, source, specs, _sequence_of(source))
         return header
 
     def answer(self, run: EnsembleRun, flow: Flow) -> None:
         """Answer with the outputs of a flow; those of steps that were skipped are left out."""
         request = run.request
-        wanted = [output.name for output in request.header.outputs] or self.graph.outputs
-        found = [(name, value) for name in wanted if (value := flow.get(name)) is not None]
+        tensors = [(name, flow.get(name)) for name in run.plan.outputs]
+        found = [(name, value) for name, value in tensors if isinstance(value, Value)]
         try:
+            if not found and any(value is Absent.LEFT_OUT for _, value in tensors):
+                raise internal(
+                    f"its models answered with none of its outputs: {', '.join(map(repr, run.plan.outputs))}"
+                )
             header = self._response_header(found)
         except InferError as error:
             if self.is_decoupled:
@@ -230,15 +234,16 @@ class EnsembleModel:
                 self.end(run, error)
             return
         data = [value.data for _, value in found]
+        parameters = _sequence_parameters(request.header, found)
         if self.is_decoupled:
             if not run.has_answered:
                 run.has_answered = True
                 self.statistics.responses.record_first(time.monotonic_ns() - request.arrival_ns)
-            request.on_response(request, InferResponse(header, data, final=False))
+            request.on_response(request, InferResponse(header, data, parameters=parameters, final=False))
         else:
             self._close(run)
             self._record(run)
-            request.on_response(request, InferResponse(header, data))
+            request.on_response(request, InferResponse(header, data, parameters=parameters))
 
     def _response_header(self, found: Sequence[tuple[str, Value]]) -> ResponseHeader:
         """Return the header for these outputs, the same for specs that are the same."""
@@ -306,9 +311,27 @@ class EnsembleModel:
     # --- called on any thread ---------------------------------------------------------------------------------------
 
     @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Output name to class labels. Triton: without its own an output has those of the member that writes it."""
+        labels = dict(self._own_labels)
+        for name in self.graph.outputs:
+            found = self.graph.writer_of(name)
+            if found is None or name in labels:
+                continue
+            step, output = found
+            with contextlib.suppress(InferError):  # a member that is not ready has no labels
+                labels[name] = self._router.served(step.model_name, step.model_version).labels.get(output, ())
+        return labels
+
+    @property
     def pending_count(self) -> int:
         """Steps that wait for room."""
         return sum(len(room.waiting) for room in self._rooms)
+
+    @property
+    def oldest_ns(self) -> int:
+        """0: requests wait in the queues of its members."""
+        return 0
 
     @property
     def in_flight_count(self) -> int:
@@ -352,6 +375,15 @@ class EnsembleModel:
         """Empty: a member that is lost may come back."""
         return ""
 
+    def give_up(self, reason: str) -> None:
+        """Answer all requests that have not ended."""
+        self._stopping = True
+        for run in list(self._runs.values()):
+            run.fail(unavailable(reason))
+
+    def check(self, now_ns: int) -> None:
+        """Nothing: the members have instances."""
+
     def stop(self, timeout_s: float) -> bool:
         """Refuse new requests, and wait for the accepted ones; those that do not end in time are answered."""
         self._stopping = True
@@ -363,3 +395,37 @@ class EnsembleModel:
     def _abandon(self) -> None:
         for run in list(self._runs.values()):
             run.fail(unavailable(f"ensemble '{self.name}' was stopped before the request had ended"))
+
+
+def _step_header(
+    step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields
+) -> RequestHeader:
+    return RequestHeader(
+        model_name=step.model_name,
+        model_version=step.model_version,
+        inputs=specs,
+        outputs=step.requested,
+        parameters=source.parameters,
+        priority=source.priority,
+        timeout_us=source.timeout_us,
+        sequence_id=sequence.id,
+        sequence_start=sequence.is_start,
+        sequence_end=sequence.is_end,
+    )
+
+
+def _sequence_of(header: RequestHeader) -> SequenceFields:
+    return SequenceFields(header.sequence_id, header.sequence_start, header.sequence_end)
+
+
+def _sequence_parameters(header: RequestHeader, found: Sequence[tuple[str, Value]]) -> Mapping[str, ParameterValue]:
+    """Return the parameters of a response. Triton: its sequence, also of a request that has none."""
+    sequence = next((value.sequence for _, value in found if value.sequence is not None), None)
+    if sequence is None:
+        if not (header.sequence_id or header.sequence_start or header.sequence_end):
+            return _NO_SEQUENCE
+        sequence = _sequence_of(header)
+    sequence_id = sequence.id
+    if isinstance(sequence_id, int) and sequence_id >= 1 << 63:
+        sequence_id -= 1 << 64  # Triton: a signed parameter
+    return {"sequence_id": sequence_id, "sequence_start": sequence.is_start, "sequence_end": sequence.is_end}

@@ -14,6 +14,8 @@ from naiad.core.tensor import Shape, TensorSpec
 
 _FITTED_LIMIT = 1024
 """Specs that an input remembers."""
+_PLAN_LIMIT = 256
+"""Selections of outputs whose plans are remembered."""
 DEFAULT_LIMIT = 64
 """Steps after a decoupled one that execute at a time, and that wait before its member is asked to wait."""
 
@@ -67,6 +69,19 @@ class Step:
     """The decoupled steps whose responses it follows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The part of a graph that produces the outputs of a request."""
+
+    outputs: Sequence[str]
+    """In the order of the response."""
+    steps: Sequence[Step]
+    following: Sequence[Sequence[Step]]
+    """For each step of the graph, by its index, the steps of the plan that read what it writes."""
+    output_level: frozenset[int]
+    """The decoupled steps whose responses the outputs follow."""
+
+
 class EnsembleGraph:
     """The steps of one ensemble, made from its configuration and those of its members."""
 
@@ -76,11 +91,7 @@ class EnsembleGraph:
         self.is_batching = config.max_batch_size > 0
         self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
         self.is_decoupled = any(step.is_decoupled for step in self.steps)
-        self.following = [
-            [reader for reader in self.steps if not reader.tensors.isdisjoint(step.outputs.values())]
-            for step in self.steps
-        ]
-        """For each step those that read what it writes."""
+        self._writers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
         self.inputs = [tensor.name for tensor in config.input]
         self.outputs = [output.name for output in config.output]
         self.reshaped = {tensor.name: TensorConfig(tensor) for tensor in config.input if tensor.HasField("reshape")}
@@ -93,7 +104,46 @@ class EnsembleGraph:
         self.limit = config.ensemble_scheduling.max_inflight_requests
         """Most requests of one step that execute at a time; 0 for any number."""
         self.congestion_count = self.limit or DEFAULT_LIMIT
-        self.output_level = self._check_decoupled()
+        self._check_decoupled()
+        self._whole = self._plan(self.outputs, self.steps)
+        self._plans: dict[tuple[str, ...], Plan] = {}
+
+    def plan_for(self, requested: Sequence[RequestedOutput]) -> Plan:
+        """Return the steps that the requested outputs need; the whole graph when none are named."""
+        if not requested:
+            return self._whole
+        names = tuple([output.name for output in requested])
+        plan = self._plans.get(names)
+        if plan is None:
+            if len(self._plans) >= _PLAN_LIMIT:
+                self._plans.clear()
+            plan = self._plans[names] = self._plan(names, self._steps_behind(names))
+        return plan
+
+    def _steps_behind(self, outputs: Sequence[str]) -> Sequence[Step]:
+        """Return the steps that write `outputs` or what those steps read, and so on."""
+        needed: set[int] = set()
+        tensors = list(outputs)
+        while tensors:
+            writer = self._writers.get(tensors.pop())
+            if writer is not None and writer.index not in needed:
+                needed.add(writer.index)
+                tensors += writer.tensors
+        return [step for step in self.steps if step.index in needed]
+
+    def _plan(self, outputs: Sequence[str], steps: Sequence[Step]) -> Plan:
+        following = [
+            [reader for reader in steps if not reader.tensors.isdisjoint(step.outputs.values())]
+            for step in self.steps
+        ]
+        return Plan(outputs, steps, following, self._level_of(outputs))
+
+    def writer_of(self, tensor: str) -> tuple[Step, str] | None:
+        """Return the step that writes a tensor, and the output of its member; None for an input."""
+        step = self._writers.get(tensor)
+        if step is None:
+            return None
+        return step, next(output for output, written in step.outputs.items() if written == tensor)
 
     def enter(self, spec: TensorSpec) -> TensorSpec:
         """Return an input of a request as the steps see it; the same object for the same spec."""
@@ -138,7 +188,7 @@ class EnsembleGraph:
                 for name, tensor in step.input_map.items()
             ],
             outputs=dict(step.output_map),
-            requested=tuple(RequestedOutput(name) for name in step.output_map),
+            requested=tuple(RequestedOutput(name, may_be_missing=True) for name in step.output_map),
             condition=condition,
             is_decoupled=member.model_transaction_policy.decoupled,
             is_batching=is_batching,
@@ -159,23 +209,24 @@ class EnsembleGraph:
 
         return [replace(step, level=level_of(step)) for step in steps]
 
-    def _check_decoupled(self) -> frozenset[int]:
-        """Return the decoupled steps that the outputs follow."""
+    def _check_decoupled(self) -> None:
         for step in self.steps:
-            self._check_chain(step.level, f"the step of '{step.model_name}' joins")
-        writers = [s for s in self.steps if any(tensor in self.outputs for tensor in s.outputs.values())]
-        level = frozenset[int]().union(*(_level_behind(step, step.level) for step in writers))
-        self._check_chain(level, "its outputs join")
-        return level
+            self._check_chain(step.level, step.model_name)
+        self._check_chain(self._level_of(self.outputs), self.name)
 
-    def _check_chain(self, level: frozenset[int], what: str) -> None:
+    def _level_of(self, outputs: Sequence[str]) -> frozenset[int]:
+        """Return the decoupled steps whose responses some outputs follow."""
+        writers = [self._writers[name] for name in outputs if name in self._writers]
+        return frozenset[int]().union(*(_level_behind(step, step.level) for step in writers))
+
+    def _check_chain(self, level: frozenset[int], model_name: str) -> None:
         for a in level:
             for b in level:
                 if a != b and a not in self.steps[b].level and b not in self.steps[a].level:
                     names = sorted((self.steps[a].model_name, self.steps[b].model_name))
                     raise invalid_argument(
-                        f"ensemble '{self.name}': {what} responses of the decoupled models '{names[0]}' and "
-                        f"'{names[1]}', which do not belong together"
+                        f"in ensemble {self.name}, step of model '{model_name}' receives inputs originated from "
+                        f"different decoupled models: '{names[0]}' and '{names[1]}'"
                     )
 
 

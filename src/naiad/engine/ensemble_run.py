@@ -6,28 +6,52 @@ the tensors of the flow that it came from and adds its own. A tensor is passed o
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from enum import Enum
+from typing import NamedTuple, Protocol
 
-from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.execution_times import ExecutionTimes
+from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.ensemble_graph import EnsembleGraph, Step
+from naiad.engine.ensemble_graph import EnsembleGraph, Plan, Step
 
 _NO_LEVEL: frozenset[int] = frozenset()
+
+
+_SEQUENCE_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end"))
+
+
+class SequenceFields(NamedTuple):
+    """The sequence that a request belongs to, and its place there."""
+
+    id: int | str
+    is_start: bool
+    is_end: bool
 
 
 class Value:
     """A tensor of the ensemble."""
 
-    __slots__ = ("data", "is_batched", "spec")
+    __slots__ = ("data", "is_batched", "sequence", "spec")
 
-    def __init__(self, spec: TensorSpec, data: Buffer, *, is_batched: bool) -> None:
+    def __init__(
+        self, spec: TensorSpec, data: Buffer, *, is_batched: bool, sequence: SequenceFields | None = None
+    ) -> None:
         self.spec = spec
         self.data = data
         self.is_batched = is_batched
         """Whether its first dimension is that of a batch."""
+        self.sequence = sequence
+        """From the response that it came with; None for that of the ensemble's request."""
+
+
+class Absent(Enum):
+    """Why a tensor of the ensemble will not come."""
+
+    SKIPPED = "its step is skipped, or the request is without this optional input"
+    LEFT_OUT = "the response of its step is without this output"
 
 
 class Flow:
@@ -39,7 +63,7 @@ class Flow:
         """`level` names the decoupled steps whose responses it follows."""
         self.level = level
         self._parent = parent
-        self._values: dict[str, Value | None] = {}
+        self._values: dict[str, Value | Absent] = {}
         self._children: list[Flow] = []
         self.started: set[int] = set()
         self.is_answered = False
@@ -47,16 +71,16 @@ class Flow:
         if parent is not None:
             parent._children.append(self)
 
-    def put(self, tensor: str, value: Value | None) -> None:
-        """Add a tensor; None for one that will not come."""
+    def put(self, tensor: str, value: Value | Absent) -> None:
+        """Add a tensor, or the reason why it will not come."""
         self._values[tensor] = value
 
     def has(self, tensor: str) -> bool:
         """Tell whether a tensor is there or known not to come."""
         return tensor in self._values or (self._parent is not None and self._parent.has(tensor))
 
-    def get(self, tensor: str) -> Value | None:
-        """Return a tensor that `has` knows; None for one that will not come."""
+    def get(self, tensor: str) -> Value | Absent:
+        """Return a tensor that `has` knows, or the reason why it will not come."""
         if tensor in self._values or self._parent is None:
             return self._values[tensor]
         return self._parent.get(tensor)
@@ -76,11 +100,18 @@ class Flow:
 class StepRequest(InferRequest):
     """The request of a step. It is congested when its run is: nobody takes what a decoupled member emits."""
 
-    __slots__ = ("flow", "run", "step")
+    __slots__ = ("flow", "run", "sequence_fields", "step")
 
     run: "EnsembleRun"
     flow: Flow
     step: Step
+    sequence_fields: SequenceFields | None
+    """Of the responses that its inputs came with; None for those of the ensemble's request."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it belongs to work that has begun: another step of its run was started before."""
+        return bool(self.flow.level) or len(self.flow.started) > 1
 
     @property
     def is_congested(self) -> bool:
@@ -90,6 +121,11 @@ class StepRequest(InferRequest):
     @is_congested.setter
     def is_congested(self, value: bool) -> None:
         """Ignore it: the run knows."""
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the client of the ensemble is slow; that later steps are has no limit of its own."""
+        return self.run.request.waits_for_client
 
 
 class Members(Protocol):
@@ -118,8 +154,10 @@ class Members(Protocol):
     def cancel_step(self, request: InferRequest) -> object:
         """Cancel what `send` has submitted."""
 
-    def step_header(self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...]) -> RequestHeader:
-        """Return the header of a step's request."""
+    def step_header(
+        self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
+    ) -> RequestHeader:
+        """Return the header of a step's request; `sequence` takes the place of the source's when it is given."""
 
     def answer(self, run: "EnsembleRun", flow: Flow) -> None:
         """Answer with the outputs of a flow, all of which are settled."""
@@ -143,6 +181,7 @@ class EnsembleRun:
         "input_ns",
         "open_count",
         "output_ns",
+        "plan",
         "request",
         "root",
         "waiting",
@@ -151,6 +190,7 @@ class EnsembleRun:
     def __init__(self, ensemble: Members, request: InferRequest) -> None:
         self._ensemble = ensemble
         self.request = request
+        self.plan: Plan = ensemble.graph.plan_for(request.header.outputs)
         self.root = Flow()
         self._failure: InferError | None = None
         self.has_ended = False
@@ -182,12 +222,12 @@ class EnsembleRun:
         """Start the steps that need nothing but the request's inputs."""
         request, graph = self.request, self._ensemble.graph
         for tensor in graph.inputs:
-            self.root.put(tensor, None)
+            self.root.put(tensor, Absent.SKIPPED)
         for spec, data in zip(request.header.inputs, request.data, strict=True):
             entered = graph.enter(spec) if graph.reshaped else spec
             self.root.put(spec.name, Value(entered, data, is_batched=graph.is_batching))
         self._busy += 1
-        for step in graph.steps:
+        for step in self.plan.steps:
             self._try(self.root, step)
         self._leave()
 
@@ -208,7 +248,7 @@ class EnsembleRun:
                 return
         flow.started.add(step.index)
         if self._is_skipped(flow, step):
-            self._settle(flow, step, {})
+            self._settle(flow, step, {}, Absent.SKIPPED)
             return
         self.open_count += 1
         self._ensemble.start_step(self, flow, step)
@@ -216,9 +256,11 @@ class EnsembleRun:
     def _is_skipped(self, flow: Flow, step: Step) -> bool:
         if step.condition:
             decision = flow.get(step.condition)
-            if decision is None or not any(decision.data):
+            if isinstance(decision, Absent) or not any(decision.data):
                 return True
-        return any(flow.get(each.tensor) is None and not each.is_optional for each in step.inputs)
+        # Triton: a step whose input a member left out is started all the same, and its member refuses the request
+        # when it cannot do without.
+        return any(flow.get(each.tensor) is Absent.SKIPPED and not each.is_optional for each in step.inputs)
 
     def start(self, flow: Flow, step: Step) -> bool:
         """Send a step's request; called by the ensemble when there is room. False when nothing was sent."""
@@ -227,16 +269,19 @@ class EnsembleRun:
             return False
         specs: list[TensorSpec] = []
         data: list[Buffer] = []
+        sequence: SequenceFields | None = None
         for each in step.inputs:
             value = flow.get(each.tensor)
-            if value is not None:
+            if isinstance(value, Value):
                 specs.append(each.fit(value.spec, from_batching=value.is_batched, to_batching=step.is_batching))
                 data.append(value.data)
+                sequence = sequence or value.sequence
         source = self.request
-        header = self._ensemble.step_header(step, source.header, tuple(specs))
+        header = self._ensemble.step_header(step, source.header, tuple(specs), sequence)
         sub = StepRequest(header, data, self._on_response, id=source.id, arrival_ns=time.monotonic_ns())
-        sub.run, sub.flow, sub.step = self, flow, step
+        sub.run, sub.flow, sub.step, sub.sequence_fields = self, flow, step, sequence
         sub.times = ExecutionTimes()
+        sub.deadline_ns = source.deadline_ns
         self._steps.add(sub)
         try:
             self._ensemble.send(sub)
@@ -258,7 +303,7 @@ class EnsembleRun:
         if response.error is not None:
             self.fail(_told_of(sub.step, response.error))
         elif not response.empty_final and self._failure is None:
-            self._take(sub.flow, sub.step, response)
+            self._take(sub, response)
         if response.final:
             if sub.times is not None:
                 self._add_times(sub.times)
@@ -266,32 +311,39 @@ class EnsembleRun:
             self._ensemble.step_ended(sub.step)
         self._leave()
 
-    def _take(self, flow: Flow, step: Step, response: InferResponse) -> None:
+    def _take(self, sub: StepRequest, response: InferResponse) -> None:
+        flow, step = sub.flow, sub.step
+        sequence = sub.sequence_fields
+        if response.parameters and not _SEQUENCE_PARAMETERS.isdisjoint(response.parameters):
+            try:
+                sequence = _sequence_of(response.parameters, sub.header.sequence_id)
+            except InferError as error:
+                self.fail(_told_of(step, error))
+                return
         values = {
-            spec.name: Value(spec, data, is_batched=step.is_batching)
+            spec.name: Value(spec, data, is_batched=step.is_batching, sequence=sequence)
             for spec, data in zip(response.header.outputs, response.data, strict=True)
         }
         if step.is_decoupled:
             flow = Flow(flow.level | {step.index}, flow)
-        self._settle(flow, step, values)
+        self._settle(flow, step, values, Absent.LEFT_OUT)
 
-    def _settle(self, flow: Flow, step: Step, values: Mapping[str, Value]) -> None:
-        """Put a step's outputs in place, and go on with what waited for them."""
-        graph = self._ensemble.graph
+    def _settle(self, flow: Flow, step: Step, values: Mapping[str, Value], absent: Absent) -> None:
+        """Put a step's outputs in place, `absent` for those without a value, and go on with what waited for them."""
         for output, tensor in step.outputs.items():
-            flow.put(tensor, values.get(output))
-        if not graph.is_decoupled:
-            for reader in graph.following[step.index]:
+            flow.put(tensor, values.get(output, absent))
+        following = self.plan.following[step.index]
+        if not self._ensemble.graph.is_decoupled:
+            for reader in following:
                 self._try(flow, reader)
             return
         for each in list(flow.tree()):
-            for reader in graph.following[step.index]:
+            for reader in following:
                 self._try(each, reader)
             self._answer_if_complete(each)
 
     def _answer_if_complete(self, flow: Flow) -> None:
-        graph = self._ensemble.graph
-        if graph.is_decoupled and flow.level == graph.output_level and self._is_complete(flow):
+        if self._ensemble.graph.is_decoupled and flow.level == self.plan.output_level and self._is_complete(flow):
             if flow.is_answered:
                 # A member that answers at once, a cached one, has completed it while its step was being started.
                 return
@@ -301,7 +353,7 @@ class EnsembleRun:
             flow.leave()
 
     def _is_complete(self, flow: Flow) -> bool:
-        return all(flow.has(tensor) for tensor in self._ensemble.graph.outputs)
+        return all(flow.has(tensor) for tensor in self.plan.outputs)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -357,3 +409,20 @@ def _told_of(step: Step, error: InferError) -> InferError:
     return InferError(
         error.code, f"{error.message} (step of model '{step.model_name}')", detail=error.detail, reason=error.reason
     )
+
+
+def _sequence_of(parameters: Mapping[str, ParameterValue], current_id: int | str) -> SequenceFields:
+    """Return the sequence that the parameters of a member's response name. Raises InferError(INVALID_ARG).
+
+    Triton: a flag that the response does not have is false then, and a missing id is the current one.
+    """
+    sequence_id = parameters.get("sequence_id", current_id)
+    if isinstance(sequence_id, bool | float):
+        raise invalid_argument(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
+    for name, value in zip(("sequence_start", "sequence_end"), flags, strict=True):
+        if not isinstance(value, bool):
+            raise invalid_argument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+    return SequenceFields(sequence_id, bool(flags[0]), bool(flags[1]))

@@ -63,8 +63,8 @@ class InstanceUpdate:
 def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | None] | None:
     """Return for each instance that `config` asks for the one there is, or None when it must be created.
 
-    None as a whole when the version cannot take the change in place: sequences and kept orders belong to instances,
-    open requests of decoupled models too, and a model may not be on the devices that are asked for.
+    None as a whole when the version cannot take the change in place: kept orders and shared resources are those of
+    certain instances, and a model may not be on the devices that are asked for.
     """
     if groups(model.config, passive=True) != groups(config, passive=True):
         return None

@@ -8,9 +8,10 @@ import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.trace import TraceOptions
 from naiad.core.datatype import BY_CONFIG_NUMBER
-from naiad.core.errors import InferError, invalid_argument, not_found, unavailable
+from naiad.core.errors import InferError, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
+from naiad.core.request_limits import RequestLimits
 from naiad.core.tensor import TensorSpec
 from naiad.engine.explain import explain
 from naiad.engine.namespaces import rows_named, with_unique_names
@@ -161,23 +162,27 @@ class Engine:
         """Tell whether a model is decoupled. Raises NOT_FOUND for an unknown model."""
         return self.served(name, version).is_decoupled
 
+    def request_limits(self, name: str, version: str = "") -> RequestLimits:
+        """Return how many parts a request for a model may have. Raises NOT_FOUND for an unknown model."""
+        config = self.served(name, version).config
+        return RequestLimits(name, len(config.input), len(config.output))
+
     def _missing(self, name: str, version: str) -> InferError:
         index = self.repository_index()
         rows = rows_named(index, name)
         if not rows:
             # Triton: another code with namespaces.
             refuse = invalid_argument if any(isinstance(row.name, ModelKey) for row in index) else not_found
-            return refuse(f"Request for unknown model: '{name}' is not found")
+            return refuse(f"Request for unknown model: '{excerpt(name)}' is not found")
         if version in ("", "-1"):
-            return not_found(f"Request for unknown model: '{name}' has no available versions")
-        if not (version.isascii() and version.isdigit()):
-            return invalid_argument(
-                f"failed to get model version from specified version string '{version}', version should be an "
-                "integral value > 0"
-            )
+            return not_found(f"Request for unknown model: '{excerpt(name)}' has no available versions")
+        if not _is_version(version):
+            return _bad_version(version)
         if all(row.version != version for row in rows):
-            return not_found(f"Request for unknown model: '{name}' version {version} is not found")
-        return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+            return not_found(f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not found")
+        return unavailable(
+            f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not at ready state"
+        )
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -192,21 +197,40 @@ class Engine:
         return self._catalog.is_ready([name for name, row in self._models.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
+        """Tell whether a model version is ready; an unknown model or version is not (Triton).
+
+        Raises InferError(INVALID_ARG) for a version that is no number and for a name that several models have.
+        """
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
         if served is not None:
             # Triton: one instance whose model says no is enough.
             return not served.health and all(instance.says_ready for instance in served.instances)
-        known = rows_named(self.repository_index(), name)
-        if not known or (version not in ("", "-1") and all(entry.version != version for entry in known)):
-            raise self._missing(name, version)
+        if version not in ("", "-1") and not _is_version(version):
+            raise _bad_version(version)
+        rows_named(self.repository_index(), name)
         return False
 
     @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute, over all models."""
         return sum(s.in_flight_count for row in self._models.values() for s in set(row.values()))
+
+    def check_models(self, now_ns: int) -> None:
+        """Have every model fail what keeps its instances from their work for too long; about once a second."""
+        for served in self._all_served():
+            served.check(now_ns)
+
+    def give_up(self, reason: str) -> None:
+        """Answer all that waits or executes with UNAVAILABLE: the server exits, and its time is over. On the loop."""
+        # Ensembles first: what fails in their members would be told as the members' failure.
+        for served in sorted(self._all_served(), key=lambda served: bool(served.instances)):
+            served.give_up(reason)
+
+    def _all_served(self) -> list[Served]:
+        return [
+            served for row in self._models.values() for version, served in row.items() if version not in ("", "-1")
+        ]
 
     def close_to_new_sequences(self) -> None:
         """Let live sequences go on, and refuse new ones, before the server stops."""
@@ -260,10 +284,10 @@ class Engine:
             rows = [named]
         else:
             rows_named(self.repository_index(), name)
-            raise invalid_argument(f"requested model '{name}' is not available")
+            raise invalid_argument(f"requested model '{excerpt(name)}' is not available")
         if version not in ("", "-1"):
             if version not in rows[0]:
-                raise invalid_argument(f"requested model version is not available for model '{name}'")
+                raise invalid_argument(f"requested model version is not available for model '{excerpt(name)}'")
             return [rows[0][version].statistics.snapshot()]
         return [
             row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)
@@ -311,8 +335,7 @@ class Engine:
 
     def trace_settings(self, model: str = "") -> TraceOptions:
         """Return the trace settings of a model, or of the server. Raises InferError for an unknown model."""
-        settings = self._known_tracer(model).settings
-        return settings.of_model(model) if model else settings.of_server()
+        return self._known_tracer(model).options_of(model)
 
     def change_trace_settings(self, model: str, changes: Changes) -> None:
         """Change the trace settings of a model, or of the server with "". Raises InferError; nothing changes then."""
@@ -355,3 +378,14 @@ class Engine:
     ) -> None:
         """Unload a model in all processes of the server; blocks. Raises InferError."""
         self.unload_model(name, parameters, on_withdrawn)
+
+
+def _is_version(version: str) -> bool:
+    return version.isascii() and version.isdigit()
+
+
+def _bad_version(version: str) -> InferError:
+    return invalid_argument(
+        f"failed to get model version from specified version string '{excerpt(version)}', version should be an "
+        "integral value > 0"
+    )

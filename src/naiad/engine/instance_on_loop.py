@@ -7,6 +7,7 @@ import time
 
 from naiad.backend.api import RemoteInstance
 from naiad.core.batch import Batch
+from naiad.core.errors import InferError
 from naiad.core.ports import Loop, TimerHandle
 from naiad.engine.completion import Completion
 from naiad.engine.dispatcher import STOPPED, Dispatcher
@@ -50,6 +51,7 @@ class InstanceOnLoop:
         self._watch_timer: TimerHandle | None = None
         self._answer_vigil = Vigil(loop, _ANSWER_NS)
         self._ended = threading.Event()
+        instance.others_wait = dispatcher.has_pending
 
     def start(self) -> None:
         """Begin to take batches."""
@@ -66,6 +68,21 @@ class InstanceOnLoop:
     def join(self, timeout_s: float) -> bool:
         """Wait for its end after it was told that all is over; whether it has ended. Not called on the loop."""
         return self._ended.wait(timeout_s)
+
+    @property
+    def executing(self) -> Batch | None:
+        """Nothing that the engine has to limit: the instance notices itself when its process hangs."""
+        return None
+
+    def give_up(self, error: InferError) -> bool:
+        """Answer the batch that executes with an error, and end: the server exits. On the loop."""
+        batch, self._batch = self._batch, None
+        self._ended.set()
+        self._unwatch()
+        if batch is None:
+            return False
+        self._completion.fail(batch, error, on_loop=True)
+        return True
 
     def _pump(self) -> None:
         """Begin the next batch, if there is one and none is running."""

@@ -5,6 +5,7 @@ tiny model. So while an instance proves to be that fast, and may run on any thre
 itself, one per turn of the loop; `placement` judges that.
 """
 
+import logging
 import os
 import threading
 import time
@@ -12,14 +13,21 @@ import time
 from naiad.backend.api import Instance
 from naiad.backend.host_policies import bind_thread
 from naiad.core.batch import Batch
+from naiad.core.errors import InferError
 from naiad.core.ports import Loop
 from naiad.engine.completion import Completion
 from naiad.engine.dispatcher import STOPPED, Dispatcher
 from naiad.engine.placement import Placement, Usage
 
+_log = logging.getLogger(__name__)
+
 _HEALTH_POLL_S = 0.05
 """How often an instance that cannot execute is asked whether it can again."""
 _START_POLL_S = 0.001
+_LONG_AWAY_NS = 2_000_000
+_LONGEST_SHARE_NS = 40_000_000
+"""For how long the loop executes at most before it reads again."""
+_NEVER_NS = 1 << 62
 
 
 class InstanceThread:
@@ -52,7 +60,13 @@ class InstanceThread:
         """Whether the thread was woken ever, and so is started or about to be."""
         self._was_single = False
         """Whether the last batch on the loop was one request: with more in flight the next is there anyway."""
+        self._left_ns = _NEVER_NS
+        """When the last batch on the loop ended, while others wait; what lies between is the loop's other work."""
         self._is_running = False
+        self._executing: list[Batch] = []
+        """The batch that the thread executes. Taking it out is atomic: whoever does answers it."""
+        self._was_given_up = False
+        """Whether the last batch was taken out by another thread."""
         self._waker = threading.Lock()
         self._waker.acquire()
         self._thread = threading.Thread(target=self._run, name=name or None, daemon=True)
@@ -103,8 +117,13 @@ class InstanceThread:
         self._loop.call_soon(self._execute_on_loop)
 
     def _execute_on_loop(self) -> None:
-        """Execute one batch here while the thread sleeps, then let the loop read before the next."""
-        if not self.instance.health:
+        """Execute one batch here while the thread sleeps, then let the loop read before the next.
+
+        A loop that has much to read is away for long. It then executes for as long as it was away: with one batch in
+        each turn it would answer next to nothing of what it reads.
+        """
+        until_ns = 0
+        while not self.instance.health:
             batch, wake_ns = self._dispatcher.take(self)
             if batch is not None:
                 assert self._placement is not None
@@ -112,12 +131,20 @@ class InstanceThread:
                 self._completion.execute(self.instance, batch, on_loop=True)
                 self._placement.executed_on_loop(batch, before)
                 self._was_single = len(batch.requests) == 1
+                away_ns = batch.exec_start_ns - self._left_ns
+                self._left_ns = batch.exec_end_ns
+                if not until_ns and away_ns > _LONG_AWAY_NS:
+                    until_ns = batch.exec_start_ns + min(away_ns, _LONGEST_SHARE_NS)
+                if batch.exec_end_ns < until_ns and self._placement.is_on_loop:
+                    continue
                 self.wake()
                 return
+            self._left_ns = _NEVER_NS
             if not wake_ns and self._was_single:
                 self._dispatcher.request_vigil.begin()
             if not wake_ns or (wake_ns > 0 and not self._dispatcher.withdraw(self)):
                 return
+            break
         # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.
         self._rouse()
 
@@ -128,11 +155,55 @@ class InstanceThread:
             batch = self._next()
             if batch is None:
                 return
-            self._completion.execute(self.instance, batch)
+            self._executing.append(batch)
+            self._completion.execute(self.instance, batch, claim=self._claim)
+            if self._was_given_up:
+                self._note_return(batch)
             if self._placement is not None:
                 self._placement.executed_on_thread(batch)
             # The requests, 64 MiB perhaps, must not live on while this thread waits for the next ones.
             del batch
+
+    # --- executions that hang -----------------------------------------------------------------------------------
+
+    def _claim(self) -> bool:
+        """Take the batch that was executed; False when it was given up and answered meanwhile."""
+        try:
+            self._executing.pop()
+        except IndexError:
+            self._was_given_up = True
+            return False
+        return True
+
+    @property
+    def executing(self) -> Batch | None:
+        """The batch that the thread executes; it may be over by the time when the caller looks at it."""
+        executing = self._executing
+        try:
+            return executing[0]
+        except IndexError:
+            return None
+
+    def give_up(self, error: InferError) -> bool:
+        """Answer the batch that executes with an error, and take the instance for ill until its execution returns.
+
+        A thread cannot be ended. Called on the loop; False when nothing executes.
+        """
+        # First: when the thread finds its batch gone, it takes this back.
+        self.instance.hindrance = error.message
+        try:
+            batch = self._executing.pop()
+        except IndexError:
+            self.instance.hindrance = ""
+            return False
+        self._completion.fail(batch, error, on_loop=True)
+        return True
+
+    def _note_return(self, batch: Batch) -> None:
+        seconds = (time.monotonic_ns() - batch.exec_start_ns) / 1e9
+        _log.warning("%s: it has returned after %.1f s, and the instance goes on", self.instance.hindrance, seconds)
+        self.instance.hindrance = ""
+        self._was_given_up = False
 
     def _next(self) -> Batch | None:
         """Return the next batch; blocks until there is one. None when the model has stopped."""

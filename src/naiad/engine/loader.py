@@ -1,7 +1,6 @@
 """Loading: from a model's files to a version that serves."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,21 +9,29 @@ from pathlib import Path
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
+from naiad.config.artificial_delays import ArtificialDelays
+from naiad.config.execution_limit import (
+    DEFAULT_EXECUTE_TIMEOUT_S,
+    read_execute_timeout_s,
+    read_refuse_after_deaths,
+)
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.options import OverloadOptions
 from naiad.config.parsed_config import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.response_caching import LIMIT, read_cache_limit_bytes
 from naiad.config.scheduling_rules import batching_hints
+from naiad.config.validation_ensemble import circle_message
 from naiad.config.validation_members import ensemble_member_problems, has_decoupled_member
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
-from naiad.core.model import model_key
+from naiad.core.errors import ErrorCode, UnloadableError, invalid_argument, unsupported
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.cached_model import CachedModel
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble import EnsembleModel
+from naiad.engine.ensemble_members import find_members
 from naiad.engine.in_place import InstanceUpdate, kept_instances
 from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.labels import read_labels
@@ -40,6 +47,7 @@ from naiad.repository.model_plan import ModelPlan, Update
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler
+from naiad.scheduler.overload import OverloadPolicy
 from naiad.telemetry.statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
@@ -63,13 +71,18 @@ class ModelLoader:
         metrics: CustomMetrics | None = None,
         gpu_count: int = 0,
         host_policies: Mapping[str, frozenset[int]] | None = None,
+        delays: ArtificialDelays | None = None,
+        execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
+        overload: OverloadOptions | None = None,
     ) -> None:
         """`router` is how ensembles reach their members; without one they cannot be loaded.
 
         `port` is how models reach others while they execute, `metrics` is where their own are shown.
 
         `response_store` is the cache of the models that ask for one, `resources` what their instances share,
-        `host_policies` the cores that instances are bound to, by the name of the policy.
+        `host_policies` the cores that instances are bound to, by the name of the policy. `delays` is for tests.
+        `execute_timeout_s` is when an execution counts as hung, unless a model says otherwise.
+        `overload` is for the queues of models whose configuration has no queue policy.
         """
         self._loop = loop
         self._backends = backends
@@ -84,8 +97,9 @@ class ModelLoader:
         self._gpu_count = gpu_count
         self._host_policies = host_policies or {}
         self._resources = resources
-        # Triton: holds the dynamic batcher back until so many requests wait; its tests and ours need it.
-        self._delay_count = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER") or 0)
+        self._delays = delays or ArtificialDelays()
+        self._execute_timeout_s = execute_timeout_s
+        self._overload = None if overload is None else OverloadPolicy.from_options(overload)
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
@@ -103,21 +117,28 @@ class ModelLoader:
 
     def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
         versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
+        inspected = _inspected_directory(entry, versions)
+        files = [] if inspected is None else _list_files(inspected)
+        config, obstacle = prepare_config(
+            parsed, entry, files, self._backends.names(), auto_complete=self._auto_complete
+        )
+        config.runtime = config.runtime or self._backends.runtime_of(config.backend)
+        # Triton: only a valid configuration is held against the version directories.
         if not versions:
             raise UnloadableError(
                 ErrorCode.INVALID_ARG,
                 f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
                 f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
             )
-        files = _list_files(entry.version_dirs[versions[0]])
-        config = prepare_config(parsed, entry, files, self._backends.names())
-        return ModelPlan(entry, config, versions, parsed)
+        return ModelPlan(entry, config, versions, parsed, obstacle=obstacle)
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
 
         Raises InferError; nothing is left behind then.
         """
+        if plan.obstacle is not None:
+            raise plan.obstacle
         start_ns = time.monotonic_ns()
         is_ensemble = plan.config.HasField("ensemble_scheduling")
         served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
@@ -135,7 +156,7 @@ class ModelLoader:
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None
         config = renewed(model.config, plan.config)
-        backend = self._backends.get(config.backend)
+        backend = self._backends.get(config.backend, config.runtime, plan.entry.name)
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
         config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
@@ -166,7 +187,7 @@ class ModelLoader:
         return served
 
     def _load_model(self, plan: ModelPlan, version: int) -> Served:
-        backend = self._backends.get(plan.config.backend)
+        backend = self._backends.get(plan.config.backend, plan.config.runtime, plan.entry.name)
         context = self._configure(plan, version, backend)
         self._warn_of_policies(context.config)
         labels = read_labels(context.config, context.model_dir)
@@ -216,21 +237,8 @@ class ModelLoader:
         if router is None:
             raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
         if plan.circle:
-            circle = " -> ".join(plan.circle)
-            raise invalid_argument(
-                f"circular dependency between ensembles: {circle}; an ensemble cannot contain itself"
-            )
-        members: dict[str, ModelConfig] = {}
-        for step in config.ensemble_scheduling.step:
-            version_text = "" if step.model_version < 0 else str(step.model_version)
-            try:
-                member = router.served(model_key(step.model_namespace, step.model_name), version_text)
-                members[step.model_name] = member.config
-            except InferError as error:
-                raise invalid_argument(
-                    f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version. Model "
-                    f"'{step.model_name}' loading failed with error: {error.message}"
-                ) from None
+            raise invalid_argument(f"{circle_message(plan.circle)}; an ensemble cannot contain itself")
+        members = find_members(config, router)
         raise_problems(ensemble_member_problems(config, members, plan.source))
         # Triton: whatever its own policy says.
         config.model_transaction_policy.decoupled = has_decoupled_member(config, members)
@@ -278,6 +286,7 @@ class ModelLoader:
             port=self._port,
             metrics=self._metrics,
             host_policies=self._host_policies,
+            execute_timeout_s=self._execute_timeout_s,
         )
 
     def _serve(
@@ -300,7 +309,11 @@ class ModelLoader:
             backend_model=model,
             instances=instances,
             scheduler=create_scheduler(
-                config, instance_count=len(instances), delay_count=self._delay_count, strategy=strategy
+                config,
+                instance_count=len(instances),
+                delays=self._delays,
+                strategy=strategy,
+                overload=self._overload,
             ),
             sequence_tensors=_sequence_tensors(context),
             statistics=ModelStatistics(
@@ -313,6 +326,8 @@ class ModelLoader:
             loop=self._loop,
             labels=labels,
             resources=resources,
+            execute_timeout_s=read_execute_timeout_s(config, self._execute_timeout_s),
+            refuse_after_deaths=read_refuse_after_deaths(config),
         )
 
 
@@ -335,6 +350,17 @@ def _close(instances: Sequence[Instance], model: Model | None, resources: ModelR
         model.close()
     if resources is not None:
         resources.close()
+
+
+def _inspected_directory(entry: ModelEntry, versions: Sequence[int]) -> Path | None:
+    """Return the directory whose files tell the backend: that of the first version, None when there is none.
+
+    Triton: without a version to serve, it is another directory of the model, whatever its name.
+    """
+    candidates = [*versions, *entry.version_dirs]
+    if candidates:
+        return entry.version_dirs[candidates[0]]
+    return min((child for child in entry.model_dir.iterdir() if child.is_dir()), default=None)
 
 
 def _list_files(directory: Path) -> list[str]:

@@ -39,7 +39,7 @@ class Inference(Models, Protocol):
         """Tell whether a model is decoupled. Raises InferError for one that is not ready."""
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready. Raises InferError for one that is not known."""
+        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
 
 
 class SharedClaims(Protocol):

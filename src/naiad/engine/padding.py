@@ -174,7 +174,7 @@ class PaddedRequests:
 
     def _header(self, header: RequestHeader, inputs: Sequence[TensorSpec]) -> RequestHeader:
         # The client's memory for outputs is of the size that it expects; what is cut gets there afterwards.
-        outputs = [RequestedOutput(output.name) for output in header.outputs]
+        outputs = [RequestedOutput(output.name, may_be_missing=output.may_be_missing) for output in header.outputs]
         made = RequestHeader(
             model_name=header.model_name,
             model_version=header.model_version,

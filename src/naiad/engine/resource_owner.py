@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError
+from naiad.engine.resources import log_limits
 from naiad.scheduler.rate_limiter import Claim, RateLimiter, Resource, Usage
 
 _P = TypeVar("_P", bound=Hashable)
@@ -99,6 +100,7 @@ class ResourceOwner(Generic[_P]):
         except InferError as error:
             return error.message
         self._claims.setdefault(process, {}).update(claims)
+        log_limits(self._limiter)
         self._announce(granted)
         return ""
 
@@ -106,6 +108,7 @@ class ResourceOwner(Generic[_P]):
         """Forget claims of a process, and what they hold."""
         own = self._claims.get(process, {})
         self._announce(self._limiter.unregister([own.pop(number) for number in numbers if number in own]))
+        log_limits(self._limiter)
 
     def take(self, process: _P, steps: Iterable[Step]) -> None:
         """Take the steps of a process, in order."""
@@ -131,6 +134,7 @@ class ResourceOwner(Generic[_P]):
         self._suspicions.pop(process, None)
         if claims:
             self._announce(self._limiter.unregister([*claims.values()]))
+            log_limits(self._limiter)
 
     def suspect(self, process: _P, suspicion: Suspicion) -> bool:
         """Take in what a process finds stuck; True when it is, and the process has to refuse a call.

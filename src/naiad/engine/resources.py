@@ -1,5 +1,6 @@
 """The rate limiter between the threads of all models: who may execute, and waking those who wait for it."""
 
+import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
@@ -12,6 +13,8 @@ from naiad.core.ports import Wakeable
 from naiad.engine.instances import groups
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
+
+_log = logging.getLogger(__name__)
 
 
 class Resources:
@@ -30,6 +33,7 @@ class Resources:
         claims = claims_of(config)
         with self._lock:
             granted = self._limiter.register(claims)
+            log_limits(self._limiter)
         _wake(granted)
         return ModelResources(self, claims)
 
@@ -75,7 +79,14 @@ class Resources:
         """Forget claims."""
         with self._lock:
             granted = self._limiter.unregister(claims)
+            log_limits(self._limiter)
         _wake(granted)
+
+
+def log_limits(limiter: RateLimiter) -> None:
+    """Log how much there is of every resource after models have come or gone, as Triton does with --log-verbose=1."""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", limiter.limits_text())
 
 
 class ClaimKeeper(Protocol):

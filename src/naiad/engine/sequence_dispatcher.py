@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, excerpt
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.engine.delivery import Delivery
@@ -79,7 +80,7 @@ class SequenceDispatcher(Dispatcher):
         _log.warning(
             "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
             "start. Previous sequence will be terminated early. (%d such so far)",
-            request.header.sequence_id,
+            excerpt(str(request.header.sequence_id)),
             self._name,
             self._restart_count,
         )
@@ -123,6 +124,33 @@ class SequenceDispatcher(Dispatcher):
         self._drop(dropped)
         if other is not None:
             other.wake_now()
+
+    def replace_drivers(self, drivers: Sequence[Driver]) -> list[Driver]:
+        """Go on with these drivers. Those that leave go on with the sequences that they have, and get no others."""
+        with self._lock:
+            new = [driver for driver in drivers if driver not in self.drivers]
+            for _ in new:
+                self._scheduler.add_instance(_now_ns())
+            for driver in self.drivers:
+                if driver not in drivers:
+                    self._scheduler.retire_instance(driver.index)
+            leaving = self.drivers.replace(drivers)
+        for driver in new:
+            driver.start()
+        return leaving
+
+    def _may_leave(self, driver: Driver) -> bool:
+        return self._scheduler.is_vacated(driver.index)
+
+    def tend_unhealthy(self, driver: Driver) -> bool:
+        """See to the queue while an instance cannot execute; one that is leaving does not wait to be restarted."""
+        serves_on = super().tend_unhealthy(driver)
+        if driver in self._leaving and not self._is_stopping:
+            reason = driver.instance.health
+            with self._lock:
+                left = self._scheduler.drain_instance(driver.index)
+            self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
+        return serves_on
 
     def pop_put_back(self, batch: Batch) -> Sequence[InferRequest]:
         """Return those requests of a decoupled batch that were put back while it was executed, for `go_on`."""
@@ -170,6 +198,8 @@ class SequenceDispatcher(Dispatcher):
     def _rest(self, driver: Driver) -> int:
         # What expired, or began, while it looked may be for others.
         self._wake_another()
+        if driver in self._leaving and self._may_leave(driver):
+            return STOPPED
         wake_ns = super()._rest(driver)
         if wake_ns == STOPPED:
             # Others may have joined the idle while this one had the last request.
@@ -178,6 +208,13 @@ class SequenceDispatcher(Dispatcher):
 
     def _hindrance(self, driver: Driver) -> str:
         return driver.instance.health
+
+    def _awaits_restart(self, driver: Driver) -> bool:
+        return driver.instance.awaits_restart
+
+    def _may_execute_elsewhere(self) -> bool:
+        # Requests of a sequence keep their order and their instance.
+        return False
 
     def _drain_for(self, driver: Driver) -> list[InferRequest]:
         return self._scheduler.drain_instance(driver.index)

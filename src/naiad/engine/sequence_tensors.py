@@ -10,7 +10,7 @@ from naiad.config.model_config_pb2 import DataType as ConfigDataType
 from naiad.config.model_config_pb2 import ModelConfig, ModelSequenceBatching
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import internal, invalid_argument, unsupported
+from naiad.core.errors import excerpt, internal, invalid_argument, unsupported
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements
@@ -120,7 +120,8 @@ class SequenceTensors:
         has_text = isinstance(header.sequence_id, str)
         if self._id_type != ConfigDataType.TYPE_INVALID and wants_text is not has_text:
             raise invalid_argument(
-                f"sequence id {header.sequence_id!r} is {'a string' if has_text else 'an integer'}, but model "
+                f"sequence id '{excerpt(str(header.sequence_id))}' is {'a string' if has_text else 'an integer'}, "
+                "but model "
                 f"'{self._model_name}' takes {'strings' if wants_text else 'integers'}: its control "
                 f"CONTROL_SEQUENCE_CORRID is {kind}"
             )
@@ -230,7 +231,9 @@ class SequenceTensors:
         key = (self, request.header.outputs)
         split = header.memo.get(key)
         if not isinstance(split, _Split):
-            split = header.memo[key] = self._split(header, request.header)
+            split = self._split(header, request.header)
+            if len(header.memo) < _LAYOUT_LIMIT:
+                header.memo[key] = split
         shapes, positions, visible_header, visible = split
         data = response.data
         # Copies: a view would keep the outputs of the whole batch alive.

@@ -6,6 +6,7 @@ from typing import Protocol
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.adaptive_state import AdaptiveState
+from naiad.core.model import IndexEntry
 from naiad.core.request import InferRequest
 from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics import ModelStatistics
@@ -18,10 +19,12 @@ class Served(Protocol):
     version: str
     config: ModelConfig
     statistics: ModelStatistics
-    labels: Mapping[str, Sequence[str]]
-    """Output name to class labels."""
     is_decoupled: bool
     load_duration_ns: int
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Output name to class labels."""
 
     def submit(self, request: InferRequest) -> None:
         """Admit and enqueue a request. Raises InferError when it is refused at the door."""
@@ -38,6 +41,10 @@ class Served(Protocol):
     @property
     def pending_count(self) -> int:
         """Requests that wait for an instance."""
+
+    @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request that waits for an instance; 0 when none does, or its members say."""
 
     @property
     def in_flight_count(self) -> int:
@@ -68,7 +75,13 @@ class Served(Protocol):
 
     @property
     def lost_reason(self) -> str:
-        """Empty unless no request will ever be executed again; then the reason why."""
+        """Empty unless every instance has died too often and refuses requests; then the reason why."""
+
+    def check(self, now_ns: int) -> None:
+        """Fail what keeps instances from their work for too long; called about once a second, on the loop."""
+
+    def give_up(self, reason: str) -> None:
+        """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
 
     def stop(self, timeout_s: float) -> bool:
         """Refuse new requests, let the accepted ones finish; whether all of them did within `timeout_s`."""
@@ -85,3 +98,6 @@ class Router(Protocol):
 
     def served(self, name: str, version: str = "") -> Served:
         """Return the ready version. Raises InferError when there is none."""
+
+    def repository_index(self) -> Sequence[IndexEntry]:
+        """Return the rows of the versions that were loaded or should have been."""

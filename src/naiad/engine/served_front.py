@@ -1,6 +1,6 @@
 """What stands before a served version and passes its requests on, or not, tells about it what the version tells."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from naiad.backend.api import Instance
 from naiad.core.adaptive_state import AdaptiveState
@@ -17,7 +17,6 @@ class ServedFront:
         self.version = served.version
         self.config = served.config
         self.statistics = served.statistics
-        self.labels = served.labels
         self.is_decoupled = served.is_decoupled
         self.load_duration_ns = 0
 
@@ -25,6 +24,11 @@ class ServedFront:
     def served(self) -> Served:
         """The version itself."""
         return self._served
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """The labels of the version."""
+        return self._served.labels
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
@@ -50,6 +54,14 @@ class ServedFront:
     def lost_reason(self) -> str:
         """What the version says."""
         return self._served.lost_reason
+
+    def check(self, now_ns: int) -> None:
+        """Have the version do so."""
+        self._served.check(now_ns)
+
+    def give_up(self, reason: str) -> None:
+        """Answer all that the version has."""
+        self._served.give_up(reason)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the version; those who wait for its answers get them or its refusal."""

@@ -32,9 +32,13 @@ class ApiKeyRule:
         """Tell whether a category may need a key: each may, after the next change of the file."""
         return True
 
+    def is_open(self, category: str) -> bool:
+        """Tell whether requests of a category need no key."""
+        return category in self.keys.open_categories
+
     def refusal(self, category: str, field: FindField) -> Refusal | None:
         """Return why a request is refused, None when it may pass."""
-        if category in self.keys.open_categories:
+        if self.is_open(category):
             return None
         credentials = field(b"authorization")
         if credentials is None:

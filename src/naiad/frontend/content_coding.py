@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.bounded_cache import BoundedCache
+from naiad.core.errors import InferError, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
 from naiad.frontend import rest_failure
+from naiad.frontend.body_reservation import NO_ROOM
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import HeaderFields, Headers, HttpExchange, written_fields
 from naiad.frontend.exchange_layer import ExchangeLayer
@@ -27,17 +29,20 @@ from naiad.wire.compression import (
     accepted_coding,
     compress,
     decompress,
+    most_plain_bytes,
+    plain_limit,
 )
 
 _log = logging.getLogger(__name__)
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 """Default of --http-max-decompressed-size and --grpc-max-decompressed-size."""
+MAX_DECOMPRESSION_RATIO = 200
+"""Default of --http-max-decompression-ratio."""
 _MIN_ANSWER_BYTES = 256
 """Smaller answers are sent as they are: compressed they would take longer, and as many packets."""
 _CONTENT_ENCODING = b"content-encoding"
 _ACCEPT_ENCODING = b"accept-encoding"
-_CACHED_ACCEPTS = 256
 
 
 class Models(Protocol):
@@ -51,12 +56,20 @@ class ContentCodings:
     """Stands before routes whose bodies may be compressed."""
 
     def __init__(
-        self, run_aside: RunAside, models: Models, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+        self,
+        run_aside: RunAside,
+        models: Models,
+        max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+        max_ratio: int = MAX_DECOMPRESSION_RATIO,
     ) -> None:
+        """Up to `MAX_DECOMPRESSED_BYTES` a body may have any ratio, beyond that `max_ratio`."""
         self._run_aside = run_aside
         self._models = models
         self._max_bytes = max_decompressed_bytes
-        self._accepted: dict[bytes, bytes | None] = {}
+        self._max_ratio = max_ratio
+        self._accepted: BoundedCache[bytes, bytes | None] = BoundedCache(
+            max_entries=256, max_bytes=32 * 1024, max_entry_bytes=256
+        )
 
     def around(self, action: Action) -> Action:
         """Return `action` for exchanges whose body is plain and whose answer may be anything."""
@@ -90,9 +103,8 @@ class ContentCodings:
             return self._accepted[accept]
         except KeyError:
             pass
-        if len(self._accepted) >= _CACHED_ACCEPTS:
-            self._accepted.clear()
-        coding = self._accepted[accept] = accepted_coding(accept)
+        coding = accepted_coding(accept)
+        self._accepted.remember(accept, coding, len(accept))
         return coding
 
     def _handle_compressed(self, exchange: HttpExchange, arguments: Mapping[str, str], action: Action) -> None:
@@ -113,9 +125,14 @@ class ContentCodings:
             else:
                 action(_PlainExchange(exchange, plain), arguments)
                 return
-        waiting = _Waiting(exchange)
+        limit = plain_limit(len(body), self._max_bytes, self._max_ratio, min(self._max_bytes, MAX_DECOMPRESSED_BYTES))
+        reserved = most_plain_bytes(body, bits, limit)
+        if not exchange.reserve_bytes(reserved):
+            self._fail(exchange, arguments, unavailable(NO_ROOM))
+            return
+        waiting = _Waiting(exchange, reserved)
         self._run_aside(
-            functools.partial(waiting.decompress, body, bits, self._max_bytes),
+            functools.partial(waiting.decompress, body, bits, min(limit, reserved)),
             functools.partial(self._go_on, waiting, exchange, arguments, action),
             functools.partial(self._refuse, exchange, arguments),
         )
@@ -133,11 +150,12 @@ class ContentCodings:
         exchange: HttpExchange,
         arguments: Mapping[str, str],
         action: Action,
-        plain: bytes | None,
+        plain: Buffer | None,
     ) -> None:
         if plain is None or waiting.is_gone:
             return  # nobody would ever cancel what is submitted now
         exchange.on_disconnect = None
+        exchange.release_bytes(waiting.reserved_bytes - len(plain))
         try:
             action(_PlainExchange(exchange, plain), arguments)
         except Exception:
@@ -147,8 +165,9 @@ class ContentCodings:
     def _refuse(self, exchange: HttpExchange, arguments: Mapping[str, str], error: Exception) -> None:
         if isinstance(error, TooLargeError):
             refusal = invalid_argument(
-                f"the decompressed request body exceeds the limit of {self._max_bytes} bytes. Use "
-                "--http-max-decompressed-size to increase the limit, or send the body uncompressed."
+                f"the decompressed request body exceeds the maximum allowed value of {self._max_bytes} bytes, or "
+                "what --http-max-decompression-ratio or the size at its end allows. Use --http-max-input-size to "
+                "increase the limit, --http-max-decompressed-size where that is set, or send it uncompressed."
             )
         elif isinstance(error, CorruptError):
             coding = exchange.headers[_CONTENT_ENCODING].decode("latin-1")
@@ -165,16 +184,18 @@ class ContentCodings:
 class _Waiting:
     """A body that waits for a thread; without a client it is not worth its while."""
 
-    __slots__ = ("is_gone",)
+    __slots__ = ("is_gone", "reserved_bytes")
 
-    def __init__(self, exchange: HttpExchange) -> None:
+    def __init__(self, exchange: HttpExchange, reserved_bytes: int) -> None:
         self.is_gone = False
+        self.reserved_bytes = reserved_bytes
+        """Of the server's budget, until it is known how large the body is."""
         exchange.on_disconnect = self._leave
 
     def _leave(self, why: Departure) -> None:
         self.is_gone = True
 
-    def decompress(self, body: Buffer, bits: int, max_bytes: int) -> bytes | None:
+    def decompress(self, body: Buffer, bits: int, max_bytes: int) -> Buffer | None:
         """Return the plain body, None when nobody wants its answer any more."""
         return None if self.is_gone else decompress(body, bits, max_bytes)
 
@@ -184,7 +205,7 @@ class _PlainExchange(ExchangeLayer):
 
     __slots__ = ()
 
-    def __init__(self, exchange: HttpExchange, body: bytes) -> None:
+    def __init__(self, exchange: HttpExchange, body: Buffer) -> None:
         ExchangeLayer.__init__(self, exchange)
         self.body = body
         fields = HeaderFields()

@@ -6,9 +6,11 @@ A preflight is answered here, before routes and access rules: browsers send it w
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.frontend.exchange_layer import ExchangeLayer
+from naiad.frontend.unread_exchange import Refuse
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +25,10 @@ _MAX_REQUESTED_BYTES = 4096
 class Cors:
     """Stands before a handler of HTTP exchanges."""
 
-    def __init__(self, origins: Collection[str], handle: Callable[[HttpExchange], None]) -> None:
+    def __init__(self, origins: Collection[str], handle: Callable[[HttpExchange], None], refuse: Refuse) -> None:
         """`origins` as browsers write them, or `*` for all."""
         self._handle = handle
+        self._refuse = refuse
         self._any = ANY in origins
         self._origins = frozenset(origin.encode() for origin in origins)
         # With one answer for all origins a cache need not tell them apart.
@@ -33,12 +36,22 @@ class Cors:
 
     def handle(self, exchange: HttpExchange) -> None:
         """Answer a preflight; pass anything else on, and see that the page may read its answer."""
+        self._pass(exchange, self._handle)
+
+    def refuse(self, exchange: HttpExchange) -> None:
+        """The same for an exchange whose body has not come, which is answered if its head is refused."""
+        self._pass(exchange, self._refuse)
+
+    def _pass(self, exchange: HttpExchange, handle: Callable[[HttpExchange], object]) -> None:
         origin = exchange.headers.get(b"origin")
         allowed = origin is not None and (self._any or origin in self._origins)
         if origin is not None and not allowed:
-            _log.debug("HTTP request of origin %r, which --http-cors-origin does not name", origin[:256])
+            _log.debug(
+                "HTTP request of origin '%s', which --http-cors-origin does not name",
+                excerpt(origin.decode("latin-1")),
+            )
         if not allowed or origin is None:
-            self._handle(_Annotated(exchange, self._vary) if self._vary else exchange)
+            handle(_Annotated(exchange, self._vary) if self._vary else exchange)
             return
         answer_origin = (b"Access-Control-Allow-Origin", b"*" if self._any else origin)
         if exchange.method == "OPTIONS" and b"access-control-request-method" in exchange.headers:
@@ -46,7 +59,7 @@ class Cors:
             exchange.respond(200, (answer_origin, *_preflight(exchange.headers)), ())
         else:
             exposed = (b"Access-Control-Expose-Headers", _EXPOSED)
-            self._handle(_Annotated(exchange, (answer_origin, exposed, *self._vary)))
+            handle(_Annotated(exchange, (answer_origin, exposed, *self._vary)))
 
 
 def _preflight(headers: Mapping[bytes, bytes]) -> Headers:

@@ -8,6 +8,7 @@ callback and writes it with one system call per connection.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import Departure
 
@@ -49,6 +50,10 @@ class HttpExchange(Protocol):
     """Set by the route of a streamed answer: called with true when the peer does not take what was sent, and with
     false when it has. A peer that leaves too much is dropped, which `on_disconnect` tells."""
 
+    @property
+    def client(self) -> object:
+        """The connection, which takes turns with others when requests are decoded in slices."""
+
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Answer with a complete body; the transport adds Content-Length (and Date where it must)."""
 
@@ -60,6 +65,15 @@ class HttpExchange(Protocol):
 
     def end(self) -> None:
         """End a streamed answer."""
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Count `size` more bytes for the request, decompressed ones for example, until it is answered.
+
+        False, and the request is to be refused, when the server has no room for them (`core.request_budget`).
+        """
+
+    def release_bytes(self, size: int) -> None:
+        """Count `size` bytes less: fewer came of it than were reserved."""
 
 
 class GrpcCall(Protocol):
@@ -80,6 +94,10 @@ class GrpcCall(Protocol):
     queued_bytes: int
     """Bytes of the answer that the peer has not taken yet."""
 
+    @property
+    def client(self) -> object:
+        """The connection, which takes turns with others when requests are decoded in slices."""
+
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Answer a unary call: headers, one message, status OK, in one write."""
 
@@ -95,6 +113,12 @@ class GrpcCall(Protocol):
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
         """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
 
+    def reserve_bytes(self, size: int) -> bool:
+        """Count `size` more bytes for the call until it ends; False when the server has no room for them."""
+
+    def release_bytes(self, size: int) -> None:
+        """Count `size` bytes less; what is left is released when the call ends."""
+
     def hold(self) -> None:
         """Hand over no more messages of a streaming call; the peer may soon send no more either (flow control).
 
@@ -109,7 +133,13 @@ class GrpcService(Protocol):
     """What the HTTP/2 transport calls. `call` objects are its own `GrpcCall`s."""
 
     def unary(self, call: GrpcCall, message: Buffer) -> None:
-        """Handle a complete unary call (also called for unknown paths, which it finishes UNIMPLEMENTED)."""
+        """Handle a complete unary call."""
+
+    def refusal(self, path: str) -> InferError | None:
+        """Return why calls to `path` are refused before any message is read; None when they are answered."""
+
+    def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
+        """Finish a unary call whose large message has begun, when its beginning is reason enough to refuse it."""
 
     def is_streaming(self, path: str) -> bool:
         """Tell whether messages of calls to `path` are handed over one by one."""

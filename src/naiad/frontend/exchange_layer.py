@@ -20,6 +20,11 @@ class ExchangeLayer:
         self.arrival_ns = exchange.arrival_ns
 
     @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return self._exchange.client
+
+    @property
     def on_disconnect(self) -> OnDeparture | None:
         """What is called when the peer goes away."""
         return self._exchange.on_disconnect
@@ -52,3 +57,11 @@ class ExchangeLayer:
     def end(self) -> None:
         """End a streamed answer."""
         self._exchange.end()
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        return self._exchange.reserve_bytes(size)
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the request."""
+        self._exchange.release_bytes(size)

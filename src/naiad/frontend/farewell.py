@@ -1,4 +1,4 @@
-"""The end of a connection: how long its peer may take what was written before it was closed.
+"""Peers that take what they are sent too slowly, before a connection is closed and after.
 
 A transport that is closed goes on until all is sent, however long that takes, and over TLS until the peer says
 goodbye as well. Neither ends by itself when a peer does nothing, so whoever closes a connection has its end watched.
@@ -9,11 +9,20 @@ import asyncio
 import contextlib
 import fcntl
 import socket
+import struct
 import termios
+
+from naiad.wire.least_rate import LeastRate
 
 FAREWELL_S = 5.0
 """How long a peer that has everything may take to close its side."""
+LEAST_BYTES_PER_S = 1024
+"""A peer that takes less of what waits for it falls behind."""
 _NS_PER_S = 1_000_000_000
+_TCP_INFO_BYTES = 128
+_ACKNOWLEDGED = struct.Struct("@Q")
+_ACKNOWLEDGED_AT = 120
+"""tcpi_bytes_acked of struct tcp_info (linux/tcp.h)."""
 
 
 def undelivered_bytes(transport: asyncio.Transport) -> int:
@@ -31,22 +40,59 @@ def undelivered_bytes(transport: asyncio.Transport) -> int:
     return count
 
 
+def acknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Return how many bytes the peer's machine has taken since the connection was made; 0 where nobody knows."""
+    connected: socket.socket | None = transport.get_extra_info("socket")
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return 0
+    try:
+        state = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return 0
+    return int(_ACKNOWLEDGED.unpack_from(state, _ACKNOWLEDGED_AT)[0]) if len(state) == _TCP_INFO_BYTES else 0
+
+
+class Delivery:
+    """Whether a peer takes what waits for it at a least rate. Asked about every second; costs nothing between."""
+
+    __slots__ = ("_grace_s", "_rate", "_undelivered_bytes")
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._rate: LeastRate | None = None
+        self._undelivered_bytes = -1
+
+    def is_too_slow(self, transport: asyncio.Transport, undelivered: int, now_ns: int) -> bool:
+        """Tell whether the peer has fallen behind the least rate by the whole grace; `undelivered` bytes wait."""
+        if not undelivered:
+            self._rate = None
+            return False
+        if self._rate is None:
+            self._rate = LeastRate(LEAST_BYTES_PER_S, self._grace_s)
+        taken = acknowledged_bytes(transport)
+        if not taken and undelivered != self._undelivered_bytes:
+            # A Unix socket, for example: how much moved is not known, only that something did.
+            self._rate = LeastRate(LEAST_BYTES_PER_S, self._grace_s)
+        self._undelivered_bytes = undelivered
+        return self._rate.is_too_slow(taken, now_ns)
+
+
 class Farewell:
     """Watches a connection that was closed, or that is read to its end before it is. Asked about every second."""
 
-    __slots__ = ("_since_ns", "_stalled_ns", "_undelivered_bytes")
+    __slots__ = ("_delivered_ns", "_delivery")
 
-    def __init__(self, stalled_s: float, now_ns: int) -> None:
-        """`stalled_s` is how long a peer may take nothing of what is left to be sent."""
-        self._stalled_ns = int(stalled_s * _NS_PER_S)
-        self._undelivered_bytes = -1
-        self._since_ns = now_ns
+    def __init__(self, grace_s: float) -> None:
+        """`grace_s` is how far a peer may fall behind with what is left to be sent."""
+        self._delivery = Delivery(grace_s)
+        self._delivered_ns = 0
 
-    def is_over(self, undelivered: int, now_ns: int, delivered_s: float = FAREWELL_S) -> bool:
+    def is_over(self, transport: asyncio.Transport, now_ns: int, delivered_s: float = FAREWELL_S) -> bool:
         """Tell whether the peer has had its time: to take more, or `delivered_s` to close once it has everything."""
-        if undelivered != self._undelivered_bytes:
-            self._undelivered_bytes = undelivered
-            self._since_ns = now_ns
-            return False
-        limit_ns = self._stalled_ns if undelivered else int(delivered_s * _NS_PER_S)
-        return now_ns - self._since_ns >= limit_ns
+        undelivered = undelivered_bytes(transport)
+        if undelivered:
+            self._delivered_ns = 0
+            return self._delivery.is_too_slow(transport, undelivered, now_ns)
+        if not self._delivered_ns:
+            self._delivered_ns = now_ns
+        return now_ns - self._delivered_ns >= int(delivered_s * _NS_PER_S)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from naiad.core.errors import internal
+from naiad.core.errors import excerpt, internal
 from naiad.core.tensor import Buffer
 from naiad.frontend import grpc_failure
 from naiad.frontend.departure import Departure
@@ -153,8 +153,8 @@ def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
 
 
 def _failed(call: GrpcCall, error: Exception) -> None:
-    _log.error("compressing an answer to %s failed", call.path, exc_info=error)
-    grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+    _log.error("compressing an answer to %s failed", excerpt(call.path), exc_info=error)
+    grpc_failure.finish(call, internal(f"internal error of the server in {excerpt(call.path)}; its log says more"))
 
 
 def accepted_encoding(call: GrpcCall) -> bytes | None:

@@ -3,10 +3,9 @@
 from typing import Protocol
 from urllib.parse import quote
 
-from naiad.core.errors import InferError
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
 from naiad.frontend.exchange import Headers
 from naiad.protocol.status import status_of
-from naiad.telemetry.failure_log import MAX_ID_CHARACTERS
 from naiad.telemetry.log import log_request_failure, new_request_id
 
 REQUEST_ID_TRAILER = b"triton-request-id"
@@ -45,4 +44,4 @@ def log(request_id: str, model: str, version: str, error: InferError) -> str:
     log_request_failure(
         protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=level
     )
-    return request_id[:MAX_ID_CHARACTERS]
+    return request_id[:MAX_EXCERPT_CHARACTERS]

@@ -1,10 +1,11 @@
 """The gRPC service over the engine: `inference.GRPCInferenceService` and `grpc.health.v1.Health`."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
 
-from naiad.core.errors import InferError, internal, unavailable, unsupported
+from naiad.core.errors import InferError, excerpt, internal, unavailable, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
@@ -16,11 +17,14 @@ from naiad.frontend.grpc_compression import GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_settings import SettingsCalls
 from naiad.frontend.grpc_shared_memory import SharedMemoryCalls
-from naiad.frontend.grpc_stream import ENDED, EndedStream, InferStream
+from naiad.frontend.grpc_stream import ENDED, EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.trace_fields import TraceFields, fields_of_call
 from naiad.protocol import control_grpc
 from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
+from naiad.protocol.infer_grpc_beginning import read_beginning
+from naiad.protocol.protobuf_walk import SHORT_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -40,12 +44,18 @@ class InferenceGrpcService:
         forwarding: HeaderForwarding | None = None,
         compression: GrpcCompression | None = None,
         repository: RepositoryCalls | None = None,
+        runner: SliceRunner | None = None,
     ) -> None:
+        """`runner` decodes what is large."""
         self._engine = engine
+        self._runner = runner or SliceRunner()
         self._repository = repository or RepositoryCalls(engine)
         self._compression = compression
         self._forwarding = forwarding
-        self._decode = InferRequestDecoder().decode
+        self._decoder = InferRequestDecoder(engine.request_limits)
+        self._decode = self._decoder.decode
+        self.control_delay_s = 0.0
+        """How much later calls other than inference are handled (Triton: a test hook)."""
         self._handlers: dict[str, Callable[[Buffer], bytes]] = {
             _SERVICE + "ServerLive": self._server_live,
             _SERVICE + "ServerReady": self._server_ready,
@@ -67,12 +77,35 @@ class InferenceGrpcService:
         try:
             if call.path == _MODEL_INFER:
                 self._infer(call, message)
+            elif self.control_delay_s:
+                self._control_later(call, bytes(message))
             else:
                 self._control(call, message)
         except Exception:
-            # A defect of the server must cost its peer one call, not the connection.
-            _log.exception("gRPC call %s failed", call.path)
-            grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+            self._fail(call)
+
+    def _fail(self, call: GrpcCall) -> None:
+        """Answer a call whose handler has raised: a defect costs its peer one call, not the connection."""
+        _log.exception("gRPC call %s failed", call.path)
+        grpc_failure.finish(
+            call, internal(f"internal error of the server in {excerpt(call.path)}; its log says more")
+        )
+
+    def refusal(self, path: str) -> InferError | None:
+        """Return why calls to `path` are refused before any message is read; None when they are answered."""
+        is_known = path in (_MODEL_INFER, _MODEL_STREAM_INFER) or path in self._handlers
+        return None if is_known or self._repository.serves(path) else control_grpc.refusal(path)
+
+    def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
+        """Finish a call of ModelInfer for a model that there is not, before its tensors are buffered."""
+        known = read_beginning(beginning) if call.path == _MODEL_INFER else None
+        if known is None:
+            return
+        model_name, model_version, request_id = known
+        try:
+            self._check_unary(model_name, model_version)
+        except InferError as error:
+            grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
     def is_streaming(self, path: str) -> bool:
         """Tell whether messages of calls to `path` are handed over one by one."""
@@ -106,17 +139,26 @@ class InferenceGrpcService:
             return ENDED
         if type(stream) is not InferStream:
             sender = None if self._compression is None else self._compression.sender(call)
-            stream = InferStream(call, self._engine, self._decode, self._forwarding, sender)
+            stream = InferStream(call, self._engine, self._decoder, self._forwarding, sender, self._runner)
         return stream
 
     # --- inference -------------------------------------------------------------------------------------------
 
-    def _infer(self, call: GrpcCall, message: Buffer) -> None:
-        try:
-            header, request_id, data = self._decode(message)
-        except InferError as error:
-            self._refuse_undecoded(call, message, error)
+    def _infer(self, call: GrpcCall, message: Buffer, prepared: Prepared | None = None) -> None:
+        """Decode and submit a request; `prepared` is one that has been decoded already."""
+        # hot: every ModelInfer
+        if prepared is not None:
+            (header, request_id, data), element_counts = prepared
+        elif len(message) > SHORT_BYTES:
+            self._decode_large(call, message)
             return
+        else:
+            element_counts = None
+            try:
+                header, request_id, data = self._decode(message)
+            except InferError as error:
+                self._refuse_undecoded(call, message, error)
+                return
         if self._forwarding is not None:
             try:
                 header = self._forwarding.apply(header, call.metadata)
@@ -126,6 +168,10 @@ class InferenceGrpcService:
         request = InferRequest(
             header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
         )
+        if call.deadline_ns:
+            request.deadline_ns = call.deadline_ns
+        if element_counts:
+            request.element_counts = element_counts
         try:
             self._check_unary(header.model_name, header.model_version)
             call.on_cancel = partial(self._abandon, request)
@@ -133,6 +179,30 @@ class InferenceGrpcService:
         except InferError as error:
             call.on_cancel = None
             grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+
+    def _decode_large(self, call: GrpcCall, message: Buffer) -> None:
+        """Decode a large message in slices; it is submitted when that is done."""
+        job = self._runner.run(
+            call.client,
+            prepare(self._decoder, message),
+            len(message),
+            partial(self._submit_large, call),
+            partial(self._refuse_undecoded, call, message),
+        )
+        if not job.is_over:
+            call.on_cancel = partial(self._leave, call, job)
+
+    def _leave(self, call: GrpcCall, job: SliceJob, why: Departure) -> None:
+        """The client has gone, or its deadline has passed, while its request was decoded."""
+        self._runner.cancel(job)
+        grpc_failure.finish_infer(call, "", "", "", why.error(waited=True))
+
+    def _submit_large(self, call: GrpcCall, prepared: Prepared) -> None:
+        try:
+            self._infer(call, b"", prepared)
+        except Exception:
+            _log.exception("gRPC call %s failed", call.path)
+            grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return what the request of a client says about its trace."""
@@ -147,6 +217,7 @@ class InferenceGrpcService:
 
         Triton: an unknown or decoupled model wins over whatever else is wrong with the request.
         """
+        call.on_cancel = None
         model_name = model_version = request_id = ""
         try:
             model_name, model_version, request_id = identify(message)
@@ -196,6 +267,15 @@ class InferenceGrpcService:
             grpc_failure.finish(call, error)
         else:
             call.respond([answer])
+
+    def _control_later(self, call: GrpcCall, message: bytes) -> None:
+        def handle() -> None:
+            try:
+                self._control(call, message)
+            except Exception:
+                self._fail(call)
+
+        asyncio.get_running_loop().call_later(self.control_delay_s, handle)
 
     def _server_live(self, message: Buffer) -> bytes:
         return control_grpc.encode_server_live(self._engine.is_live())

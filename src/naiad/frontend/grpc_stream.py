@@ -6,29 +6,37 @@ its peer send no more until there is room again.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from naiad.core.errors import InferError, unavailable
-from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.request import InferRequest
+from naiad.core.request_budget import UNCOUNTED_BYTES
 from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
+from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
+from naiad.frontend.body_reservation import NO_ROOM
 from naiad.frontend.departure import Departure, version_of
 from naiad.frontend.exchange import GrpcCall, Headers
 from naiad.frontend.grpc_compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.trace_fields import TraceFields, fields_of_call
-from naiad.protocol.infer_grpc import identify
+from naiad.protocol.infer_grpc import Decoded, InferRequestDecoder, identify
 from naiad.protocol.infer_grpc_stream import (
     encode_completion,
     encode_failure,
     encode_refusal,
     encode_stream_response,
 )
+from naiad.protocol.protobuf_walk import SHORT_BYTES
 from naiad.protocol.status import status_of
 
-Decode = Callable[[Buffer], tuple[RequestHeader, str, list[Buffer]]]
+Prepared = tuple[Decoded, Sequence[int] | None]
+"""A decoded request, and how many elements its large inputs of strings have."""
 
 MAX_OPEN_REQUESTS = 1024
 """Requests of one stream that are submitted and not answered; more wait for their turn."""
@@ -39,13 +47,27 @@ MAX_QUEUED_BYTES = 1024 * 1024
 _STRICT_FIELD = b"triton_grpc_error"
 
 
+class _StreamRequest(InferRequest):
+    """A request of a stream."""
+
+    __slots__ = ()
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether its answer is held back until those of earlier requests have left."""
+        turn: _Turn = self.context  # type: ignore[assignment]  # set in `take`
+        return turn.is_ordered
+
+
 class _Turn:
     """A request's place in its stream."""
 
-    __slots__ = ("answer", "is_ordered", "message_bytes")
+    __slots__ = ("answer", "is_ordered", "message_bytes", "reserved_bytes")
 
     def __init__(self, message_bytes: int, *, is_ordered: bool) -> None:
         self.message_bytes = message_bytes
+        self.reserved_bytes = 0
+        """Of the server's budget, while the request is open."""
         self.is_ordered = is_ordered
         self.answer: Sequence[Buffer] | None = None
         """Set when it is ready before its turn."""
@@ -59,6 +81,7 @@ class InferStream:
         "_answer_bytes",
         "_call",
         "_decode",
+        "_decoder",
         "_engine",
         "_forwarding",
         "_is_congested",
@@ -67,10 +90,12 @@ class InferStream:
         "_is_held",
         "_is_over",
         "_is_strict",
+        "_job",
         "_on_response",
         "_open",
         "_open_bytes",
         "_order",
+        "_runner",
         "_sender",
     )
 
@@ -78,14 +103,19 @@ class InferStream:
         self,
         call: GrpcCall,
         engine: Engine,
-        decode: Decode,
+        decoder: InferRequestDecoder,
         forwarding: HeaderForwarding | None,
         sender: Sender | None = None,
+        runner: SliceRunner | None = None,
     ) -> None:
         self._call = call
         self._sender = sender or call
         self._engine = engine
-        self._decode = decode
+        self._decoder = decoder
+        self._decode = decoder.decode
+        self._runner = runner or SliceRunner()
+        self._job: SliceJob | None = None
+        """The decoding of a large message; those behind it wait, as the stream is held."""
         self._forwarding = forwarding
         self._is_strict = _asks_for_grpc_errors(call.metadata)
         self._open: set[InferRequest] = set()
@@ -108,8 +138,48 @@ class InferStream:
     def take(self, message: Buffer) -> None:
         """Submit the request in `message`; whatever is wrong with it is answered in the stream."""
         # hot: once a request
+        if len(message) > SHORT_BYTES:
+            self._decode_large(message)
+            return
         try:
-            header, request_id, data = self._decode(message)
+            decoded = self._decode(message)
+        except InferError as error:
+            self._refuse_undecoded(message, error)
+            return
+        self._submit(message, decoded)
+
+    def _decode_large(self, message: Buffer) -> None:
+        """Decode a large message in slices; the stream is held meanwhile."""
+        job = self._runner.run(
+            self._call.client,
+            prepare(self._decoder, message),
+            len(message),
+            partial(self._submit_large, message),
+            partial(self._refuse_large, message),
+        )
+        if not job.is_over:
+            self._job = job
+            self._hold()
+
+    def _submit_large(self, message: Buffer, prepared: Prepared) -> None:
+        self._job = None
+        try:
+            self._submit(message, *prepared)
+        except Exception:
+            # What was open has nobody to answer to: the call ends.
+            self.fail()
+            self._sender.finish(status_of(ErrorCode.INTERNAL).grpc, "internal error of the server; its log says more")
+            raise
+        self._go_on()
+
+    def _refuse_large(self, message: Buffer, error: InferError) -> None:
+        self._job = None
+        self._refuse_undecoded(message, error)
+        self._go_on()
+
+    def _submit(self, message: Buffer, decoded: Decoded, element_counts: Sequence[int] | None = None) -> None:
+        header, request_id, data = decoded
+        try:
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, self._call.metadata)
         except InferError as error:
@@ -117,12 +187,16 @@ class InferStream:
             return
         model_name, model_version = header.model_name, header.model_version
         turn = _Turn(len(message), is_ordered=True)
-        request = InferRequest(
+        request = _StreamRequest(
             header, data, self._on_response, id=request_id, arrival_ns=self._call.arrival_ns, context=turn
         )
+        request.deadline_ns = self._call.deadline_ns
+        request.element_counts = element_counts
         try:
             if self._is_draining:
                 raise unavailable("Server exiting")
+            if turn.message_bytes > UNCOUNTED_BYTES:
+                self._reserve(turn)
             if self._engine.is_decoupled(model_name, model_version):
                 turn.is_ordered = False
             else:
@@ -133,11 +207,19 @@ class InferStream:
             self._engine.submit(request)
         except InferError as error:
             self._open.discard(request)
+            if turn.reserved_bytes:
+                self._call.release_bytes(turn.reserved_bytes)
             self._refuse(turn, request_id, model_name, model_version, error)
             return
         self._open_bytes += turn.message_bytes
         if len(self._open) >= MAX_OPEN_REQUESTS or self._open_bytes >= MAX_OPEN_BYTES:
             self._hold()
+
+    def _reserve(self, turn: _Turn) -> None:
+        """Have a message counted until its request is answered. Raises InferError when there is no room for it."""
+        if not self._call.reserve_bytes(turn.message_bytes):
+            raise unavailable(NO_ROOM)
+        turn.reserved_bytes = turn.message_bytes
 
     def half_close(self) -> None:
         """End the call once everything is answered."""
@@ -206,10 +288,15 @@ class InferStream:
                     self._answer_bytes = sum(map(len, parts))
                 self._answer(turn, parts)
         if response.final:
-            self._continue()
+            self._continue(turn)
 
-    def _continue(self) -> None:
+    def _continue(self, turn: _Turn) -> None:
         """See what an answered request makes possible."""
+        if turn.reserved_bytes:
+            self._call.release_bytes(turn.reserved_bytes)
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._is_held:
             self.writable()
         if self._is_half_closed or self._is_draining:
@@ -282,6 +369,7 @@ class InferStream:
             max(len(self._open), len(self._order)) < MAX_OPEN_REQUESTS
             and self._open_bytes < MAX_OPEN_BYTES
             and not self._is_congested
+            and self._job is None
         )
 
     def _hold(self) -> None:
@@ -295,7 +383,7 @@ class InferStream:
             request.is_congested = is_congested
 
     def _end_if_done(self) -> None:
-        if self._open or self._order or self._is_over:
+        if self._open or self._order or self._is_over or self._job is not None:
             return
         if self._is_half_closed:
             self._finish(0)
@@ -310,6 +398,9 @@ class InferStream:
     def _close(self) -> None:
         # Call and stream refer to each other: without this the garbage collector would have to find them.
         self._is_over = True
+        if self._job is not None:
+            self._runner.cancel(self._job)
+            self._job = None
         self._call.on_cancel = None
         self._call.context = ENDED
         self._order.clear()
@@ -340,6 +431,12 @@ ENDED = EndedStream()
 def _text(error: InferError) -> str:
     """Return a text that is not empty: an empty `error_message` means success."""
     return error.message or f"the request ended with {error.code.name}"
+
+
+def prepare(decoder: InferRequestDecoder, message: Buffer) -> Slices[Prepared]:
+    """Decode a large message and count the elements of its large inputs, in slices. Raises InferError."""
+    decoded = yield from decoder.decode_in_slices(message)
+    return decoded, (yield from count_elements(*decoded))
 
 
 def _asks_for_grpc_errors(metadata: Headers) -> bool:

@@ -4,7 +4,8 @@ import copy
 import re
 from collections.abc import Iterable
 
-from naiad.core.errors import invalid_argument
+from naiad.core.bounded_cache import BoundedCache
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import RequestHeader
 
 Parameters = tuple[tuple[str, str], ...]
@@ -16,9 +17,6 @@ GRPC_FIELDS = frozenset(
     (b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding")
 )
 """What gRPC keeps to itself; a service of Triton's never sees these."""
-_CACHED_NAMES = 1024
-_CACHED_HEADERS = 512
-_CACHED_VALUE_CHARACTERS = 1024
 
 
 class HeaderForwarding:
@@ -28,9 +26,13 @@ class HeaderForwarding:
         self._pattern = pattern
         self._hidden = hidden
         """Fields that are never forwarded."""
-        self._names: dict[bytes, str] = {}
+        self._names: BoundedCache[bytes, str] = BoundedCache(
+            max_entries=1024, max_bytes=64 * 1024, max_entry_bytes=256
+        )
         """Field name to parameter name; empty when it is not forwarded."""
-        self._derived: dict[tuple[RequestHeader, Parameters], RequestHeader] = {}
+        self._derived: BoundedCache[tuple[RequestHeader, Parameters], RequestHeader] = BoundedCache(
+            max_entries=512, max_bytes=256 * 1024, max_entry_bytes=1024
+        )
 
     def apply(self, header: RequestHeader, fields: Iterable[tuple[bytes, bytes]]) -> RequestHeader:
         """Return a header with the forwarded fields added; `header`, which other requests share, stays as it is.
@@ -45,10 +47,9 @@ class HeaderForwarding:
         derived = self._derived.get(key)
         if derived is None:
             derived = _with_parameters(header, parameters)
-            if sum(len(value) for _, value in parameters) <= _CACHED_VALUE_CHARACTERS:
-                if len(self._derived) >= _CACHED_HEADERS:
-                    del self._derived[next(iter(self._derived))]
-                self._derived[key] = derived
+            if header.admission is not None:
+                # Those that are refused, or not remembered, would stay in memory for nothing.
+                self._derived.remember(key, derived, sum(len(value) for _, value in parameters))
         return derived
 
     def _parameters(self, fields: Iterable[tuple[bytes, bytes]]) -> Parameters:
@@ -67,10 +68,8 @@ class HeaderForwarding:
         if field in self._hidden or not self._pattern.search(name):
             name = ""
         elif name in _RESERVED or name.startswith("triton_"):
-            raise invalid_argument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
-        if len(self._names) >= _CACHED_NAMES:
-            self._names.clear()
-        self._names[field] = name
+            raise invalid_argument(f"Header '{excerpt(name)}' is reserved for Triton usage and cannot be forwarded.")
+        self._names.remember(field, name, len(field))
         return name
 
 
@@ -79,4 +78,5 @@ def _with_parameters(header: RequestHeader, parameters: Parameters) -> RequestHe
     # Triton lists both when a parameter has the name of a field; a mapping keeps the field.
     derived.parameters = {**header.parameters, **dict(parameters)}
     derived.admission = None
+    derived.origin = header.origin or header
     return derived

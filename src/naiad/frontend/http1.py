@@ -5,9 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from naiad.core.ports import Loop, TimerHandle
+from naiad.core.request_budget import RequestBudget
+from naiad.frontend.connection_register import AddressLimit
 from naiad.frontend.http1_connection import Http1Connection
 from naiad.frontend.http1_endpoint import Handle, Http1Endpoint, WatchedConnection
 from naiad.frontend.http1_limits import Http1Limits
+from naiad.frontend.unread_exchange import Refuse
 
 _SWEEP_S = 1.0
 _SWEEP_SLICE = 256
@@ -19,9 +22,29 @@ class Http1Server:
     `protocol` is the factory for `loop.create_server`. Each complete request is handed to `handle`, on the loop.
     """
 
-    def __init__(self, handle: Handle, loop: Loop, limits: Http1Limits | None = None) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        loop: Loop,
+        limits: Http1Limits | None = None,
+        budget: RequestBudget | None = None,
+        refuse: Refuse | None = None,
+        addresses: AddressLimit | None = None,
+    ) -> None:
+        """`budget` bounds the bodies of all connections; without one only the limits of each do.
+
+        `refuse` is asked about requests with large bodies before these are read. `addresses` counts the connections
+        of each address.
+        """
         self._endpoint = Http1Endpoint(
-            handle, limits or Http1Limits(), self._on_change, self._on_closed, loop.call_later
+            handle,
+            limits or Http1Limits(),
+            self._on_change,
+            self._on_closed,
+            loop.call_later,
+            budget or RequestBudget(),
+            refuse,
+            addresses,
         )
         self._loop = loop
         self.on_close: Callable[[], object] | None = None
@@ -38,14 +61,22 @@ class Http1Server:
         """Return the protocol of a new connection."""
         return Http1Connection(self._endpoint)
 
-    def drain(self) -> None:
-        """Let every connection end: idle ones soon, busy ones with `Connection: close` on their last answer.
-
-        The caller has stopped listening before.
-        """
+    def announce_drain(self) -> None:
+        """Have the answers to requests in flight say `Connection: close`."""
         self._endpoint.is_draining = True
-        for connection in self._endpoint.connections:
-            connection.restart_clock()
+        self._endpoint.last_arrival_ns = time.monotonic_ns()
+
+    def drain(self) -> None:
+        """Let busy connections end with `Connection: close` on their last answer; idle ones are served on.
+
+        `finish` ends these. The caller has stopped listening before.
+        """
+        self.announce_drain()
+
+    def finish(self) -> None:
+        """Let every connection end: idle ones soon, busy ones with their last answer. Comes after `drain`."""
+        self._endpoint.is_finishing = True
+        self.sweep(time.monotonic_ns())
 
     async def wait_closed(self) -> None:
         """Return when no connection is open any more."""

@@ -43,6 +43,7 @@ class AnswerLine:
         "_most_exchanges",
         "_owner",
         "answer_heads",
+        "budget",
         "exchanges",
         "is_gathering",
         "is_write_paused",
@@ -58,6 +59,7 @@ class AnswerLine:
         self._clock = clock
         self._owner = owner
         self.answer_heads = endpoint.answer_heads
+        self.budget = endpoint.budget
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
         self.exchanges: deque[Http1Exchange] = deque()
         self.outbox: list[Buffer] = []
@@ -72,12 +74,18 @@ class AnswerLine:
 
     def connection_option(self, exchange: Http1Exchange) -> bytes:
         """Return the Connection option of an answer that begins now."""
-        if exchange.keep_alive and self._endpoint.is_draining and self.exchanges[-1] is exchange:
+        if exchange.keep_alive and self._endpoint.is_draining and self._is_last(exchange):
             exchange.keep_alive = False
             self._owner.expect_no_more()
         if not exchange.keep_alive:
             return b"close"
         return b"keep-alive" if exchange.is_http_1_0 else b""
+
+    def _is_last(self, exchange: Http1Exchange) -> bool:
+        """Whether the connection of a server that drains ends with this answer."""
+        endpoint = self._endpoint
+        was_in_flight = exchange.arrival_ns <= endpoint.last_arrival_ns or endpoint.is_finishing
+        return was_in_flight and self.exchanges[-1] is exchange
 
     def emit(self, exchange: Http1Exchange, buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of an answer, or hold it while answers before it are missing."""

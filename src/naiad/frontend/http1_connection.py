@@ -8,25 +8,27 @@ buffer that all connections share, because data is taken out of it before contro
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import cast
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.farewell import FAREWELL_S, undelivered_bytes
+from naiad.frontend.exchange import Headers
+from naiad.frontend.farewell import FAREWELL_S, Delivery, undelivered_bytes
 from naiad.frontend.http1_answering import AnswerLine
 from naiad.frontend.http1_clock import PhaseClock
 from naiad.frontend.http1_ending import Ending
 from naiad.frontend.http1_endpoint import Http1Endpoint
 from naiad.frontend.http1_exchange import Http1Exchange
 from naiad.frontend.http1_head import HttpError, RequestHead
-from naiad.frontend.http1_reading import RequestReader
+from naiad.frontend.http1_reading import RefusedByHeadError, RequestReader
 from naiad.protocol.control_json import encode_error
 from naiad.wire.preface import TLS_REFUSAL
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
-_DRAIN_IDLE_S = 1.0
-"""While draining, a connection that was idle this long is closed; a busier one is told to with its next answer."""
+_DRAIN_IDLE_S = 0.5
+"""At the end of a drain, a connection that was idle this long is closed; a busier one is told to with its answer."""
 _JSON = (b"Content-Type", b"application/json")
 
 
@@ -44,7 +46,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._backlog = b""
         """Received while reading was about to pause."""
         self.is_reading = True
-        self._unsent_bytes = 0
+        self._has_asked = False
+        """A request has come, or the beginning of one."""
+        self._delivery: Delivery | None = None
+        """Once the peer has not taken at once what it was sent."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -53,9 +58,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._answers.transport = self._ending.transport = transport
-        if not self._endpoint.register(self):
+        obstacle = self._endpoint.register(self, transport)
+        if obstacle:
             self._reader.close()
-            body = encode_error(f"too many connections; the limit is {self._limits.connections}")
+            body = encode_error(obstacle)
             transport.write(self._endpoint.answer_heads.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
             self._endpoint.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
@@ -71,7 +77,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to receive: the rest of the current body, or the shared buffer."""
         body = self._reader.body
-        return self._endpoint.receive_view if body is None else body[self._reader.filled :]
+        return self._endpoint.receive_view if body is None else self._reader.room(body)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
@@ -84,11 +90,16 @@ class Http1Connection(asyncio.BufferedProtocol):
                     self.update_reading()
                 elif nbytes == self._endpoint.receive_bytes and reader.body is None:
                     self._give_way()
+            else:
+                self._ending.has_heard = True
             return
-        reader.filled += nbytes
-        if reader.filled == len(body):
-            reader.finish_body(body)
-            self.update_reading()
+        try:
+            is_complete = reader.body_received(body, nbytes)
+        except HttpError as error:
+            self._refuse(error)
+        else:
+            if is_complete:
+                self.update_reading()
 
     def eof_received(self) -> bool:
         """Close when the peer closes; true keeps the connection open for the answer to a cut-off request."""
@@ -107,7 +118,6 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more from it."""
-        self._unsent_bytes = undelivered_bytes(self._transport)
         self._set_write_paused(True)
 
     def resume_writing(self) -> None:
@@ -138,17 +148,22 @@ class Http1Connection(asyncio.BufferedProtocol):
             if error.message == TLS_REFUSAL:  # such a client cannot read the answer
                 _log.info("HTTP connection closed: %s", TLS_REFUSAL)
             self._refuse(error)
+        except RefusedByHeadError as refusal:
+            self._answer_unread(refusal.head, *refusal.answer)
         answers.is_gathering = False
         if answers.outbox:
             answers.flush()
 
-    def _dispatch(self, head: RequestHead, body: Buffer) -> None:
+    def _dispatch(self, head: RequestHead, body: Buffer, reserved_bytes: int) -> None:
         """Hand a complete request over."""
         # hot: bench/micro_http1.py
         answers = self._answers
         exchange = Http1Exchange(answers, head, body, _now_ns())
+        if reserved_bytes:
+            exchange.reserved_bytes = reserved_bytes
         answers.exchanges.append(exchange)
         self._clock.start_ns = 0
+        self._has_asked = True
         if not head.keep_alive:
             self._reader.is_closed = True
         try:
@@ -160,13 +175,20 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _refuse(self, error: HttpError, *, lingers: bool = True) -> None:
         """Answer a request that cannot be handed over, after those before it, and end the connection."""
         head = self._reader.head or RequestHead("", "/", {})
+        headers = (_JSON, *error.headers)
+        self._answer_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)
+
+    def _answer_unread(
+        self, head: RequestHead, status: int, headers: Headers, parts: Sequence[Buffer], *, lingers: bool = True
+    ) -> None:
+        """Answer a request that is not read to its end, and end the connection."""
         self._reader.close()
         self._ending.is_cutting_off = lingers
         exchange = Http1Exchange(self._answers, head, b"", 0)
         exchange.keep_alive = False
         self._answers.exchanges.append(exchange)
         self._clock.restart()
-        exchange.respond(error.status, (_JSON,), (encode_error(error.message),))
+        exchange.respond(status, headers, parts)
 
     # --- what the answers ask for -------------------------------------------------------------------------------
 
@@ -223,30 +245,49 @@ class Http1Connection(asyncio.BufferedProtocol):
             return
         if self._ending.is_half_closed:
             self._ending.drop_if_reset()
-        elapsed_s = self._clock.elapsed_s(now_ns)
-        if elapsed_s is None:
+        if self._is_too_slow_a_reader(now_ns):
+            _log.info("HTTP connection dropped: its client takes its answers too slowly")
+            self.abort()
             return
-        if self._answers.is_write_paused:
-            self._check_send_clock(elapsed_s)
-        elif not self.is_reading:
+        elapsed_s = self._clock.elapsed_s(now_ns)
+        if self._answers.is_write_paused or not self.is_reading:
             self._clock.restart()
+            self._reader.excuse(now_ns)
         else:
-            self._check_read_clock(elapsed_s)
+            self._check_read_clock(elapsed_s or 0.0, now_ns)
 
-    def _check_read_clock(self, elapsed_s: float) -> None:
+    def _check_read_clock(self, elapsed_s: float, now_ns: int) -> None:
         if self._reader.is_amid_request:
-            error = self._reader.overdue(elapsed_s)
+            error = self._reader.overdue(elapsed_s, now_ns)
             if error is not None:
                 self._refuse(error)
-        elif not self._answers.exchanges:
-            limit_s = _DRAIN_IDLE_S if self._endpoint.is_draining else self._limits.idle_timeout_s
-            if elapsed_s >= limit_s:
-                self._transport.close()
+        elif not self._answers.exchanges and elapsed_s >= self._idle_limit_s():
+            self._transport.close()
 
-    def _check_send_clock(self, elapsed_s: float) -> None:
-        unsent = undelivered_bytes(self._transport)
-        if unsent != self._unsent_bytes:
-            self._unsent_bytes = unsent
-            self._clock.restart()
-        elif elapsed_s >= self._limits.send_timeout_s:
-            self.abort()
+    def _idle_limit_s(self) -> float:
+        if self._endpoint.is_finishing:
+            return _DRAIN_IDLE_S
+        limits = self._limits
+        return limits.idle_timeout_s if self._has_asked else min(limits.idle_timeout_s, limits.first_byte_timeout_s)
+
+    def _is_too_slow_a_reader(self, now_ns: int) -> bool:
+        if not self._transport.get_write_buffer_size():
+            self._delivery = None
+            return False
+        if self._delivery is None:
+            self._delivery = Delivery(self._limits.send_timeout_s)
+        return self._delivery.is_too_slow(self._transport, undelivered_bytes(self._transport), now_ns)
+
+    # --- too many connections -----------------------------------------------------------------------------------
+
+    @property
+    def idle_since_ns(self) -> int:
+        """Since when the connection has had nothing to do; 0 when it has, or has just had."""
+        is_busy = self._answers.exchanges or self._reader.is_amid_request or self._ending.has_begun
+        return 0 if is_busy or self._transport.get_write_buffer_size() else self._clock.start_ns
+
+    def make_way(self) -> None:
+        """Close for a new connection."""
+        self._reader.close()
+        self._transport.close()
+        self._endpoint.call_later(FAREWELL_S, self._transport.abort)  # over TLS the peer has to close, too

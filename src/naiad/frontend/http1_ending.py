@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from naiad.frontend.farewell import FAREWELL_S, Farewell, undelivered_bytes
+from naiad.frontend.farewell import FAREWELL_S, Farewell
 from naiad.frontend.http1_answer import CONTINUE
 from naiad.frontend.http1_answering import AnswerLine
 from naiad.frontend.http1_clock import PhaseClock
@@ -21,6 +21,8 @@ class Ending:
         "_clock",
         "_endpoint",
         "_farewell",
+        "_linger_end_ns",
+        "has_heard",
         "is_cutting_off",
         "is_half_closed",
         "is_lingering",
@@ -36,6 +38,9 @@ class Ending:
         """No request follows, and the peer may still be sending: its request was refused, or the server drains."""
         self.is_lingering = False
         """Read to the end, after a refusal."""
+        self.has_heard = False
+        """While it lingers, the peer has sent something since the last check."""
+        self._linger_end_ns = 0
         self.is_half_closed = False
         """The peer sends no more, and waits for its answers or has gone."""
         self._farewell: Farewell | None = None
@@ -97,8 +102,11 @@ class Ending:
     def check(self, now_ns: int) -> None:
         """Drop a peer that has had its time, once the end has begun."""
         limits = self._endpoint.limits
-        if self._farewell is None:
-            self._farewell = Farewell(limits.send_timeout_s, now_ns)
+        if not self._linger_end_ns:
+            self._linger_end_ns = now_ns + int(limits.linger_most_s * 1e9)
+        if self._farewell is None or (self.has_heard and now_ns < self._linger_end_ns):
+            self.has_heard = False
+            self._farewell = Farewell(limits.send_timeout_s)
         limit_s = limits.linger_s if self.is_lingering else FAREWELL_S
-        if self._farewell.is_over(undelivered_bytes(self.transport), now_ns, limit_s):
+        if self._farewell.is_over(self.transport, now_ns, limit_s):
             self.transport.abort()

@@ -1,19 +1,23 @@
 """What the connections of one HTTP/1.1 endpoint share."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from naiad.core.request_budget import RequestBudget
+from naiad.frontend.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.http1_answer import AnswerHeads
 from naiad.frontend.http1_head import HeadCache
 from naiad.frontend.http1_limits import Http1Limits
+from naiad.frontend.unread_exchange import Refuse
 
 _RECEIVE_BYTES = 65536
 
 Handle = Callable[[HttpExchange], None]
 
 
-class WatchedConnection(Protocol):
+class WatchedConnection(RegisteredConnection, Protocol):
     """What the endpoint's owner does to a connection."""
 
     def restart_clock(self) -> None:
@@ -36,31 +40,40 @@ class Http1Endpoint:
         on_change: Callable[[], None],
         on_close: Callable[[], None],
         call_later: Callable[[float, Callable[[], None]], object],
+        budget: RequestBudget,
+        refuse: Refuse | None,
+        addresses: AddressLimit | None,
     ) -> None:
         """`call_later` is the loop's; after 0 s other connections have been read."""
         self.handle = handle
+        self.refuse = refuse
+        self.budget = budget
         self.limits = limits
         self.heads = HeadCache(limits)
         self.answer_heads = AnswerHeads()
         self.receive_bytes = _RECEIVE_BYTES
         self.receive_buffer = bytearray(_RECEIVE_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
-        self.connections: set[WatchedConnection] = set()
+        self._register: ConnectionRegister[WatchedConnection] = ConnectionRegister(limits.connections, addresses)
+        self.connections = self._register.open
         self.is_draining = False
+        """Answers to requests that came before `last_arrival_ns` are the last ones of their connections."""
+        self.last_arrival_ns = 0
+        self.is_finishing = False
+        """Idle connections are closed, too."""
         self.call_later = call_later
         self._on_change = on_change
         self._on_close = on_close
 
-    def register(self, connection: WatchedConnection) -> bool:
-        """Add a connection; False when there are too many."""
-        if len(self.connections) >= self.limits.connections:
-            return False
-        self.connections.add(connection)
-        self._on_change()
-        return True
+    def register(self, connection: WatchedConnection, transport: asyncio.BaseTransport) -> str:
+        """Add a connection; return why there is no room for it, or an empty text."""
+        obstacle = self._register.admit(connection, transport)
+        if not obstacle:
+            self._on_change()
+        return obstacle
 
     def unregister(self, connection: WatchedConnection) -> None:
         """Remove a connection that was lost."""
-        self.connections.discard(connection)
+        self._register.remove(connection)
         self._on_change()
         self._on_close()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from naiad.core.request_budget import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import Headers, OnDeparture
@@ -14,6 +15,7 @@ class AnswerSink(Protocol):
     """What an exchange needs of its connection."""
 
     answer_heads: AnswerHeads
+    budget: RequestBudget
 
     def connection_option(self, exchange: "Http1Exchange") -> bytes:
         """Return the Connection option for an answer that begins now; decides whether it is the last one."""
@@ -45,6 +47,7 @@ class Http1Exchange:
         "on_congestion",
         "on_disconnect",
         "path",
+        "reserved_bytes",
     )
 
     def __init__(self, connection: AnswerSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
@@ -58,6 +61,8 @@ class Http1Exchange:
         self.keep_alive = head.keep_alive
         self.body = body
         self.arrival_ns = arrival_ns
+        self.reserved_bytes = 0
+        """Of the budget, until the request is answered."""
         self.on_disconnect: OnDeparture | None = None
         self.on_congestion: Callable[[bool], object] | None = None
         self.held: list[Buffer] = []
@@ -67,6 +72,11 @@ class Http1Exchange:
         self.done = False
         self.has_begun = False
         """A streamed answer has."""
+
+    @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return self._connection
 
     @property
     def is_http_1_0(self) -> bool:
@@ -81,6 +91,8 @@ class Http1Exchange:
             return
         self.done = True
         self.on_disconnect = None
+        if self.reserved_bytes:
+            self.release_bytes(self.reserved_bytes)
         length = sum(map(len, parts))
         head = connection.answer_heads.complete(status, headers, length, connection.connection_option(self))
         if self.method == "HEAD":
@@ -121,11 +133,30 @@ class Http1Exchange:
         if self._connection is not None and not self.done:
             self.done = True
             self.on_disconnect = self.on_congestion = None
+            self.release_bytes(self.reserved_bytes)
             last: list[Buffer] = [LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
             self._connection.emit(self, last, done=True)
 
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        connection = self._connection
+        if connection is None or self.done:
+            return True  # the outcome goes nowhere, and nothing would release the bytes
+        if not connection.budget.reserve(size):
+            return False
+        self.reserved_bytes += size
+        return True
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the request; nothing is left to count once it is answered."""
+        size = min(size, self.reserved_bytes)
+        if self._connection is not None and size:
+            self.reserved_bytes -= size
+            self._connection.budget.release(size)
+
     def disconnect(self) -> None:
         """The peer has gone: tell whoever works on the answer, and ignore the answer."""
+        self.release_bytes(self.reserved_bytes)
         self._connection = None
         self.held = []
         callback, self.on_disconnect = self.on_disconnect, None

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 
 import httptools
 
-from naiad.frontend.exchange import HeaderFields
+from naiad.core.errors import excerpt
+from naiad.frontend.exchange import HeaderFields, Headers
 from naiad.frontend.http1_limits import Http1Limits
 from naiad.wire.preface import TLS_REFUSAL, is_tls
 
@@ -22,10 +23,12 @@ _ENCODED_SLASH = re.compile("%(2[fF])")
 class HttpError(Exception):
     """A request that is refused by the transport: the status to answer with, and why."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.headers = headers
+        """Fields of the answer, beside those that every refusal has."""
 
 
 class RequestHead:
@@ -129,7 +132,11 @@ class HeadParser:
         coding = headers.get(b"transfer-encoding")
         if coding is not None:
             if coding.strip().lower() != b"chunked":
-                raise HttpError(501, f"transfer coding {coding!r} is not supported; send chunked or a length")
+                raise HttpError(
+                    501,
+                    f"transfer coding '{excerpt(coding.decode('latin-1'))}' is not supported; send chunked or a "
+                    "length",
+                )
             if head.is_http_1_0:
                 raise HttpError(400, "HTTP/1.0 request with a transfer coding")
             head.is_chunked = True
@@ -141,7 +148,7 @@ class HeadParser:
         expectation = headers.get(b"expect")
         if expectation is not None and not head.is_http_1_0:
             if expectation.lower() != b"100-continue":
-                raise HttpError(417, f"expectation {expectation!r} is not supported")
+                raise HttpError(417, f"expectation '{excerpt(expectation.decode('latin-1'))}' is not supported")
             head.expects_continue = True
         offset = headers.get(b"inference-header-content-length", b"")
         if offset.isdigit() and len(offset) < 20:

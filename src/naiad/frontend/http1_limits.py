@@ -24,15 +24,19 @@ class Http1Limits:
     streamed_bytes: int = 64 << 20
     """Unsent bytes of a streamed answer at which a peer that does not take them is dropped."""
     connections: int = 16384
-    """Open connections of one endpoint; 503 and closed beyond."""
+    """Open connections of one endpoint; beyond it the longest idle is closed, or else the new one, with 503."""
     head_timeout_s: float = 30.0
     """From the first byte of a request to the end of its fields; 408 beyond."""
+    first_byte_timeout_s: float = 30.0
+    """From the connection to the first byte of a request; it is closed beyond."""
     body_timeout_s: float = 60.0
-    """For a body, plus one second for every `body_rate_bytes_per_s` that have arrived; 408 beyond."""
+    """How far a body may fall behind `body_rate_bytes_per_s`; 408 beyond."""
     body_rate_bytes_per_s: int = 16384
     idle_timeout_s: float = 600.0
     """Between two requests of a connection; it is closed beyond."""
     send_timeout_s: float = 60.0
-    """Without the peer taking any of the unsent bytes; the connection is dropped beyond."""
+    """How far a peer may fall behind in taking its answers, at 1 KiB/s; the connection is dropped beyond."""
     linger_s: float = 2.0
-    """How long a refused peer may go on sending before the connection is dropped."""
+    """How long a refused peer may send nothing before the connection is dropped."""
+    linger_most_s: float = 30.0
+    """How long a refused peer may go on sending, so that it finds the answer when it has sent its body."""

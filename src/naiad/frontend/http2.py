@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from naiad.core.ports import Loop, TimerHandle
+from naiad.core.request_budget import RequestBudget
 from naiad.frontend.access import AccessRule
+from naiad.frontend.connection_register import ConnectionRegister
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2_protocol import Http2Protocol
 from naiad.frontend.http2_rest import RestSide
@@ -14,6 +16,7 @@ from naiad.wire.limits import Http2Limits
 
 _SWEEP_S = 1.0
 _SWEEP_SLICE = 128
+_MOST_CONNECTIONS = 16_384
 
 
 class Http2Server:
@@ -28,11 +31,13 @@ class Http2Server:
         loop: Loop,
         limits: Http2Limits | None = None,
         *,
-        max_connections: int = 16_384,
+        connections: "ConnectionRegister[Http2Protocol] | None" = None,
         rule: AccessRule | None = None,
         run_aside: RunAside = run_here,
         rest: RestSide | None = None,
+        budget: RequestBudget | None = None,
     ) -> None:
+        """`connections` knows how many there may be."""
         self.service = service
         self.limits = limits or Http2Limits()
         self.loop = loop
@@ -44,8 +49,10 @@ class Http2Server:
         self.on_close: Callable[[], object] | None = None
         """Called whenever a connection has closed."""
         self.run_aside = run_aside
-        self._max_connections = max_connections
-        self._connections: set[Http2Protocol] = set()
+        self.budget = budget or RequestBudget()
+        """Of request bytes, shared with the other endpoints of the server."""
+        self._register = connections or ConnectionRegister[Http2Protocol](_MOST_CONNECTIONS)
+        self._connections = self._register.open
         self._dirty: list[Callable[[], object]] = []
         self._timer: TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -59,6 +66,9 @@ class Http2Server:
         """Return the protocol of a new connection."""
         return Http2Protocol(self)
 
+    def announce_drain(self) -> None:
+        """Nothing yet: peers that get GOAWAY connect again, and would still find this server."""
+
     def drain(self) -> None:
         """Let every connection end: GOAWAY now, closed when its last call is answered.
 
@@ -67,6 +77,9 @@ class Http2Server:
         self.is_draining = True
         for connection in list(self._connections):
             connection.drain()
+
+    def finish(self) -> None:
+        """Nothing more: `drain` has sent GOAWAY on idle connections, too."""
 
     async def wait_closed(self) -> None:
         """Return when no connection is open any more."""
@@ -85,18 +98,16 @@ class Http2Server:
         for connection in self._connections:
             connection.forget_plans()
 
-    def register(self, connection: Http2Protocol) -> bool:
-        """Add a connection; False when there are too many."""
-        if len(self._connections) >= self._max_connections:
-            return False
-        self._connections.add(connection)
-        if self._timer is None:
+    def register(self, connection: Http2Protocol, transport: asyncio.BaseTransport) -> str:
+        """Add a connection; return why there is no room for it, or an empty text."""
+        obstacle = self._register.admit(connection, transport)
+        if not obstacle and self._timer is None:
             self._start_timer()
-        return True
+        return obstacle
 
     def unregister(self, connection: Http2Protocol) -> None:
         """Remove a connection that was lost."""
-        self._connections.discard(connection)
+        self._register.remove(connection)
         if not self._connections:
             for waiter in self._waiters:
                 if not waiter.done():

@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from naiad.core.request_budget import RequestBudget
 from naiad.core.tensor import Buffer
+from naiad.frontend.body_reservation import NoRoomError, no_room
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http1_head import HttpError
@@ -43,6 +45,7 @@ class Http2Answering:
         connection: Http2Connection[Http2Call],
         holder: MessageHolder,
         flush_soon: Callable[[], object],
+        budget: RequestBudget,
     ) -> None:
         self.output = connection.output
         self.max_queued_bytes = limits.queued_bytes
@@ -50,7 +53,7 @@ class Http2Answering:
         """The output is written at the end of this callback, or soon."""
         self.hold_messages = holder.hold_messages
         self.release_messages = holder.release_messages
-        self.request_bytes = RequestBytes(connection.windows, limits)
+        self.request_bytes = RequestBytes(connection.windows, limits, budget)
         self._service = service
         self._flush_soon = flush_soon
         self._transport: asyncio.Transport | None = None
@@ -159,13 +162,26 @@ class Http2Answering:
         if self.request_bytes.release(call) and not self.is_dirty:
             self.mark_dirty()
 
+    def reserve_bytes(self, call: Http2Call, size: int) -> bool:
+        """Count more bytes for a call; False when the server has no room for them."""
+        return self.request_bytes.reserve(call, size)
+
+    def release_bytes(self, call: Http2Call, size: int) -> None:
+        """Count fewer bytes for a call."""
+        if self.request_bytes.release_some(call, size) and not self.is_dirty:
+            self.mark_dirty()
+
     def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """End a call whose request is wrong."""
         if call.exchange is None:
             call.finish(error.status, error.message)
         else:
-            status = error.status if isinstance(error, HttpError) else _HTTP_STATUS.get(error.status, 500)
-            call.exchange.refuse(status, error.message)
+            if isinstance(error, NoRoomError):
+                error = no_room()
+            if isinstance(error, HttpError):
+                call.exchange.refuse(error.status, error.message, error.headers)
+            else:
+                call.exchange.refuse(_HTTP_STATUS.get(error.status, 500), error.message)
         self._drop(call, Departure.REFUSED)
 
     def expire(self, call: Http2Call) -> None:
@@ -184,10 +200,8 @@ class Http2Answering:
 
     def leave(self, call: Http2Call, why: Departure) -> None:
         """Forget what is held for a call without a peer, and tell the service."""
-        self._waiting.pop(call, None)
-        self.request_bytes.collect(call, 0)
+        self._drop(call, why)
         self.release(call)
-        call.cancel(why)
 
     def leave_all(self, calls: list[Http2Call]) -> None:
         """The connection is lost, and with it the peer of all its calls."""
@@ -196,10 +210,21 @@ class Http2Answering:
         for call in calls:
             self.output.forget(call)
             self.leave(call, Departure.DISCONNECTED)
+        self.output.take()
+        self.hold_messages = self.release_messages = _ignore
+        self._flush_soon = _do_nothing
 
     def _drop(self, call: Http2Call, why: Departure) -> None:
         """Forget what is held for a call that is finished here, and tell the service."""
-        call.assembler = None
         self._waiting.pop(call, None)
         self.request_bytes.collect(call, 0)
         call.cancel(why)
+        call.forget_request()
+
+
+def _ignore(call: Http2Call) -> None:
+    """Take the place of the receiving side once the connection is lost."""
+
+
+def _do_nothing() -> None:
+    """Take the place of a write once the connection is lost."""

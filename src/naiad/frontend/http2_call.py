@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import Headers, OnDeparture
@@ -44,8 +45,8 @@ class RestExchange(Protocol):
     def dispatch(self, arrival_ns: int) -> None:
         """Hand the complete request over."""
 
-    def refuse(self, status: int, message: str) -> None:
-        """Answer with an error of the transport's own."""
+    def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
+        """Answer with an error of the transport's own; `headers` are fields beside those of every refusal."""
 
     def writable(self) -> None:
         """Bytes have left; `watch_writable` asked to be told."""
@@ -63,6 +64,12 @@ class CallOwner(Protocol):
 
     def release(self, call: "Http2Call") -> None:
         """The call no longer holds its message."""
+
+    def reserve_bytes(self, call: "Http2Call", size: int) -> bool:
+        """Count more bytes for a call; False when the server has no room for them."""
+
+    def release_bytes(self, call: "Http2Call", size: int) -> None:
+        """Count fewer bytes for a call."""
 
     def give_up(self, call: "Http2Call") -> None:
         """End a call whose peer does not take its answers."""
@@ -86,6 +93,7 @@ class Http2Call(Stream):
     __slots__ = (
         "arrival_ns",
         "assembler",
+        "body_bytes",
         "collected_bytes",
         "context",
         "deadline_ns",
@@ -101,7 +109,6 @@ class Http2Call(Stream):
         "on_cancel",
         "owner",
         "path",
-        "progress_ns",
     )
 
     def __init__(
@@ -109,11 +116,10 @@ class Http2Call(Stream):
         owner: CallOwner,
         stream_id: int,
         head: RequestHead,
-        send_window: int,
         receive_window: int,
         arrival_ns: int,
     ) -> None:
-        Stream.__init__(self, stream_id, head, send_window, receive_window)
+        Stream.__init__(self, stream_id, head, receive_window)
         self.owner = owner
         self.path = head.path
         self.metadata: Headers = head.fields
@@ -122,7 +128,7 @@ class Http2Call(Stream):
         self.on_cancel: OnDeparture | None = None
         self.has_sent_headers = False
         self.held_bytes = 0
-        """Size of its message, counted by the connection while it waits for its answer; 0 for small ones."""
+        """Bytes of its messages that are reserved until it is answered; 0 for tiny ones."""
         # The rest is used only by requests that did not come in one piece.
         self.exchange: RestExchange | None = None
         """The request as REST routes see it; None for a gRPC call."""
@@ -135,8 +141,13 @@ class Http2Call(Stream):
         self.held_body: HeldBody | None = None
         """What waits while the call is held; kept for the next time."""
         self.collected_bytes = 0
-        self.progress_ns = arrival_ns
-        """When the body last grew."""
+        self.body_bytes = 0
+        """How much of the body has come."""
+
+    @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return self.owner
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Answer a unary call: headers, one message, status OK."""
@@ -217,6 +228,15 @@ class Http2Call(Stream):
         if not owner.is_dirty:
             owner.mark_dirty()
 
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the call until it ends; False when the server has no room for them."""
+        # Nothing would release the bytes of a call that has ended, and its outcome goes nowhere.
+        return self.is_local_closed or self.owner.reserve_bytes(self, size)
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the call; what is left is released when it ends."""
+        self.owner.release_bytes(self, size)
+
     def hold(self) -> None:
         """Hand over no more messages of a streaming call, and let flow control stop its peer."""
         if not self.is_local_closed:
@@ -243,7 +263,11 @@ class Http2Call(Stream):
     def fail(self) -> None:
         """End the call after an exception: a defect of the service costs its peer one call, not the connection."""
         _log.exception("gRPC call %s failed", self.path)
-        self.finish(GrpcStatus.INTERNAL, f"internal error of the server in {self.path}; its log says more")
+        self.finish(GrpcStatus.INTERNAL, f"internal error of the server in {excerpt(self.path)}; its log says more")
+
+    def forget_request(self) -> None:
+        """Free what has come of the request: the call may be in a reference cycle, which is collected much later."""
+        self.assembler = self.message = self.held_body = self.exchange = None
 
     def cancel(self, why: Departure) -> None:
         """Tell the service, once, that nobody waits for its answer."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 from naiad.frontend.http2_call import Http2Call
+from naiad.wire.http2_output import Http2Output
+from naiad.wire.least_rate import LeastRate
 from naiad.wire.limits import Http2Limits
 
 _LATELY_NS = 5_000_000_000
@@ -18,41 +20,44 @@ class Http2Clock:
 
     __slots__ = (
         "_begin_ns",
-        "_body_ns",
+        "_bodies",
         "_excused_ns",
         "_frame_ns",
+        "_limits",
         "_moved_ns",
         "_preface_ns",
+        "_queue",
+        "_queues",
         "_sent_count",
         "_swept_ns",
-        "_unsent_bytes",
-        "_unsent_since_ns",
-        "_write_ns",
     )
 
     def __init__(self, limits: Http2Limits, now_ns: int) -> None:
+        self._limits = limits
         self._begin_ns = now_ns
         self._preface_ns = _ns(limits.preface_timeout_s)
         self._frame_ns = _ns(limits.frame_timeout_s)
-        self._body_ns = _ns(limits.body_timeout_s)
-        self._write_ns = _ns(limits.write_timeout_s)
-        self._unsent_bytes = 0
-        self._unsent_since_ns = now_ns
         self._sent_count = 0
         self._excused_ns = 0
         """When the peer could not send last, because it was not read or got no window."""
         self._moved_ns = now_ns
-        """When the connection took bytes last, of whatever stream."""
+        """When frames were made last, of whatever stream."""
         self._swept_ns = now_ns
+        self._bodies: dict[Http2Call, LeastRate] = {}
+        """Of the calls whose body was incomplete at the last sweep."""
+        self._queues: dict[Http2Call, LeastRate] = {}
+        """Of the calls whose answer waited for the peer at the last sweep."""
+        self._queue: LeastRate | None = None
+        """Of all that waits for the peer's windows."""
 
     def excuse(self, now_ns: int) -> None:
         """Take note that it is not the peer's fault when nothing comes."""
         self._excused_ns = now_ns
 
-    def note_sent(self, unsent_bytes: int, sent_count: int, now_ns: int) -> None:
-        """Take note of what was sent: bytes that the socket has not taken, frames that were made. Comes first."""
+    def note_sent(self, sent_count: int, now_ns: int) -> None:
+        """Take note of how many frames were made so far. Comes first."""
         self._swept_ns = now_ns
-        if unsent_bytes != self._unsent_bytes or sent_count != self._sent_count:
+        if sent_count != self._sent_count:
             self._sent_count = sent_count
             self._moved_ns = now_ns
 
@@ -70,32 +75,57 @@ class Http2Clock:
             return False
         return sent_count != self._sent_count or self._swept_ns - self._moved_ns < _LATELY_NS
 
-    def write_is_stalled(self, unsent_bytes: int, now_ns: int) -> bool:
-        """Tell whether the peer has taken nothing of the unsent bytes for too long."""
-        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes = unsent_bytes
-            self._unsent_since_ns = now_ns
-            return False
-        return now_ns - self._unsent_since_ns >= self._write_ns
+    # --- least rates ------------------------------------------------------------------------------------------------
 
-    def late_calls(self, calls: Iterable[Http2Call], now_ns: int) -> tuple[list[Http2Call], list[Http2Call]]:
-        """Return the calls whose body has stopped growing, and those whose answer the peer does not take."""
-        slow: list[Http2Call] = []
-        blocked: list[Http2Call] = []
+    def slow_bodies(self, calls: Iterable[Http2Call], now_ns: int) -> list[Http2Call]:
+        """Return the calls whose body, or the message that has begun, comes too slowly."""
+        limits, known, slow = self._limits, self._bodies, []
+        self._bodies = {}
         for call in calls:
-            if call.queue is not None:
-                if not call.blocked_since_ns:
-                    call.blocked_since_ns = now_ns
-                elif now_ns - self._blocked_since(call) >= self._write_ns:
-                    blocked.append(call)
-            elif (
-                not call.is_remote_closed
-                and not call.is_streaming
-                and now_ns - max(call.progress_ns, self._excused_ns) >= self._body_ns
-            ):
+            if not _is_amid_body(call):
+                continue
+            # A streaming call may have been silent for long before its message began.
+            begin_ns = 0 if call.is_streaming else call.arrival_ns
+            rate = known.get(call) or LeastRate(limits.body_rate_bytes_per_s, limits.body_timeout_s, begin_ns)
+            self._bodies[call] = rate
+            if self._excused_ns == now_ns:
+                rate.excuse(now_ns)
+            if rate.is_too_slow(call.body_bytes, now_ns):
                 slow.append(call)
-        return slow, blocked
+        return slow
 
-    def _blocked_since(self, call: Http2Call) -> int:
-        # A call whose own window is open waits for its turn: others may have much to send on a slow line.
-        return call.blocked_since_ns if call.send_window <= 0 else max(call.blocked_since_ns, self._moved_ns)
+    def slow_readers(self, calls: Iterable[Http2Call], output: Http2Output, now_ns: int) -> list[Http2Call]:
+        """Return the calls whose answer the peer takes too slowly, or not at all."""
+        known, slow = self._queues, []
+        self._queues = {}
+        connection_is_slow = self._queue_is_slow(output, now_ns)
+        for call in calls:
+            if call.queue is None:
+                continue
+            rate = self._queues[call] = known.get(call) or self._reading_rate()
+            if output.window_of(call) > 0:
+                # It waits for its turn: others may have much to send on a slow line.
+                rate.excuse(now_ns)
+                is_slow = connection_is_slow
+            else:
+                is_slow = rate.is_too_slow(call.accepted_bytes - call.queued_bytes, now_ns)
+            if is_slow:
+                slow.append(call)
+        return slow
+
+    def _queue_is_slow(self, output: Http2Output, now_ns: int) -> bool:
+        if not output.queued_bytes:
+            self._queue = None
+            return False
+        if self._queue is None:
+            self._queue = self._reading_rate()
+        return self._queue.is_too_slow(output.accepted_bytes - output.queued_bytes, now_ns)
+
+    def _reading_rate(self) -> LeastRate:
+        return LeastRate(self._limits.write_rate_bytes_per_s, self._limits.write_timeout_s)
+
+
+def _is_amid_body(call: Http2Call) -> bool:
+    if call.is_remote_closed or call.is_local_closed or call.is_held:
+        return False
+    return not call.is_streaming or (call.assembler is not None and call.assembler.pending_bytes > 0)

@@ -41,7 +41,8 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(max(_SHORTEST_S, (deadline_ns - now_ns) / 1e9), self._on_timer)
 
     def close(self) -> None:
-        """Call the timer off."""
+        """Call the timer off and refer to no calls any more."""
+        self._calls = tuple
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

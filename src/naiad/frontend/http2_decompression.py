@@ -4,7 +4,9 @@ import functools
 import logging
 from typing import Protocol
 
+from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
+from naiad.frontend.body_reservation import NO_ROOM
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.side_threads import RunAside
 from naiad.wire.grpc import CompressedMessage, GrpcError, GrpcStatus
@@ -36,20 +38,26 @@ class Decompression:
         self._run_aside = run_aside
 
     def start(self, call: Http2Call, message: CompressedMessage) -> None:
-        """Begin; the message is handed over when it is plain."""
+        """Begin; the message is handed over when it is plain. Refused when the server has no room for it."""
+        reserved_bytes = message.most_plain_bytes
+        if not call.reserve_bytes(reserved_bytes):
+            self._keeper.refuse(call, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, NO_ROOM))
+            return
         call.is_decompressing = True
         if call.is_streaming:
             self._keeper.hold_messages(call)
         self._run_aside(
             functools.partial(_decompress, call, message),
-            functools.partial(self._done, call),
+            functools.partial(self._done, call, reserved_bytes),
             functools.partial(self._failed, call),
         )
 
-    def _done(self, call: Http2Call, plain: bytes) -> None:
+    def _done(self, call: Http2Call, reserved_bytes: int, plain: Buffer) -> None:
         call.is_decompressing = False
         if call.is_local_closed:
             return  # cancelled, or past its deadline
+        # A stream counts its messages itself, while their requests are open.
+        call.release_bytes(reserved_bytes if call.is_streaming else reserved_bytes - len(plain))
         if not call.is_streaming:
             self._keeper.unary_message(call, plain)
         elif call.held_body is not None:
@@ -60,11 +68,11 @@ class Decompression:
     def _failed(self, call: Http2Call, error: Exception) -> None:
         call.is_decompressing = False
         if not isinstance(error, GrpcError):
-            _log.error("decompressing a message of gRPC call %s failed", call.path, exc_info=error)
+            _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
             error = GrpcError(GrpcStatus.INTERNAL, "internal error of the server; its log says more")
         self._keeper.refuse(call, error)
 
 
-def _decompress(call: Http2Call, message: CompressedMessage) -> bytes:
+def _decompress(call: Http2Call, message: CompressedMessage) -> Buffer:
     # A flag that the loop sets: a call that has ended is not worth the work.
     return b"" if call.is_local_closed else message.decompress()

@@ -7,8 +7,10 @@ import asyncio
 import logging
 import random
 
+from naiad.core.errors import excerpt
+from naiad.core.ports import Loop
 from naiad.frontend.exchange import GrpcService
-from naiad.frontend.farewell import Farewell, undelivered_bytes
+from naiad.frontend.farewell import FAREWELL_S, Delivery, Farewell, undelivered_bytes
 from naiad.frontend.http2_answering import Http2Answering
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.http2_clock import Http2Clock
@@ -44,6 +46,7 @@ class Http2Ending:
         self._connection = connection
         self._answering = answering
         self._output = answering.output
+        self._begin_ns = now_ns
         self._clock = Http2Clock(limits, now_ns)
         # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
         self._keepalive = Keepalive(limits.keepalive, now_ns, random.uniform(0.9, 1.1))
@@ -51,6 +54,7 @@ class Http2Ending:
         self._drain_sweeps = 0
         self._is_lingering = False
         self._linger_sweeps = 0
+        self._delivery = Delivery(limits.write_timeout_s)
         self._farewell: Farewell | None = None
         """Once the connection is closed."""
 
@@ -86,6 +90,19 @@ class Http2Ending:
         if transport.can_write_eof():  # not with TLS
             transport.write_eof()
 
+    # --- for another connection ---------------------------------------------------------------------------------
+
+    def idle_since_ns(self, heard_ns: int) -> int:
+        """Return since when there has been no call; 0 when there is one, or the connection ends already."""
+        has_ended = self._is_lingering or self._connection.is_draining
+        return 0 if has_ended or self._connection.streams else heard_ns or self._begin_ns
+
+    def make_way(self, transport: asyncio.Transport, loop: Loop) -> None:
+        """Close for a new connection; GOAWAY tells the peer that nothing it sends now is served."""
+        self._connection.finish_drain()
+        self.end(transport)
+        loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
+
     # --- at a mistake of the peer's -----------------------------------------------------------------------------
 
     def fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
@@ -93,7 +110,7 @@ class Http2Ending:
         if not self._connection.is_set_up and is_http1(data):
             self._output.take()
             transport.write(_HTTP1_ANSWER)
-        _log.info("HTTP/2 connection closed: %s", error)
+        _log.info("HTTP/2 connection closed: %s", excerpt(str(error)))
         self.end(transport)
 
     def end(self, transport: asyncio.Transport) -> None:
@@ -116,8 +133,9 @@ class Http2Ending:
         if not is_reading or connection.windows.is_held:
             clock.excuse(now_ns)
         unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
-        clock.note_sent(unsent_bytes, self._output.data_count, now_ns)
-        if clock.write_is_stalled(unsent_bytes, now_ns):
+        clock.note_sent(self._output.data_count, now_ns)
+        if self._delivery.is_too_slow(transport, unsent_bytes, now_ns):
+            _log.info("HTTP/2 connection dropped: its client takes its answers too slowly")
             transport.abort()
         elif not connection.is_set_up and clock.setup_is_late(now_ns):
             connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
@@ -133,13 +151,13 @@ class Http2Ending:
 
     def _check_farewell(self, transport: asyncio.Transport, now_ns: int) -> None:
         if self._farewell is None:
-            self._farewell = Farewell(self._limits.write_timeout_s, now_ns)
-        if self._farewell.is_over(undelivered_bytes(transport), now_ns):
+            self._farewell = Farewell(self._limits.write_timeout_s)
+        if self._farewell.is_over(transport, now_ns):
             transport.abort()
 
     def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
         undelivered = undelivered_bytes(transport)
-        if self._clock.write_is_stalled(undelivered, now_ns):
+        if self._delivery.is_too_slow(transport, undelivered, now_ns):
             transport.abort()
         elif not undelivered:
             self._linger_sweeps += 1
@@ -162,13 +180,11 @@ class Http2Ending:
         return True
 
     def _sweep_calls(self, now_ns: int) -> None:
-        slow, blocked = self._clock.late_calls(self._connection.streams.values(), now_ns)
-        for call in slow:
-            limit_s = self._limits.body_timeout_s
-            self._answering.refuse(
-                call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, f"the request made no progress for {limit_s:g} s")
-            )
-        for call in blocked:
+        streams = self._connection.streams
+        for call in self._clock.slow_bodies(streams.values(), now_ns):
+            text = f"the request is too slow: {call.body_bytes} bytes of it have come"
+            self._answering.refuse(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
+        for call in self._clock.slow_readers(streams.values(), self._output, now_ns):
             self._answering.give_up(call)
         if self._ends_streams:
             self._drain_streams()

@@ -3,12 +3,15 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from naiad.core.request_budget import RequestBudget
 from naiad.core.tensor import Buffer
+from naiad.frontend.body_reservation import check_length
 from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http1_body import allocate_body
 from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.http2_rest import RestHead, RestSide
+from naiad.frontend.unread_exchange import UnreadExchange
 from naiad.protocol.control_json import encode_error
 from naiad.wire.http2_headers import encode_fields
 
@@ -65,15 +68,31 @@ class Http2Exchange:
         """How much of the body has arrived."""
         return self._filled
 
-    def begin(self) -> None:
-        """Check what the head promises, and ask for the body where the peer waits for that. Raises HttpError."""
+    def begin(self, budget: RequestBudget) -> None:
+        """Check the head, and ask for the body where the peer waits for that. Raises HttpError."""
+        if self._is_refused():
+            return
         limit = self._side.body_bytes
         length = self._head.content_length
         if length > limit:
             raise HttpError(413, f"request body of {length} bytes exceeds the limit of {limit}")
+        if length > 0:
+            check_length(budget, length)
         call = self._call
         if self._head.expects_continue and call is not None and not call.is_remote_closed:
             call.owner.output.send_headers(call, _CONTINUE_BLOCK)  # RFC 9110 10.1.1
+
+    def _is_refused(self) -> bool:
+        """Answer a request whose head is reason enough to refuse it, before its body is buffered; whether it was."""
+        refuse, call = self._side.refuse, self._call
+        if refuse is None or call is None or call.is_remote_closed:
+            return False
+        unread = UnreadExchange(self.method, self.path, self.headers, self.arrival_ns)
+        refuse(unread)
+        if unread.answer is None:
+            return False
+        self.respond(*unread.answer)  # RFC 9113 8.1: and RST_STREAM with NO_ERROR, which stops the body
+        return True
 
     def receive(self, data: memoryview) -> None:
         """Take a piece of the body; a whole one is not copied. Raises HttpError for a body beyond the limit."""
@@ -110,6 +129,11 @@ class Http2Exchange:
     # --- answering ----------------------------------------------------------------------------------------------
 
     @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return None if self._call is None else self._call.owner
+
+    @property
     def on_disconnect(self) -> OnDeparture | None:
         """What is called when the peer goes away."""
         call = self._call
@@ -137,13 +161,13 @@ class Http2Exchange:
             output.send_end(call)
         self._written(call)
 
-    def refuse(self, status: int, message: str) -> None:
-        """Answer with an error of the transport's own."""
+    def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
+        """Answer with an error of the transport's own; `headers` are fields beside those of every refusal."""
         if self._is_streaming and self._call is not None:
             # Half an answer must not look like a whole one.
             self._call.owner.give_up(self._call)
         else:
-            self.respond(status, _JSON, (encode_error(message),))
+            self.respond(status, (*_JSON, *headers), (encode_error(message),))
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Begin an answer whose length is not known."""
@@ -185,6 +209,15 @@ class Http2Exchange:
         if call is not None:
             call.owner.output.send_end(call)
             self._written(call)
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        return self._call is None or self._call.reserve_bytes(size)
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the request."""
+        if self._call is not None:
+            self._call.release_bytes(size)
 
     def _finish(self) -> Http2Call | None:
         """Return the call once, to be answered; None when it is answered or its peer has gone."""

@@ -5,8 +5,9 @@ from naiad.frontend.category import category_of_call
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_rest import RestHead
-from naiad.wire.grpc import GrpcError, encode_trailers, is_grpc_content_type, parse_timeout_ns, window_bits
-from naiad.wire.http2_headers import RequestHead, encode_fields
+from naiad.protocol.status import status_of
+from naiad.wire.grpc import GrpcError, encode_trailers, parse_timeout_ns, window_bits
+from naiad.wire.http2_headers import RequestHead, encode_fields, is_grpc_content_type
 
 _NOT_GRPC_TEXT = b"gRPC calls have the content-type application/grpc. REST is served on the HTTP port.\n"
 _NOT_GRPC_BLOCK = encode_fields(
@@ -59,10 +60,9 @@ def make_plan(
         return CallPlan.refusal(_NOT_GRPC_BLOCK, b"" if head.method == "HEAD" else _NOT_GRPC_TEXT)
     if head.method != "POST":
         return CallPlan.refusal(_NOT_POST_BLOCK)
-    if rule is not None:
-        refusal = rule.refusal(category_of_call(head.path), head.field)
-        if refusal is not None:
-            return CallPlan.refusal(encode_trailers(refusal.grpc_status, refusal.message, is_only=True))
+    refused = _refused_call(head, service, rule)
+    if refused is not None:
+        return CallPlan.refusal(encode_trailers(*refused, is_only=True))
     timeout = head.field(b"grpc-timeout")
     encoding = head.field(b"grpc-encoding")
     try:
@@ -71,6 +71,15 @@ def make_plan(
     except GrpcError as error:
         return CallPlan.refusal(encode_trailers(error.status, error.message, is_only=True))
     return CallPlan(is_streaming=service.is_streaming(head.path), timeout_ns=timeout_ns, encoding=encoding)
+
+
+def _refused_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> tuple[int, str] | None:
+    """Return status and message for calls that are refused whatever their messages say."""
+    refusal = None if rule is None else rule.refusal(category_of_call(head.path), head.field)
+    if refusal is not None:
+        return refusal.grpc_status, refusal.message
+    unknown = service.refusal(head.path)
+    return None if unknown is None else (status_of(unknown.code).grpc, unknown.message)
 
 
 def _rest_plan(head: RequestHead) -> CallPlan:

@@ -29,8 +29,8 @@ class ConnectionOwner(RequestServer, Protocol):
 
     is_draining: bool
 
-    def register(self, connection: "Http2Protocol") -> bool:
-        """Add a connection; False when there are too many."""
+    def register(self, connection: "Http2Protocol", transport: asyncio.BaseTransport) -> str:
+        """Add a connection; return why there is no room for it, or an empty text."""
 
     def unregister(self, connection: "Http2Protocol") -> None:
         """Remove a connection that was lost."""
@@ -51,6 +51,10 @@ class Http2Protocol(asyncio.Protocol):
         self.output = self._connection.output
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
+        self._busy_ns = 0
+        """Time that large reads have taken since others had their turn."""
+        self._gives_way = False
+        """Others are read before this connection goes on."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -62,8 +66,9 @@ class Http2Protocol(asyncio.Protocol):
         _keep_alive(transport)
         high_bytes = self._server.limits.write_buffer_bytes // 2
         transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
-        if not self._server.register(self):
-            self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, "too many connections")
+        obstacle = self._server.register(self, transport)
+        if obstacle:
+            self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, obstacle.partition(";")[0])
             self._ending.end(transport)
             self._server.loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
             return
@@ -77,14 +82,29 @@ class Http2Protocol(asyncio.Protocol):
         self._receiving.arrival_ns = now_ns = _now_ns()
         self._answering.is_dirty = True  # so that answers from within wait for the flush below
         try:
-            self._connection.receive_data(data, now_ns)
+            has_unread = self._connection.receive_slice(data, now_ns)
+            if has_unread:
+                has_unread = self._receive_more_slices(now_ns)
         except Http2Error as error:
             if self._transport is not None:
                 self._ending.fail(self._transport, error, data)
             return
         self.flush()
-        if len(data) > _MUCH_BYTES and _now_ns() - now_ns > _LONG_NS:
-            self._give_way()
+        if has_unread or len(data) > _MUCH_BYTES:
+            self._give_way_if_long(now_ns, has_unread=has_unread)
+
+    def _receive_more_slices(self, began_ns: int) -> bool:
+        """Go on with what was received until that takes long; return whether there is more. Raises Http2Error."""
+        connection, has_unread = self._connection, True
+        while has_unread:
+            now_ns = _now_ns()
+            is_slow = now_ns - began_ns > _LONG_NS
+            connection.slow_down(is_slow)
+            if is_slow:
+                return True
+            self._receiving.arrival_ns = now_ns
+            has_unread = connection.receive_slice(b"", now_ns)
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every call that nobody waits for its answer."""
@@ -92,7 +112,6 @@ class Http2Protocol(asyncio.Protocol):
         self._answering.stop()
         self._server.unregister(self)
         self._receiving.close()
-        self._answering.leave_all(self._receiving.open_calls())
 
     def pause_writing(self) -> None:
         """The peer does not take our answers: make no more of them and take no more requests."""
@@ -103,6 +122,8 @@ class Http2Protocol(asyncio.Protocol):
         """The peer goes on."""
         self.output.is_paused = False
         self.output.pump()
+        if self._connection.has_unread:
+            self._give_way()
         self._update_reading()
         if not self._answering.is_dirty:
             self.flush()
@@ -115,17 +136,31 @@ class Http2Protocol(asyncio.Protocol):
         if self._connection.is_draining and self._transport is not None:
             self._ending.close_if_drained(self._transport)
 
+    def _give_way_if_long(self, began_ns: int, *, has_unread: bool) -> None:
+        """Give way after reads that together took long: none of 32 in a row may."""
+        self._busy_ns += _now_ns() - began_ns
+        if has_unread or self._busy_ns > _LONG_NS:
+            self._busy_ns = 0
+            self._give_way()
+
     def _give_way(self) -> None:
         """Have others read before more is read from a peer whose bytes take long: libuv would go on 32 times."""
-        transport = self._transport
-        if self._is_reading and transport is not None and not transport.is_closing():
-            self._is_reading = False
-            transport.pause_reading()
-            self._server.loop.call_soon(self._update_reading)
+        if not self._gives_way:
+            self._gives_way = True
+            self._update_reading()
+            self._server.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Take what is left of the bytes that were received, and read more once nothing is."""
+        self._gives_way = False
+        if self._connection.has_unread and not self.output.is_paused and self._transport is not None:
+            self.data_received(b"")
+        if not self._gives_way:
+            self._update_reading()
 
     def _update_reading(self) -> None:
         transport = self._transport
-        may_read = not self.output.is_paused
+        may_read = not self.output.is_paused and not self._gives_way
         if transport is None or may_read == self._is_reading or transport.is_closing():
             return
         self._is_reading = may_read
@@ -150,6 +185,16 @@ class Http2Protocol(asyncio.Protocol):
         """Enforce the time limits."""
         if self._transport is not None:
             self._ending.sweep(self._transport, now_ns, self._receiving.arrival_ns, is_reading=self._is_reading)
+
+    @property
+    def idle_since_ns(self) -> int:
+        """Since when the connection has had no call; 0 when it has one, or ends already."""
+        return 0 if self._transport is None else self._ending.idle_since_ns(self._receiving.arrival_ns)
+
+    def make_way(self) -> None:
+        """Close for a new connection."""
+        if self._transport is not None:
+            self._ending.make_way(self._transport, self._server.loop)
 
     def abort(self) -> None:
         """Drop the connection."""

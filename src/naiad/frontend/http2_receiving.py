@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
+from naiad.core.request_budget import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.departure import Departure
@@ -26,6 +28,7 @@ from naiad.frontend.http2_plan import CallPlan, make_plan
 from naiad.frontend.http2_request_bytes import SMALL_MESSAGE_BYTES
 from naiad.frontend.http2_rest import RestHead, RestSide
 from naiad.frontend.side_threads import RunAside
+from naiad.frontend.unread_exchange import EARLY_REFUSAL_BYTES
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http2 import Http2Connection
 from naiad.wire.http2_frames import Http2Code
@@ -50,6 +53,7 @@ class RequestServer(Protocol):
     rule: AccessRule | None
     run_aside: RunAside
     rest: RestSide | None
+    budget: RequestBudget
 
 
 class Http2Receiving:
@@ -63,28 +67,35 @@ class Http2Receiving:
         self._max_message_bytes = server.limits.message_bytes
         self._max_queued_bytes = server.limits.queued_bytes
         self.connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
-        self.answering = Http2Answering(server.service, server.limits, self.connection, self, flush_soon)
+        self.answering = Http2Answering(
+            server.service, server.limits, self.connection, self, flush_soon, server.budget
+        )
         self._output = self.connection.output
         self._request_bytes = self.answering.request_bytes
         self.arrival_ns = 0
         """When the bytes came that are being looked at; set by the owner before it hands them to the connection."""
         self._has_found_fault = False
         self._deadlines = DeadlineTimer(server.loop, self.open_calls, self.answering.expire, _now_ns)
-        self._decompression = Decompression(self, server.run_aside)
 
     def open_calls(self) -> list[Http2Call]:
         """Return the calls that have not ended."""
         return list(self.connection.streams.values())
 
     def close(self) -> None:
-        """The connection is lost: no deadline passes any more."""
+        """The connection is lost, and with it the peer of all its calls.
+
+        The parts of a connection refer to each other. What would close a ring is given up here, so that a connection
+        and the answers that it has not delivered are freed at once, and not by the next full collection.
+        """
         self._deadlines.close()
+        self.answering.leave_all(self.open_calls())
+        self.connection.lose()
 
     # --- the sink of the connection -----------------------------------------------------------------------------
 
-    def new_stream(self, stream_id: int, head: RequestHead, send_window: int, receive_window: int) -> Http2Call:
+    def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> Http2Call:
         """Make the call of a new stream."""
-        return Http2Call(self.answering, stream_id, head, send_window, receive_window, self.arrival_ns)
+        return Http2Call(self.answering, stream_id, head, receive_window, self.arrival_ns)
 
     def request_received(self, call: Http2Call, body: memoryview) -> None:
         """Hand over a request that came in one piece; any but a plain unary one goes the long way."""
@@ -93,7 +104,12 @@ class Http2Receiving:
         size = len(body) - PREFIX_BYTES
         if plan.is_unary and 0 <= size <= SMALL_MESSAGE_BYTES and self._output.queued_bytes <= self._max_queued_bytes:
             flag, length = _unpack_prefix(body)
-            if flag == 0 and length == size and size <= self._max_message_bytes:
+            if (
+                flag == 0
+                and length == size
+                and size <= self._max_message_bytes
+                and (size <= UNCOUNTED_BYTES or self._request_bytes.reserve(call, size))
+            ):
                 if plan.timeout_ns:
                     self._set_deadline(call, plan.timeout_ns)
                 try:
@@ -118,7 +134,10 @@ class Http2Receiving:
             return
         call.is_streaming = plan.is_streaming
         call.assembler = MessageAssembler(
-            self._max_message_bytes, plan.encoding, max_decompressed_bytes=self._limits.decompressed_bytes
+            self._max_message_bytes,
+            plan.encoding,
+            max_decompressed_bytes=self._limits.decompressed_bytes,
+            max_ratio=self._limits.decompression_ratio,
         )
         if plan.timeout_ns:
             self._set_deadline(call, plan.timeout_ns)
@@ -130,7 +149,7 @@ class Http2Receiving:
             return
         if call.assembler is None or call.is_local_closed:
             return
-        call.progress_ns = self.arrival_ns
+        call.body_bytes += len(data)
         try:
             if call.is_held and call.held_body is not None:
                 call.held_body.append(data)
@@ -161,8 +180,8 @@ class Http2Receiving:
         self._request_bytes.collect(call, 0)
         message, call.message = call.message, None
         if isinstance(message, CompressedMessage):
-            self._request_bytes.hold(call, len(message))
-            self._decompression.start(call, message)
+            if self._is_held(call, len(message)):
+                Decompression(self, self._server.run_aside).start(call, message)
         elif message is not None:
             self.unary_message(call, message)
         else:
@@ -171,6 +190,15 @@ class Http2Receiving:
             except Exception:
                 call.fail()
 
+    def _is_held(self, call: Http2Call, size: int) -> bool:
+        """Count a complete message; whether there was room for it, else the call is refused."""
+        try:
+            self._request_bytes.hold(call, size)
+        except GrpcError as error:
+            self.refuse(call, error)
+            return False
+        return True
+
     def stream_reset(self, call: Http2Call, code: int) -> None:
         """Tell the service that nobody waits for the call's answer."""
         if code not in _ORDINARY_RESETS and not self._has_found_fault:
@@ -178,7 +206,7 @@ class Http2Receiving:
             # connection: the log is not to be flooded.
             self._has_found_fault = True
             name = Http2Code(code).name if code in _CODES else f"error code {code}"
-            _log.warning("the client reset its call of %s with %s", call.path, name)
+            _log.warning("the client reset its call of %s with %s", excerpt(call.path), name)
         self.answering.leave(call, Departure.CANCELLED)
 
     def stream_broken(self, call: Http2Call, code: int) -> None:
@@ -209,6 +237,8 @@ class Http2Receiving:
             complete_bytes = 0 if call.message is None else len(call.message)
             unread_bytes = 0 if call.held_body is None else call.held_body.unread_bytes
             self._request_bytes.collect(call, assembler.pending_bytes + complete_bytes + unread_bytes)
+            if not call.is_streaming and call.body_bytes - len(data) <= EARLY_REFUSAL_BYTES < call.body_bytes:
+                self._service.message_began(call, assembler.beginning())
 
     def _take_message(self, call: Http2Call, message: Buffer | CompressedMessage) -> None:
         if call.is_local_closed:
@@ -217,10 +247,12 @@ class Http2Receiving:
             if call.message is not None:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call takes one request message, got more")
             call.message = message
-        elif call.is_held and call.held_body is not None:
+            return
+        self.connection.message_count += 1
+        if call.is_held and call.held_body is not None:
             call.held_body.messages.append(message)
         elif isinstance(message, CompressedMessage):
-            self._decompression.start(call, message)
+            Decompression(self, self._server.run_aside).start(call, message)
         else:
             call.arrival_ns = self.arrival_ns
             try:
@@ -231,8 +263,8 @@ class Http2Receiving:
     def unary_message(self, call: Http2Call, message: Buffer) -> None:
         """Hand over the message of a unary call."""
         self.answering.release(call)  # of its compressed form
-        self._request_bytes.hold(call, len(message))
-        self.answering.serve(call, message)
+        if self._is_held(call, len(message)):
+            self.answering.serve(call, message)
 
     def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """End a call whose request is wrong."""
@@ -277,12 +309,12 @@ class Http2Receiving:
         assert self._rest is not None  # or the plan would have refused it
         call.exchange = exchange = Http2Exchange(call, head, self._rest)
         try:
-            exchange.begin()
+            exchange.begin(self._server.budget)
         except HttpError as error:
             self.refuse(call, error)
 
     def _receive_rest(self, call: Http2Call, exchange: RestExchange, data: memoryview) -> None:
-        call.progress_ns = self.arrival_ns
+        call.body_bytes += len(data)
         try:
             exchange.receive(data)
             self._request_bytes.collect(call, exchange.received_bytes)
@@ -291,6 +323,6 @@ class Http2Receiving:
 
     def _end_rest(self, call: Http2Call, exchange: RestExchange) -> None:
         self._request_bytes.collect(call, 0)
-        self._request_bytes.hold(call, exchange.received_bytes)
-        call.arrival_ns = self.arrival_ns
-        self.answering.serve_exchange(call)
+        if self._is_held(call, exchange.received_bytes):
+            call.arrival_ns = self.arrival_ns
+            self.answering.serve_exchange(call)

@@ -5,6 +5,7 @@ from email.utils import formatdate
 
 from naiad.frontend.exchange import HeaderFields, Headers, HttpExchange
 from naiad.frontend.http1_head import decode_path
+from naiad.frontend.unread_exchange import Refuse
 from naiad.wire.http2_headers import RequestHead, encode_fields
 
 _CACHED_PREFIXES = 256
@@ -75,7 +76,11 @@ class Http2AnswerHeads:
 class RestSide:
     """What the connections of an endpoint share to answer REST: where requests go, how large they may be."""
 
-    def __init__(self, handle: Callable[[HttpExchange], None], body_bytes: int = 1 << 34) -> None:
+    def __init__(
+        self, handle: Callable[[HttpExchange], None], body_bytes: int = 1 << 34, refuse: Refuse | None = None
+    ) -> None:
+        """`refuse` is asked about requests before their bodies are read."""
         self.handle = handle
+        self.refuse = refuse
         self.body_bytes = body_bytes
         self.answer_heads = Http2AnswerHeads()

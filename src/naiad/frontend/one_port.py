@@ -40,10 +40,20 @@ class OnePort:
         """Return the protocol of a new connection."""
         return Undecided(self._http1.protocol(), self._http2)
 
+    def announce_drain(self) -> None:
+        """Have the answers to requests in flight say that they are the last, where the protocol can."""
+        self._http1.announce_drain()
+        self._http2.announce_drain()
+
     def drain(self) -> None:
-        """Let every connection end: idle ones soon, busy ones after their last answer."""
+        """Let every connection end: busy ones after their last answer, idle ones of HTTP/1.1 with `finish`."""
         self._http1.drain()
         self._http2.drain()
+
+    def finish(self) -> None:
+        """Let idle connections end, too."""
+        self._http1.finish()
+        self._http2.finish()
 
     async def wait_closed(self) -> None:
         """Return when no connection is open any more."""

@@ -15,6 +15,7 @@ from naiad.frontend.rest_settings import SettingsRoutes, TracedEngine
 from naiad.frontend.rest_shared_memory import SharedMemoryRoutes
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.frontend.shared_memory import SharedMemoryControl
+from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.control_json import (
     encode_model_config,
     encode_model_metadata,
@@ -48,7 +49,7 @@ class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
         """Tell whether the server is ready for traffic."""
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready. Raises InferError for an unknown one."""
+        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
 
     def server_metadata(self) -> ServerMetadata:
         """Return name, version and extensions."""
@@ -71,12 +72,14 @@ class RestApi:
         forwarding: HeaderForwarding | None = None,
         codings: ContentCodings | None = None,
         repository: RepositoryRoutes | None = None,
+        runner: SliceRunner | None = None,
     ) -> None:
+        """`runner` decodes and encodes what is large."""
         self._engine = engine
         self._codings = codings
         self._repository = repository or RepositoryRoutes(engine)
-        self._infer = InferRoute(engine, max_input_bytes, forwarding)
-        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding)
+        self._infer = InferRoute(engine, max_input_bytes, forwarding, runner)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, runner)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
@@ -85,9 +88,9 @@ class RestApi:
         infer = self._infer.handle if self._codings is None else self._codings.around(self._infer.handle)
         return Router(
             [
-                Route(_MODEL + "/infer", post(infer)),
-                Route(_MODEL + "/generate", post(self._generate.generate)),
-                Route(_MODEL + "/generate_stream", post(self._generate.generate_stream)),
+                Route(_MODEL + "/infer", post(infer), self._infer.check),
+                Route(_MODEL + "/generate", post(self._generate.generate), self._generate.check),
+                Route(_MODEL + "/generate_stream", post(self._generate.generate_stream), self._generate.check),
                 Route(r"/v2", get(self._server_metadata)),
                 Route(r"/v2/health/live", get(self._live)),
                 Route(r"/v2/health/ready", get(self._ready)),

@@ -3,20 +3,22 @@
 from http import HTTPStatus
 from urllib.parse import quote
 
-from naiad.core.errors import InferError
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import CancellingEngine, Departure, version_of
 from naiad.frontend.exchange import Headers, HttpExchange
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.control_json import encode_error
+from naiad.protocol.infer_json import leading_id
+from naiad.protocol.json_document import SHORT_BYTES
 from naiad.protocol.json_tree import parse_infer_document
 from naiad.protocol.status import status_of
-from naiad.telemetry.failure_log import MAX_ID_CHARACTERS
 from naiad.telemetry.log import log_request_failure, new_request_id
 
 _ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
+_LOOKED_AT_BYTES = 1024
 _RETRY_AFTER = (b"Retry-After", b"1")
 
 
@@ -47,7 +49,7 @@ def log(request_id: str, model: str, version: str, error: InferError) -> str:
         error=error,
         level=status_of(error.code).log_level,
     )
-    return request_id[:MAX_ID_CHARACTERS]
+    return request_id[:MAX_EXCERPT_CHARACTERS]
 
 
 def id_header(request_id: str) -> tuple[bytes, bytes]:
@@ -56,7 +58,12 @@ def id_header(request_id: str) -> tuple[bytes, bytes]:
 
 
 def find_id(text: Buffer) -> str:
-    """Return the id of a request whose JSON could not be decoded, if there is one to be found."""
+    """Return the id of a request whose JSON could not be decoded, if there is one to be found.
+
+    Of a long document only the beginning is looked at, where clients write the id.
+    """
+    if len(text) > SHORT_BYTES:
+        return leading_id(bytes(text[:_LOOKED_AT_BYTES]))
     try:
         found = parse_infer_document(text).get("id", "")
     except InferError:

@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from naiad.core.errors import InferError, internal, unavailable, unsupported
+from naiad.core.errors import InferError, excerpt, internal, unavailable, unsupported
 from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
+from naiad.frontend.client_files import MayBringFiles, check_files
 from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.router import JSON_HEADERS, respond_error
 from naiad.frontend.side_threads import RunAside, run_here
@@ -41,10 +42,15 @@ class RepositoryRoutes:
     """The actions of `/v2/repository`."""
 
     def __init__(
-        self, engine: RepositoryEngine, run_aside: RunAside = run_here, run_control: RunAside = run_here
+        self,
+        engine: RepositoryEngine,
+        run_aside: RunAside = run_here,
+        run_control: RunAside = run_here,
+        may_bring_files: MayBringFiles = lambda: False,
     ) -> None:
         """`run_control` is for work that may take minutes."""
         self._engine = engine
+        self._may_bring_files = may_bring_files
         self._run_aside = run_aside
         self._run_control = run_control
 
@@ -79,7 +85,9 @@ class RepositoryRoutes:
         return (encode_repository_index(self._engine.survey_repository(decode_index_request(body))),)
 
     def _load(self, model: str, body: Buffer) -> Sequence[Buffer]:
-        self._engine.load_model(model, decode_load_parameters(body))
+        parameters = decode_load_parameters(body)
+        check_files(parameters, self._may_bring_files)
+        self._engine.load_model(model, parameters)
         return ()
 
     def _unload(self, model: str, body: Buffer) -> Sequence[Buffer]:
@@ -89,6 +97,6 @@ class RepositoryRoutes:
 
 def _fail(exchange: HttpExchange, error: Exception) -> None:
     if not isinstance(error, InferError):
-        _log.error("%s %s failed", exchange.method, exchange.path, exc_info=error)
+        _log.error("%s %s failed", exchange.method, excerpt(exchange.path), exc_info=error)
         error = internal("internal error; the log tells more")
     respond_error(exchange, status_of(error.code).http, error.message)

@@ -1,22 +1,29 @@
 """Answers over HTTP that are made of one piece for each response: JSON lines and server-sent events."""
 
 import functools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from naiad.core.errors import InferError
+from naiad.core.errors import InferError, unavailable
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.slices import Slices, finish
+from naiad.core.tensor import Buffer
 from naiad.frontend import rest_failure
-from naiad.frontend.departure import CancellingEngine
+from naiad.frontend.departure import CancellingEngine, Departure
 from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.trace_fields import TraceFields, fields_of_exchange
 from naiad.protocol.control_json import encode_error
+from naiad.protocol.json_response import is_long
 from naiad.protocol.status import status_of
 from naiad.protocol.text_stream import as_event, as_line
 
-Encode = Callable[[InferRequest, InferResponse], bytes]
-"""Makes one line of a response. Raises InferError when it cannot."""
+Encode = Callable[[InferRequest, InferResponse], Slices[Sequence[Buffer]]]
+"""Makes one line of a response, in parts and in slices. Raises InferError when it cannot."""
+_MAX_WAITING = 1024
+"""Responses that wait behind one that is being written."""
 
 # What stands between server and client must not collect the pieces.
 _AT_ONCE = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
@@ -28,7 +35,7 @@ class Framing:
 
     media_type: bytes
     headers: Headers
-    frame: Callable[[bytes], bytes]
+    frame: Callable[[Sequence[Buffer]], Sequence[Buffer]]
     frames_first_error: bool = False
     """An error that is all there is keeps the framing; otherwise it is answered like that of any other request."""
 
@@ -55,42 +62,141 @@ class StreamedAnswer:
     """The answer of one request, sent response by response; the first one decides about the status."""
 
     protocol = "HTTP"  # for traces
-    __slots__ = ("_encode", "_exchange", "_framing", "_has_begun")
+    __slots__ = (
+        "_encode",
+        "_engine",
+        "_exchange",
+        "_framing",
+        "_has_begun",
+        "_is_congested",
+        "_is_over",
+        "_job",
+        "_runner",
+        "_waiting",
+    )
 
-    def __init__(self, exchange: HttpExchange, framing: Framing, encode: Encode) -> None:
+    def __init__(
+        self, exchange: HttpExchange, framing: Framing, encode: Encode, runner: SliceRunner | None = None
+    ) -> None:
         self._exchange = exchange
+        self._runner = runner or SliceRunner()
+        self._job: SliceJob | None = None
+        """The writing of a large response; those behind it wait."""
+        self._waiting: deque[tuple[InferRequest, InferResponse]] = deque()
+        self._engine: CancellingEngine | None = None
+        self._is_congested = False
+        """The client does not take what was sent."""
+        self._is_over = False
+        """The client has left, or the stream was ended here: further responses are ignored.
+
+        `request.cancelled` does not say that. The engine also sets it to stop the model after it has failed the
+        request of a slow client, and the error may still wait here behind a large response."""
         self._framing = framing
         self._encode = encode
         self._has_begun = False
 
     def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
         """Cancel the request when its client goes away, and have it wait when its client is slow."""
-        self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
-        self._exchange.on_congestion = functools.partial(_set_congested, request)
+        self._engine = engine
+        self._exchange.on_disconnect = functools.partial(self._abandon, engine, request)
+        self._exchange.on_congestion = functools.partial(self._set_congested, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return what the request of a client says about its trace."""
         return fields_of_exchange(self._exchange)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
-        """Send one response."""
+        """Send one response, after those before it."""
         # hot: once a response
-        if request.cancelled:
+        if self._is_over:
+            return
+        if self._job is not None:
+            self._keep(request, response)
             return
         error = response.error
         if error is None and not response.empty_final:
+            if is_long(response):
+                self._write_large(request, response)
+                return
             try:
-                text = self._encode(request, response)
+                text = finish(self._encode(request, response))
             except InferError as unfit:
                 error = unfit
             else:
-                if not self._has_begun:
-                    self._begin(200)
-                self._exchange.send((self._framing.frame(text),))
+                self._send(text)
         if error is not None:
             self._fail(request, response, error)
         elif response.final:
             self._end()
+
+    def _send(self, text: Sequence[Buffer]) -> None:
+        if not self._has_begun:
+            self._begin(200)
+        self._exchange.send(self._framing.frame(text))
+
+    # --- large responses ----------------------------------------------------------------------------------------
+
+    def _write_large(self, request: InferRequest, response: InferResponse, *, starts_later: bool = False) -> None:
+        """Write a response in slices; the model waits meanwhile if it can."""
+        job = self._runner.run(
+            self._exchange.client,
+            self._encode(request, response),
+            sum(map(len, response.data)),
+            functools.partial(self._written, request, response),
+            functools.partial(self._unwritten, request, response),
+            starts_later=starts_later,
+        )
+        if not job.is_over:
+            self._job = job
+            request.is_congested = True
+
+    def _written(self, request: InferRequest, response: InferResponse, text: Sequence[Buffer]) -> None:
+        self._send(text)
+        if response.final:
+            self._end()
+        self._go_on(request)
+
+    def _unwritten(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
+        self._fail(request, response, error)
+        self._go_on(request)
+
+    def _go_on(self, request: InferRequest) -> None:
+        """Write what waits, one large response at a time, the next one in a later turn of the loop."""
+        if self._job is None:
+            return  # the response was written at once, so nothing waits behind it
+        self._job = None
+        request.is_congested = self._is_congested
+        while self._waiting and self._job is None:
+            waiting_request, response = self._waiting.popleft()
+            if response.error is None and not response.empty_final:
+                self._write_large(waiting_request, response, starts_later=True)
+            else:
+                self.take(waiting_request, response)
+
+    def _keep(self, request: InferRequest, response: InferResponse) -> None:
+        self._waiting.append((request, response))
+        if len(self._waiting) > _MAX_WAITING and self._engine is not None:
+            self._stop()
+            self._engine.cancel(request)
+            self._fail(request, response, unavailable("responses come faster than they can be written as JSON"))
+            if not response.final:
+                self._end()
+
+    def _stop(self) -> None:
+        """Write nothing of what waits or follows."""
+        self._is_over = True
+        self._waiting.clear()
+        if self._job is not None:
+            self._runner.cancel(self._job)
+            self._job = None
+
+    def _abandon(self, engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+        self._stop()
+        rest_failure.abandon(engine, request, why)
+
+    def _set_congested(self, request: InferRequest, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        request.is_congested = is_congested or self._job is not None
 
     def _begin(self, status: int, request_id: str = "") -> None:
         self._has_begun = True
@@ -105,7 +211,7 @@ class StreamedAnswer:
         request_id = rest_failure.log(request.id, model, version, error)
         if not self._has_begun:
             self._begin(status_of(error.code).http, request_id)
-        self._exchange.send((self._framing.frame(encode_error(error.message)),))
+        self._exchange.send(self._framing.frame((encode_error(error.message),)))
         if response.final:
             self._end()
 
@@ -113,7 +219,3 @@ class StreamedAnswer:
         if not self._has_begun:
             self._begin(200)
         self._exchange.end()
-
-
-def _set_congested(request: InferRequest, is_congested: bool) -> None:
-    request.is_congested = is_congested

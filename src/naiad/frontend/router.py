@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from naiad.core.errors import InferError
+from naiad.core.bounded_cache import BoundedCache
+from naiad.core.errors import InferError, excerpt
 from naiad.frontend.access import AccessRule
 from naiad.frontend.category import category_of_path
 from naiad.frontend.exchange import Headers, HttpExchange
@@ -13,8 +14,9 @@ from naiad.protocol.status import status_of
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 
-_MOST_OF_PATH = 200
-"""Characters of a path that an error repeats."""
+
+_CACHED_CHARACTERS = 1 << 20
+"""Of all paths that are remembered, those that nothing answers too."""
 
 Action = Callable[[HttpExchange, Mapping[str, str]], None]
 Intercept = Callable[[str, Mapping[str, Action]], Mapping[str, Action]]
@@ -27,15 +29,31 @@ class Route:
 
     pattern: str
     actions: Mapping[str, Action]
+    check: Action | None = None
+    """Answers an exchange whose body has not come, when its head is reason enough to refuse it."""
+
+
+_MAX_CACHED_PATH_CHARACTERS = 512
+"""Longer paths are looked up anew: a client that sends thousands of them does not fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a path leads to."""
+
+    actions: Mapping[str, Action]
+    arguments: Mapping[str, str]
+    check: Action | None
 
 
 class Router:
     """Finds the action of an exchange; the outcome for a path is remembered, so a known path costs one look-up."""
 
     def __init__(self, routes: "list[Route]", *, cached_paths: int = 4096) -> None:
-        self._routes = [(re.compile(route.pattern), _with_head(route.actions)) for route in routes]
-        self._cached_paths = cached_paths
-        self._found: dict[str, tuple[Mapping[str, Action], Mapping[str, str]] | None] = {}
+        self._routes = [(re.compile(route.pattern), _with_head(route.actions), route.check) for route in routes]
+        self._found: BoundedCache[str, _Found | None] = BoundedCache(
+            max_entries=cached_paths, max_bytes=_CACHED_CHARACTERS, max_entry_bytes=_MAX_CACHED_PATH_CHARACTERS
+        )
         self._rule: AccessRule | None = None
         self._intercept: Intercept | None = None
 
@@ -47,7 +65,10 @@ class Router:
     def endpoints(self) -> "list[tuple[str, str]]":
         """Return the pattern and the method of everything that is routed; HEAD, which goes with GET, left out."""
         return [
-            (pattern.pattern, method) for pattern, actions in self._routes for method in actions if method != "HEAD"
+            (pattern.pattern, method)
+            for pattern, actions, _ in self._routes
+            for method in actions
+            if method != "HEAD"
         ]
 
     def restrict(self, rule: AccessRule) -> None:
@@ -57,6 +78,7 @@ class Router:
 
     def handle(self, exchange: HttpExchange) -> None:
         """Answer an exchange. An InferError that an action raises becomes its answer."""
+        # hot: once a request
         path = exchange.path
         try:
             found = self._found[path]
@@ -65,32 +87,44 @@ class Router:
         if found is None:
             respond_error(exchange, 404, _not_found(exchange))
             return
-        actions, arguments = found
-        action = actions.get(exchange.method)
+        action = found.actions.get(exchange.method)
         if action is None:
-            _respond_not_allowed(exchange, actions)
+            _respond_not_allowed(exchange, found.actions)
             return
         try:
-            action(exchange, arguments)
+            action(exchange, found.arguments)
         except InferError as error:
             respond_error(exchange, status_of(error.code).http, error.message)
+
+    def refuse(self, exchange: HttpExchange) -> None:
+        """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
+        path = exchange.path
+        found = self._found.get(path) or self._find(path)
+        if found is None:
+            respond_error(exchange, 404, _not_found(exchange))
+            return
+        actions = found.actions
+        if isinstance(actions, _Restricted) and actions.refuse(exchange):
+            return
+        if exchange.method not in actions:
+            _respond_not_allowed(exchange, actions)
+        elif found.check is not None:
+            found.check(exchange, found.arguments)
 
     def _restricted(self, category: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
         rule = self._rule
         return actions if rule is None or not rule.concerns(category) else _Restricted(actions, category, rule)
 
-    def _find(self, path: str) -> tuple[Mapping[str, Action], Mapping[str, str]] | None:
+    def _find(self, path: str) -> _Found | None:
         found = None
-        for pattern, actions in self._routes:
+        for pattern, actions, check in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
                 chosen = actions if self._intercept is None else self._intercept(path, actions)
-                found = (self._restricted(category_of_path(path), chosen), arguments)
+                found = _Found(self._restricted(category_of_path(path), chosen), arguments, check)
                 break
-        if len(self._found) >= self._cached_paths:
-            del self._found[next(iter(self._found))]
-        self._found[path] = found
+        self._found.remember(path, found, len(path))
         return found
 
 
@@ -106,10 +140,16 @@ class _Restricted(dict[str, Action]):
         """Return an action that asks the rule first."""
         return self._act
 
-    def _act(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def refuse(self, exchange: HttpExchange) -> bool:
+        """Answer an exchange that the rule refuses; whether it did."""
         refusal = self._rule.refusal(self._category, exchange.headers.get)
-        if refusal is not None:
-            respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
+        if refusal is None:
+            return False
+        respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
+        return True
+
+    def _act(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        if self.refuse(exchange):
             return
         action = super().get(exchange.method)
         if action is None:
@@ -120,7 +160,7 @@ class _Restricted(dict[str, Action]):
 
 def _respond_not_allowed(exchange: HttpExchange, actions: Mapping[str, Action]) -> None:
     allowed = ", ".join(sorted(actions))
-    message = f"Method Not Allowed: {exchange.path[:_MOST_OF_PATH]} takes {allowed}"
+    message = f"Method Not Allowed: {excerpt(exchange.path)} takes {allowed}"
     respond_error(exchange, 405, message, ((b"Allow", allowed.encode()),))
 
 
@@ -128,7 +168,7 @@ def _not_found(exchange: HttpExchange) -> str:
     path = exchange.path
     if path == "/metrics":
         return "Not Found: metrics have a port of their own, --metrics-port (8002)"
-    return f"Not Found: there is no {path[:_MOST_OF_PATH]} here; requests for a model go to /v2/models/NAME/infer"
+    return f"Not Found: there is no {excerpt(path)} here; requests for a model go to /v2/models/NAME/infer"
 
 
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.shared_memory import CudaRegionStatus
 from naiad.core.tensor import Buffer
 
@@ -197,4 +197,4 @@ class CudaRegion:
         self._runtime.close(self._address, self.device_id)
 
     def _failed(self, verb: str, error: CudaError) -> InferError:
-        return internal(f"CUDA shared memory region '{self.name}' could not be {verb}: {error}")
+        return internal(f"CUDA shared memory region '{excerpt(self.name)}' could not be {verb}: {error}")

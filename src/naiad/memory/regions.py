@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found, unavailable, unsupported
+from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found, unavailable, unsupported
 from naiad.core.request import SharedMemoryRegion
 from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.memory.cuda import CudaError, CudaRegion, CudaRuntime, load_runtime
@@ -62,7 +62,7 @@ class SharedMemory:
                 self._runtime = self._load_runtime()
             except CudaError as error:
                 raise invalid_argument(
-                    f"failed to register CUDA shared memory region: '{name}', GPUs not supported: {error}"
+                    f"failed to register CUDA shared memory region: '{excerpt(name)}', GPUs not supported: {error}"
                 ) from error
         self._regions[name] = CudaRegion(self._runtime, name, handle, device_id, byte_size)
         _log.debug("registered CUDA shared memory region '%s': GPU %d, %d", name, device_id, byte_size)
@@ -94,10 +94,11 @@ class SharedMemory:
                 f"a shared memory region needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, got {len(name)}"
             )
         if name in self._regions:
-            raise InferError(ErrorCode.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
+            raise InferError(ErrorCode.ALREADY_EXISTS, f"shared memory region '{excerpt(name)}' already in manager")
         if len(self._regions) >= self._max_regions:
             raise unavailable(
-                f"failed to register shared memory region '{name}': {self._max_regions} regions are registered, "
+                f"failed to register shared memory region '{excerpt(name)}': {self._max_regions} regions are "
+                "registered, "
                 "which is the limit; unregister some or raise --max-shared-memory-regions"
             )
 
@@ -117,12 +118,13 @@ class SharedMemory:
             return sorted(found, key=lambda region: region.name)
         region = self._regions.get(name)
         if region is None:
-            raise not_found(f"Unable to find {word} shared memory region: '{name}'")
+            raise not_found(f"Unable to find {word} shared memory region: '{excerpt(name)}'")
         if not isinstance(region, kind):
             is_cuda = isinstance(region, CudaRegion)
             actual, wanted = ("CUDA", "system") if is_cuda else ("system", "CUDA")
             raise not_found(
-                f"The region named '{name}' is registered as {actual} shared memory, not {wanted} shared memory"
+                f"The region named '{excerpt(name)}' is registered as {actual} shared memory, not {wanted} shared "
+                "memory"
             )
         return [region]
 
@@ -139,16 +141,18 @@ class SharedMemory:
         """Return the region of a part that a request uses; `release` must follow. Raises InferError."""
         region = self._regions.get(part.name)
         if region is None or region.is_leaving:
-            raise not_found(f"Unable to find shared memory region: '{part.name}'")
+            raise not_found(f"Unable to find shared memory region: '{excerpt(part.name)}'")
         size = region.byte_size
         if not 0 <= part.offset < size:
             raise invalid_argument(
-                f"Invalid offset for shared memory region: '{part.name}': offset {part.offset} is beyond its {size} "
+                f"Invalid offset for shared memory region: '{excerpt(part.name)}': offset {part.offset} is beyond "
+                f"its {size} "
                 "bytes"
             )
         if not 0 < part.byte_size <= size - part.offset:
             raise invalid_argument(
-                f"Invalid offset + byte size for shared memory region: '{part.name}': offset {part.offset} + byte "
+                f"Invalid offset + byte size for shared memory region: '{excerpt(part.name)}': offset "
+                f"{part.offset} + byte "
                 f"size {part.byte_size} must end within its {size} bytes, and not be empty"
             )
         region.check_alive()

@@ -4,7 +4,7 @@ import mmap
 import os
 import stat
 
-from naiad.core.errors import internal, invalid_argument, unsupported
+from naiad.core.errors import excerpt, internal, invalid_argument, unsupported
 from naiad.core.shared_memory import SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.memory import bus_error
@@ -34,7 +34,7 @@ class SystemRegion:
             self._watched = bus_error.guard().watch(self._mapping)
         except (OSError, ValueError, OverflowError) as error:
             raise invalid_argument(
-                f"failed to register shared memory region '{name}': unable to process address space: {error}"
+                f"failed to register shared memory region '{excerpt(name)}': unable to process address space: {error}"
             ) from error
         finally:
             os.close(descriptor)
@@ -66,7 +66,8 @@ class SystemRegion:
         """
         if self._watched.is_broken or self._mapping.size() < self.offset + self.byte_size:
             raise invalid_argument(
-                f"Invalid offset + byte size for shared memory region: '{self.name}': its object '{self.key}' has "
+                f"Invalid offset + byte size for shared memory region: '{excerpt(self.name)}': its object "
+                f"'{excerpt(self.key)}' has "
                 f"become smaller than offset {self.offset} + byte_size {self.byte_size}, with which it was "
                 "registered; unregister it and register it anew"
             )
@@ -75,7 +76,8 @@ class SystemRegion:
         """Check that no access has failed. Raises InferError(INTERNAL)."""
         if self._watched.is_broken:
             raise internal(
-                f"shared memory region '{self.name}' could not be accessed: its object '{self.key}' was truncated "
+                f"shared memory region '{excerpt(self.name)}' could not be accessed: its object "
+                f"'{excerpt(self.key)}' was truncated "
                 "while a request used it, or the memory for it could not be had (is /dev/shm full?); unregister it "
                 "and register it anew"
             )
@@ -98,7 +100,8 @@ def _open(name: str, key: str, directory: str) -> int:
     base = key.lstrip("/")
     if base.startswith(RESERVED_PREFIX):
         raise invalid_argument(
-            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix "
+            f"cannot register shared memory region '{excerpt(name)}' with key '{excerpt(key)}' as the key contains "
+            "the reserved prefix "
             f"'{RESERVED_PREFIX}'"
         )
     # Nothing but a plain name: with "/" or ".." a client could reach files outside of the directory.
@@ -119,26 +122,29 @@ def _open(name: str, key: str, directory: str) -> int:
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or "not a file name"
         raise internal(
-            f"Unable to open shared memory region: '{key}': {reason}; the server must run on the client's machine, "
+            f"Unable to open shared memory region: '{excerpt(key)}': {reason}; the server must run on the client's "
+            "machine, "
             "see its /dev/shm and may read and write the object"
         ) from error
 
 
 def _check(name: str, key: str, offset: int, byte_size: int, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise internal(f"Unable to open shared memory region: '{key}': it is no shared-memory object")
+        raise internal(f"Unable to open shared memory region: '{excerpt(key)}': it is no shared-memory object")
     if offset + byte_size > status.st_size:
         raise invalid_argument(
-            f"failed to register shared memory region '{name}': invalid args: offset {offset} + byte_size "
-            f"{byte_size} is beyond the {status.st_size} bytes of '{key}'"
+            f"failed to register shared memory region '{excerpt(name)}': invalid args: offset {offset} + byte_size "
+            f"{byte_size} is beyond the {status.st_size} bytes of '{excerpt(key)}'"
         )
     if not byte_size:
         raise invalid_argument(
-            f"failed to register shared memory region '{name}': unable to process address space: byte_size is 0"
+            f"failed to register shared memory region '{excerpt(name)}': unable to process address space: "
+            "byte_size is 0"
         )
     if offset % mmap.ALLOCATIONGRANULARITY:
         raise invalid_argument(
-            f"failed to register shared memory region '{name}': unable to process address space: offset {offset} is "
+            f"failed to register shared memory region '{excerpt(name)}': unable to process address space: offset "
+            f"{offset} is "
             f"no multiple of the page size {mmap.ALLOCATIONGRANULARITY}; register from offset 0 and give offsets in "
             "requests"
         )

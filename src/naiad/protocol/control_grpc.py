@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, internal, invalid_argument, unsupported
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
+from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol import service_pb2 as pb
+from naiad.protocol.json_tree import MAX_CONTROL_BYTES
+from naiad.protocol.protobuf_walk import check_field_count
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.version_statistics import PositionStatistics, VersionStatistics
 
@@ -27,8 +30,12 @@ EMPTY_RESPONSE = b""
 _M = TypeVar("_M", bound=Message)
 
 
-def parse_control(kind: type[_M], message: Buffer) -> _M:
-    """Return a parsed control request. Raises InferError(INTERNAL)."""
+def parse_control(kind: type[_M], message: Buffer, most_bytes: int = MAX_CONTROL_BYTES) -> _M:
+    """Return a parsed control request. Raises InferError: INTERNAL, or INVALID_ARG for a message that is too long."""
+    if len(message) > most_bytes:
+        raise invalid_argument(
+            f"the message has {len(message)} bytes; at most {most_bytes} are allowed for {kind.DESCRIPTOR.name}"
+        )
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:
@@ -56,7 +63,8 @@ def decode_load_request(message: Buffer) -> tuple[str, dict[str, str | bytes | b
 
     Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for other or ill-typed parameters.
     """
-    request = parse_control(pb.RepositoryModelLoadRequest, message)
+    check_field_count(message, MAX_PARAMETERS)
+    request = parse_control(pb.RepositoryModelLoadRequest, message, len(message))
     _check_repository(request.repository_name)
     parameters = {key: _load_parameter(key, parameter) for key, parameter in request.parameters.items()}
     return request.model_name, parameters
@@ -70,9 +78,9 @@ def _load_parameter(key: str, parameter: Any) -> str | bytes | bool:
     elif key in ("force", "dry_run"):  # naiad's
         kind = "bool_param"
     else:
-        raise invalid_argument(f"unrecognized load parameter '{key}'.")
+        raise invalid_argument(f"unrecognized load parameter '{excerpt(key)}'.")
     if parameter.WhichOneof("parameter_choice") != kind:
-        raise invalid_argument(f"invalid value type for load parameter '{key}', expected {kind}.")
+        raise invalid_argument(f"invalid value type for load parameter '{excerpt(key)}', expected {kind}.")
     value: str | bytes | bool = getattr(parameter, kind)
     return value
 
@@ -207,4 +215,4 @@ def _duration(duration: Duration) -> pb.StatisticDuration:
 
 def refusal(path: str) -> InferError:
     """Return the UNSUPPORTED error for a call to `path` that no handler serves."""
-    return unsupported(f"unknown method '{path}'")
+    return unsupported(f"unknown method '{excerpt(path)}'")

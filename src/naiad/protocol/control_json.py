@@ -9,13 +9,19 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import internal, invalid_argument
+from naiad.core.errors import excerpt, internal, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
+from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.protocol.json_tree import as_bool, as_string, parse_document
+from naiad.protocol.json_document import LongString, read_document
+from naiad.protocol.json_long_data import decode_base64_text, decode_long_string
+from naiad.protocol.json_tree import MAX_CONTROL_BYTES, as_bool, as_string, parse_control_document
 from naiad.telemetry.duration import Duration
 from naiad.telemetry.step_statistics import StepStatistics
 from naiad.telemetry.version_statistics import PositionStatistics, VersionStatistics
+
+_MAX_CONFIG_BYTES = 1 << 20
+"""Of the configuration that a load brings."""
 
 
 def encode_error(message: str) -> bytes:
@@ -191,9 +197,32 @@ def decode_index_request(body: Buffer) -> bool:
 def decode_load_parameters(body: Buffer) -> dict[str, str | bytes | bool]:
     """Return the `parameters` of a load request: `config` (str), `file:<path>` (bytes), `force` and `dry_run` (bool).
 
-    Raises InferError.
+    Files make it long, and then it is read in slices: for other threads than the event loop's, which goes on between
+    them. Raises InferError.
     """
+    if len(body) > MAX_CONTROL_BYTES:
+        return finish(_long_load_parameters(body))
     return {name: _load_parameter(name, value) for name, value in _parameters(body).items()}
+
+
+def _long_load_parameters(body: Buffer) -> Slices[dict[str, str | bytes | bool]]:
+    members = yield from read_document(body)
+    parameters = dict(reversed(members)).get("parameters", ()) if type(members) is tuple else ()
+    if type(parameters) is not tuple:
+        raise internal("Unable to parse 'parameters': attempt to get members for non-object")
+    decoded: dict[str, str | bytes | bool] = {}
+    for name, value in reversed(parameters):
+        if not isinstance(value, LongString):
+            decoded[name] = _load_parameter(name, value)
+            continue
+        if not name.startswith("file:") and value.end - value.start > _MAX_CONFIG_BYTES:
+            raise invalid_argument(f"'{excerpt(name)}' has more than {_MAX_CONFIG_BYTES} bytes")
+        text = yield from decode_long_string(value)
+        if name.startswith("file:"):
+            decoded[name] = yield from decode_base64_text(f"the content of '{excerpt(name)}'", text)
+        else:
+            decoded[name] = _load_parameter(name, text.decode())
+    return decoded
 
 
 def _load_parameter(name: str, value: Any) -> str | bytes | bool:
@@ -203,13 +232,16 @@ def _load_parameter(name: str, value: Any) -> str | bytes | bool:
         return as_string(name, value)
     if not name.startswith("file:"):
         raise internal(
-            f"unexpected error on creating Triton parameter '{name}'; the parameters of a load are 'config', "
+            f"unexpected error on creating Triton parameter '{excerpt(name)}'; the parameters of a load are "
+            "'config', "
             "'file:<path>', 'force' and 'dry_run'"
         )
     try:
         return b64decode(as_string(name, value), validate=True)
     except ValueError:
-        raise invalid_argument(f"Unable to parse '{name}': the content of a file must be in base64") from None
+        raise invalid_argument(
+            f"Unable to parse '{excerpt(name)}': the content of a file must be in base64"
+        ) from None
 
 
 def decode_unload_parameters(body: Buffer) -> dict[str, bool]:
@@ -233,7 +265,7 @@ def _parameters(body: Buffer) -> Mapping[str, Any]:
 def _decode_object(body: Buffer) -> Mapping[str, Any]:
     if not len(body):
         return {}
-    tree = parse_document(body)
+    tree = parse_control_document(body)
     if not isinstance(tree, dict):
         raise invalid_argument("the request's body must be a JSON object")
     return tree

@@ -5,7 +5,7 @@ is read in the same way. A response is an object of its outputs and parameters, 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -13,12 +13,17 @@ import simdjson
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
+from naiad.core.request_limits import check_name, check_parameters
 from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, Shape, TensorSpec
-from naiad.protocol.json_tensor import decode_data, encode_data
+from naiad.protocol.json_document import SHORT_BYTES, LongArray, LongString, read_document
+from naiad.protocol.json_long_data import append_long_string, decode_long_array, decode_long_string
+from naiad.protocol.json_response import LONG_BYTES
+from naiad.protocol.json_tensor import decode_data, encode_data, encode_long_data
 from naiad.protocol.json_tree import Members, as_string, parse_members
 
 _NESTED = "parameters"
@@ -36,19 +41,23 @@ def inputs_of(config: ModelConfig) -> Inputs:
 
 def decode_generate(
     model_name: str, model_version: str, body: Buffer, inputs: Inputs, max_input_bytes: int
-) -> tuple[RequestHeader, str, list[Buffer]]:
-    """Return header, request id and one buffer per input.
+) -> Slices[tuple[RequestHeader, str, list[Buffer]]]:
+    """Return header, request id and one buffer per input, in slices.
 
     `max_input_bytes` bounds the tensors together: JSON of small numbers may grow when it becomes tensors. Raises
     InferError with Triton's codes and texts.
     """
     if not len(body):
         raise internal("failed to parse the request JSON buffer: The document is empty. at 0")
-    members = parse_members(body)
+    members: Members
+    if len(body) > SHORT_BYTES:
+        members = yield from _read_members(body)
+    else:
+        members = parse_members(body)
     # Triton: an id that is no string fails whatever else is wrong.
     request_id = next((as_string("id", value) for name, value in members if name == "id"), "")
     reading = _Reading(inputs, max_input_bytes)
-    reading.read(members)
+    yield from reading.read(members)
     header = RequestHeader(
         model_name=model_name,
         model_version=model_version,
@@ -69,15 +78,15 @@ class _Reading:
         self.data: list[Buffer] = []
         self.parameters: dict[str, ParameterValue] = {}
 
-    def read(self, members: Members) -> None:
+    def read(self, members: Members) -> Slices[None]:
         """Take the members of the request."""
         for name, value in _first_values(members):
             if name == _NESTED:
-                self._read_nested(value)
+                yield from self._read_nested(value)
             else:
-                self._read_member(name, value)
+                yield from self._read_member(name, value)
 
-    def _read_nested(self, value: Any) -> None:
+    def _read_nested(self, value: Any) -> Slices[None]:
         if _NESTED in self._inputs:
             raise invalid_argument(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         if type(value) is not tuple:
@@ -86,14 +95,25 @@ class _Reading:
             )
         try:
             for name, nested_value in _first_values(value):
-                self._read_member(name, nested_value)
+                yield from self._read_member(name, nested_value)
         except InferError as error:
             raise InferError(error.code, f"Converting keyword: '{_NESTED}': {error.message}") from None
 
-    def _read_member(self, name: str, value: Any) -> None:
+    def _read_member(self, name: str, value: Any) -> Slices[None]:
         declared = self._inputs.get(name)
         if declared is None:
+            check_name("a parameter", name)
+            check_parameters(len(self.parameters) + 1)
+            if isinstance(value, LongString):
+                self._count(name, value.end - value.start)
+                value = (yield from decode_long_string(value)).decode()
             self.parameters[name] = _parameter(name, value)
+            return
+        if isinstance(value, LongString):
+            yield from self._read_long_string(declared, value)
+            return
+        if isinstance(value, LongArray):
+            yield from self._read_long_array(declared, value)
             return
         elements = value if isinstance(value, (list, simdjson.Array)) else [value]
         spec = TensorSpec(name, declared.datatype, _shape(declared, len(elements)))
@@ -105,14 +125,43 @@ class _Reading:
         self.specs.append(spec)
         self.data.append(data)
 
+    def _read_long_string(self, declared: TensorSpec, value: LongString) -> Slices[None]:
+        spec = TensorSpec(declared.name, declared.datatype, _shape(declared, 1))
+        if spec.datatype is not DataType.BYTES:
+            decode_data(spec, [""])  # says what is wrong with a string
+        self._count(spec.name, value.end - value.start)
+        data = bytearray(4)
+        yield from append_long_string(data, value)
+        data[:4] = (len(data) - 4).to_bytes(4, "little")
+        self.specs.append(spec)
+        self.data.append(memoryview(data))
+
+    def _read_long_array(self, declared: TensorSpec, value: LongArray) -> Slices[None]:
+        spec = TensorSpec(declared.name, declared.datatype, _shape(declared, value.length))
+        self._count(spec.name, spec.byte_size)
+        data = yield from decode_long_array(spec, value)
+        if spec.datatype is DataType.BYTES:
+            self._count(spec.name, len(data))
+        self.specs.append(spec)
+        self.data.append(data)
+
     def _count(self, name: str, size: int) -> None:
         before = self._input_bytes
         self._input_bytes += size
         if self._input_bytes > self._max_input_bytes:
             raise invalid_argument(
-                f"request size of {before} bytes with input '{name}' of size {size} bytes exceeds the maximum "
+                f"request size of {before} bytes with input '{excerpt(name)}' of size {size} bytes exceeds the "
+                "maximum "
                 f"allowed input size of {self._max_input_bytes}. Use --http-max-input-size to increase the limit."
             )
+
+
+def _read_members(body: Buffer) -> Slices[Members]:
+    """Return the members of a long request."""
+    members = yield from read_document(body)
+    if type(members) is not tuple:
+        raise internal("attempt to get members for non-object")
+    return members
 
 
 def _first_values(members: Members) -> Members:
@@ -131,8 +180,12 @@ def _parameter(name: str, value: Any) -> ParameterValue:
         try:
             return float(value)
         except OverflowError:
-            raise invalid_argument(f"parameter '{name}' is too large: not even a double can hold it") from None
-    raise invalid_argument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+            raise invalid_argument(
+                f"parameter '{excerpt(name)}' is too large: not even a double can hold it"
+            ) from None
+    raise invalid_argument(
+        f"parameter '{excerpt(name)}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
 
 
 def _shape(declared: TensorSpec, count: int) -> Shape:
@@ -156,20 +209,28 @@ def _shape(declared: TensorSpec, count: int) -> Shape:
 
 
 def _no_shape(name: str) -> InferError:
-    return invalid_argument(f"The schema can not convert input '{name}' to tensor with proper shape")
+    return invalid_argument(f"The schema can not convert input '{excerpt(name)}' to tensor with proper shape")
 
 
-def encode_generate(request_id: str, response: InferResponse) -> bytes:
-    """Return a response as one JSON object on one line, its members sorted by name.
+def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence[bytes]]:
+    """Return a response as one JSON object on one line, its members sorted by name, in slices.
+
+    The text of long outputs stays in parts: to join 60 MB takes longer than a slice may.
 
     The id, the model's name and version win over parameters of these names, and parameters over outputs. Raises
     InferError when an output cannot be written as JSON.
     """
     header = response.header
     members: dict[str, bytes] = {}
+    long: dict[str, list[bytes]] = {}
     for spec, data in zip(header.outputs, response.data, strict=True):
-        text = encode_data(spec, data)
-        members[spec.name] = text[1:-1] if spec.element_count == 1 else text
+        if len(data) > LONG_BYTES:
+            parts = yield from encode_long_data(spec, data)
+            long[spec.name] = parts[1:-1] if spec.element_count == 1 else parts
+            members[spec.name] = b""
+        else:
+            text = encode_data(spec, data)
+            members[spec.name] = text[1:-1] if spec.element_count == 1 else text
     for name, value in response.parameters.items():
         # Triton: NaN and the infinities are written bare; orjson would make them null.
         members[name] = json.dumps(value).encode() if type(value) is float else orjson.dumps(value)
@@ -177,4 +238,18 @@ def encode_generate(request_id: str, response: InferResponse) -> bytes:
     members["model_version"] = orjson.dumps(header.model_version)
     if request_id:
         members["id"] = orjson.dumps(request_id)
-    return b"{%s}" % b",".join([b"%s:%s" % (orjson.dumps(name), members[name]) for name in sorted(members)])
+    if not long:
+        return (b"{%s}" % b",".join([b"%s:%s" % (orjson.dumps(name), members[name]) for name in sorted(members)]),)
+    return _in_parts(members, long)
+
+
+def _in_parts(members: Mapping[str, bytes], long: Mapping[str, Sequence[bytes]]) -> list[bytes]:
+    """Return an object some of whose members are long; an empty one stands for what is in `long`."""
+    parts: list[bytes] = []
+    for name in sorted(members):
+        parts.append(b"%s%s:" % (b"," if parts else b"{", orjson.dumps(name)))
+        if members[name]:
+            parts.append(members[name])
+        else:
+            parts += long[name]
+    return [*parts, b"}"]

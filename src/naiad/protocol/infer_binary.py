@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.model import ModelMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements
@@ -45,15 +45,15 @@ class TailLayout:
         """Return the error for a tail that is shorter or longer than the JSON header says."""
         model_name = self.header.model_name
         if tail_bytes > self.tail_bytes:
-            return invalid_argument(f"unexpected additional input data for model '{model_name}'")
+            return invalid_argument(f"unexpected additional input data for model '{excerpt(model_name)}'")
         end = 0
         for spec, source in zip(self.header.inputs, self.data, strict=True):
             end += source.tail_bytes or 0
             if end > tail_bytes:
                 missing = min(end - tail_bytes, source.tail_bytes or 0)
                 return invalid_argument(
-                    f"unexpected size for input '{spec.name}', expecting {missing} additional bytes "
-                    f"for model '{model_name}'"
+                    f"unexpected size for input '{excerpt(spec.name)}', expecting {missing} additional bytes "
+                    f"for model '{excerpt(model_name)}'"
                 )
         raise AssertionError("the tail has the right size")
 
@@ -70,7 +70,7 @@ def decode_raw(
         # Triton: with the prefix of what an unnamed request is refused for, as a raw body has no id.
         raise invalid_argument(
             f"[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
-            f"{len(metadata.inputs)} inputs in '{model_name}' model configuration"
+            f"{len(metadata.inputs)} inputs in '{excerpt(model_name)}' model configuration"
         )
     spec = metadata.inputs[0]
     dims = spec.shape[1:] if batching else spec.shape
@@ -89,7 +89,7 @@ def _deduce(spec: TensorSpec, dims: Shape, body: Buffer) -> tuple[Shape, Buffer]
     free = [position for position, dim in enumerate(dims) if dim < 0]
     if len(free) > 1:
         raise invalid_argument(
-            f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+            f"The shape of the raw input '{excerpt(spec.name)}' can not be deduced because there are more than one "
             f"variable-sized dimension"
         )
     fixed = 1
@@ -97,7 +97,9 @@ def _deduce(spec: TensorSpec, dims: Shape, body: Buffer) -> tuple[Shape, Buffer]
         fixed *= dim if dim >= 0 else 1
     if spec.datatype is DataType.BYTES:
         if fixed != 1:
-            raise invalid_argument(f"For BYTES datatype raw input '{spec.name}', the model must have input shape [1]")
+            raise invalid_argument(
+                f"For BYTES datatype raw input '{excerpt(spec.name)}', the model must have input shape [1]"
+            )
         return tuple(1 for _ in dims), encode_bytes_elements([bytes(body)])
     if not free:
         return dims, body

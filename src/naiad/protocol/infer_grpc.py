@@ -11,13 +11,18 @@ id and the framing of the raw contents. Whatever looks different takes the compl
 
 from collections.abc import Sequence
 
+from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import internal, invalid_argument, unsupported
 from naiad.core.request import RequestHeader
+from naiad.core.request_limits import LimitsOf, unlimited
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
+from naiad.protocol.header_memory import HeaderMemory
 from naiad.protocol.protobuf_fields import encode_framing, read_length, read_raw_contents
 from naiad.protocol.protobuf_header import parse_message, to_header_and_data
-from naiad.protocol.service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
+from naiad.protocol.protobuf_walk import SHORT_BYTES, check_and_cut, cut_request, read_identity
+from naiad.protocol.service_pb2 import InferParameter, ModelInferResponse
 
 _ID_TAG = 0x1A
 _RAW_INPUT_TAG = 0x3A
@@ -26,8 +31,11 @@ _SINGULAR_TAGS = frozenset((0x0A, 0x12, _ID_TAG))
 _REPEATED_TAGS = frozenset((0x22, 0x2A, _RAW_OUTPUT_TAG))
 
 _MAX_CACHED_PREFIX_BYTES = 4096
-_MAX_GENERATION = 512
-"""Headers in the younger half of the cache; so at most twice as many headers, of 4 KiB each, are kept."""
+_MAX_CACHE_BYTES = 2 << 20
+"""Of the encoded headers that are remembered; the objects made of them take about ten times as much."""
+_MAX_HEADERS = 1024
+_MAX_FIELDS = 4096
+"""A request with more fields is walked over by `cut_request`, which knows how many its model allows."""
 _MAX_LAYOUTS = 1024
 _MAX_COPIED_BYTES = 4096
 """Up to this message size a slice of bytes is cheaper than a view, and does not keep a receive buffer alive."""
@@ -37,6 +45,7 @@ _MAX_FRAMINGS = 4096
 
 _Layout = tuple[int, int]
 """Bytes of the head and of the tail."""
+Decoded = tuple[RequestHeader, str, list[Buffer]]
 _Entry = tuple[RequestHeader, int, int]
 """A cached header, the bytes of its head, and how many raw contents its inputs take.
 
@@ -46,21 +55,22 @@ _MEMO = "infer_grpc"
 
 
 class InferRequestDecoder:
-    """Decodes requests and remembers their headers. Not thread-safe: one per event loop.
+    """Decodes requests and remembers the headers that were admitted. Not thread-safe: one per event loop."""
 
-    The cache has two generations: a full younger one becomes the older one, whose headers return to the younger when
-    they are met again. Headers that are never repeated (sequence ids) thus push out only each other.
-    """
+    __slots__ = ("_headers", "_layouts", "_limits_of", "_memory", "_recent")
 
-    __slots__ = ("_headers", "_layouts", "_older", "_recent")
-
-    def __init__(self) -> None:
-        self._headers: dict[bytes, _Entry] = {}
-        self._older: dict[bytes, _Entry] = {}
-        self._layouts: dict[int, _Layout] = {}
+    def __init__(self, limits_of: LimitsOf = unlimited) -> None:
+        self._limits_of = limits_of
+        self._memory = HeaderMemory()
+        self._headers: BoundedCache[bytes, _Entry] = BoundedCache(
+            max_entries=_MAX_HEADERS, max_bytes=_MAX_CACHE_BYTES, max_entry_bytes=_MAX_CACHED_PREFIX_BYTES
+        )
+        self._layouts: BoundedCache[int, _Layout] = BoundedCache(
+            max_entries=_MAX_LAYOUTS, max_bytes=_MAX_LAYOUTS, max_entry_bytes=1
+        )
         self._recent: _Layout = (0, 0)
 
-    def decode(self, message: Buffer) -> tuple[RequestHeader, str, list[Buffer]]:
+    def decode(self, message: Buffer) -> Decoded:
         """Return the header, the request id ("" for none) and one buffer per input.
 
         Data of large messages are views on `message`; an input in shared memory has an empty buffer. Equal headers
@@ -85,71 +95,88 @@ class InferRequestDecoder:
                 header, cached_head_end, count = self._headers[prefix[:head_end] + prefix[id_end:start]]
                 # The layout is a guess. It is right when the cached bytes have their field border at the same place.
                 if cached_head_end != head_end or start > len(prefix) or id_end - id_start > 0x7F:
-                    return self._decode_unfamiliar(message)
+                    return finish(self._decode_unfamiliar(message))
                 request_id = prefix[id_start:id_end].decode()
             else:
                 start = head_end + tail_size
                 header, _, count = self._headers[prefix[:start]]
                 request_id = ""
-            data = read_raw_contents(message, source, start, _RAW_INPUT_TAG)
+            # With shared memory there are fewer contents than inputs, which is sorted out field by field.
+            data = read_raw_contents(message, source, start, _RAW_INPUT_TAG, count if count > 0 else 0)
         except (LookupError, ValueError):
-            return self._decode_unfamiliar(message)
+            return finish(self._decode_unfamiliar(message))
         if len(data) != count:
-            return self._decode_unfamiliar(message)
+            return finish(self._decode_unfamiliar(message))
         return header, request_id, data
 
-    def _decode_unfamiliar(self, message: Buffer) -> tuple[RequestHeader, str, list[Buffer]]:
+    def decode_in_slices(self, message: Buffer) -> Slices[Decoded]:
+        """Return the same as `decode`, giving way about every millisecond while typed contents are converted."""
+        if _may_have_contents(message):
+            return (yield from self._decode_unfamiliar(message))
+        return self.decode(message)
+
+    def _decode_unfamiliar(self, message: Buffer) -> Slices[Decoded]:
         """Find the parts of a message field by field; the header may be remembered nevertheless."""
+        self._memory.settle()
         try:
             head_end, id_start, id_end, tail_end = _split(message)
             request_id = bytes(message[id_start:id_end]).decode()
             source = message if len(message) <= _MAX_COPIED_BYTES else memoryview(message)
-            raw = read_raw_contents(message, source, tail_end, _RAW_INPUT_TAG)
+            raw = read_raw_contents(message, source, tail_end, _RAW_INPUT_TAG, _MAX_FIELDS)
         except (LookupError, ValueError):
-            return _decode_completely(message)
+            return (yield from self._decode_completely(message))
+        if head_end + tail_end - id_end > _MAX_CACHED_PREFIX_BYTES:
+            return (yield from self._decode_completely(message))
         prefix = bytes(message[:head_end]) + bytes(message[id_end:tail_end])
         layout = (head_end, tail_end - id_end)
-        entry = self._find(prefix)
+        entry = self._headers.get(prefix)
         if entry is not None:
+            # Known, but the guess where the id is was wrong.
             if entry[2] == len(raw):
                 self._learn(len(message), layout)
                 return entry[0], request_id, raw
             if entry[2] < 0 and len(raw) == len(entry[0].inputs) - len(entry[0].shared_memory):
                 return entry[0], request_id, _spread(entry[0], raw)
+        # Short enough to be parsed before it is checked.
         request = parse_message(prefix)
-        header, data = to_header_and_data(request, raw)
-        if len(prefix) <= _MAX_CACHED_PREFIX_BYTES and not _has_typed_contents(request):
+        limits = self._limits_of(request.model_name, request.model_version)
+        contents = check_and_cut(request, limits)
+        header, data = yield from to_header_and_data(request, raw, contents)
+        if not contents:
             if entry is None:
-                self._remember(prefix, (header, head_end, -1 if header.shared_memory else len(request.inputs)))
+                count = -1 if header.shared_memory else len(header.inputs)
+                self._memory.propose(header, self._headers, prefix, (header, head_end, count), len(prefix))
             else:
                 header = entry[0]
             self._learn(len(message), layout)
         return header, request_id, data
 
-    def _find(self, prefix: bytes) -> _Entry | None:
-        entry = self._headers.get(prefix)
-        if entry is None:
-            entry = self._older.get(prefix)
-            if entry is not None:
-                self._remember(prefix, entry)
-        return entry
-
-    def _remember(self, prefix: bytes, entry: _Entry) -> None:
-        if len(self._headers) >= _MAX_GENERATION:
-            self._older, self._headers = self._headers, {}
-        self._headers[prefix] = entry
+    def _decode_completely(self, message: Buffer) -> Slices[Decoded]:
+        cut = cut_request(message, self._limits_of)
+        request = parse_message(cut.envelope)
+        header, data = yield from to_header_and_data(request, cut.raw, cut.contents)
+        return header, request.id, data
 
     def _learn(self, size: int, layout: _Layout) -> None:
-        if len(self._layouts) >= _MAX_LAYOUTS:
-            self._layouts.clear()
-        self._layouts[size] = self._recent = layout
+        self._layouts.remember(size, layout, 1)
+        self._recent = layout
+
+
+def _may_have_contents(message: Buffer) -> bool:
+    """Tell whether a large message is larger than a header even without its raw contents."""
+    try:
+        return _split(message)[3] > _MAX_CACHED_PREFIX_BYTES
+    except (LookupError, ValueError):
+        return True
 
 
 def identify(message: Buffer) -> tuple[str, str, str]:
     """Return model name, model version and request id of a request that `decode` refused.
 
-    Raises InferError(INTERNAL) when `message` is no ModelInferRequest.
+    Raises InferError(INTERNAL) when `message` is small and no ModelInferRequest.
     """
+    if len(message) > SHORT_BYTES:
+        return read_identity(message)
     request = parse_message(message)
     return request.model_name, request.model_version, request.id
 
@@ -159,7 +186,7 @@ def _split(message: Buffer) -> tuple[int, int, int, int]:
 
     Raises ValueError or IndexError when the fields are not in the usual order, each with a one-byte tag.
     """
-    position = previous = 0
+    position = previous = count = 0
     head_end = -1
     id_start = id_end = 0
     size = len(message)
@@ -169,8 +196,9 @@ def _split(message: Buffer) -> tuple[int, int, int, int]:
             break
         if tag < previous or (tag == previous and tag in _SINGULAR_TAGS):
             raise ValueError("unusual field order")
-        if tag not in _SINGULAR_TAGS and tag not in _REPEATED_TAGS:
-            raise ValueError("unknown field")
+        count += 1
+        if (tag not in _SINGULAR_TAGS and tag not in _REPEATED_TAGS) or count > _MAX_FIELDS:
+            raise ValueError("unknown field, or too many fields")
         if tag >= _ID_TAG and head_end < 0:
             head_end = id_end = position
         length, start = read_length(message, position + 1)
@@ -185,20 +213,10 @@ def _split(message: Buffer) -> tuple[int, int, int, int]:
     return head_end, id_start or id_end, id_end, position
 
 
-def _has_typed_contents(request: ModelInferRequest) -> bool:
-    return any(tensor.HasField("contents") for tensor in request.inputs)
-
-
 def _spread(header: RequestHeader, raw: Sequence[Buffer]) -> list[Buffer]:
     """Return one buffer per input: the raw contents in order, and an empty one for what lies in shared memory."""
     contents = iter(raw)
     return [b"" if spec.name in header.shared_memory else next(contents) for spec in header.inputs]
-
-
-def _decode_completely(message: Buffer) -> tuple[RequestHeader, str, list[Buffer]]:
-    request = parse_message(message)
-    header, data = to_header_and_data(request, request.raw_input_contents)
-    return header, request.id, data
 
 
 def encode_response(request_id: str, response: InferResponse, marker: bytes = b"") -> list[Buffer]:

@@ -6,7 +6,7 @@ from typing import Any
 import simdjson
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
 
 
@@ -20,13 +20,14 @@ def decode_base64(spec: TensorSpec, data: Any) -> Buffer:
         return encode_bytes_elements(_decode_elements(spec, data))
     if not isinstance(data, str):
         raise invalid_argument(
-            f"base64 'data' of {spec.datatype.value} input '{spec.name}' must be one string, of all its bytes"
+            f"base64 'data' of {spec.datatype.value} input '{excerpt(spec.name)}' must be one string, of all its "
+            "bytes"
         )
     decoded = _decode(spec, data)
     expected_bytes = spec.element_count * spec.datatype.item_bytes
     if len(decoded) != expected_bytes:
         raise invalid_argument(
-            f"base64 'data' of input '{spec.name}' holds {len(decoded)} bytes; its shape and datatype need "
+            f"base64 'data' of input '{excerpt(spec.name)}' holds {len(decoded)} bytes; its shape and datatype need "
             f"{expected_bytes}"
         )
     return decoded
@@ -36,11 +37,12 @@ def _decode_elements(spec: TensorSpec, data: Any) -> list[bytes]:
     elements: Any = data.as_list() if isinstance(data, simdjson.Array) else data
     if not isinstance(elements, list) or not all(isinstance(element, str) for element in elements):
         raise invalid_argument(
-            f"base64 'data' of BYTES input '{spec.name}' must be an array of strings, one an element"
+            f"base64 'data' of BYTES input '{excerpt(spec.name)}' must be an array of strings, one an element"
         )
     if len(elements) != spec.element_count:
         raise invalid_argument(
-            f"base64 'data' of input '{spec.name}' has {len(elements)} elements; its shape has {spec.element_count}"
+            f"base64 'data' of input '{excerpt(spec.name)}' has {len(elements)} elements; its shape has "
+            f"{spec.element_count}"
         )
     return [_decode(spec, element) for element in elements]
 
@@ -49,4 +51,4 @@ def _decode(spec: TensorSpec, text: str) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True) if text else b""
     except (binascii.Error, ValueError) as error:
-        raise invalid_argument(f"'data' of input '{spec.name}' is not base64: {error}") from None
+        raise invalid_argument(f"'data' of input '{excerpt(spec.name)}' is not base64: {error}") from None

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from naiad.core.datatype import BY_NAME
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.request_limits import RequestLimits, check_dims, check_name, check_parameters, unlimited
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json_base64 import decode_base64
+from naiad.protocol.json_document import LongArray, LongString
+from naiad.protocol.json_long_data import decode_long_array, decode_long_base64
 from naiad.protocol.json_tensor import decode_data
 from naiad.protocol.json_tree import (
     JsonObject,
@@ -25,7 +29,7 @@ from naiad.protocol.json_tree import (
 
 @dataclass(frozen=True, slots=True)
 class InputData:
-    """Where the data of one input comes from: exactly one of the two, or shared memory when both are None."""
+    """Where the data of one input comes from: exactly one of the three, or shared memory when all are None."""
 
     inline: Buffer | None = None
     """Decoded from the JSON `data`."""
@@ -33,6 +37,8 @@ class InputData:
     """`data` was text that stands for bytes, which says nothing of the documents of other requests."""
     tail_bytes: int | None = None
     """Bytes of the binary tail that belong to this input."""
+    long: LongArray | LongString | None = None
+    """Long `data` in the JSON that is not decoded yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +50,21 @@ class JsonRequest:
     data: Sequence[InputData]
 
 
-def decode_request(model_name: str, model_version: str, tree: JsonObject) -> JsonRequest:
+def decode_request(
+    model_name: str, model_version: str, tree: JsonObject, limits: RequestLimits | None = None
+) -> JsonRequest:
     """Return the request that a JSON document describes. Raises InferError with Triton's codes and texts."""
+    limits = limits or unlimited(model_name, model_version)
     request_id = as_string("id", tree["id"]) if "id" in tree else ""
     fields, custom = _decode_parameters(members_of(tree))
     specs: list[TensorSpec] = []
     data: list[InputData] = []
     regions: dict[str, SharedMemoryRegion] = {}
-    for position, entry in enumerate(as_array("inputs", member(tree, "inputs"))):
+    inputs = as_array("inputs", member(tree, "inputs"))
+    limits.check_inputs(len(inputs))
+    outputs = as_array("outputs", tree["outputs"]) if "outputs" in tree else []
+    limits.check_outputs(len(outputs))
+    for position, entry in enumerate(inputs):
         try:
             spec, source, region = _decode_input(entry if isinstance(entry, dict) else {})
         except InferError as error:
@@ -60,7 +73,6 @@ def decode_request(model_name: str, model_version: str, tree: JsonObject) -> Jso
         data.append(source)
         if region is not None:
             regions[spec.name] = region
-    outputs = as_array("outputs", tree["outputs"]) if "outputs" in tree else []
     header = RequestHeader(
         model_name=model_name,
         model_version=model_version,
@@ -95,7 +107,9 @@ def _decode_parameters(parameters: JsonObject) -> tuple[dict[str, Any], dict[str
     """Return the fields of the header that reserved parameters set, and the custom parameters."""
     fields: dict[str, Any] = {}
     custom: dict[str, ParameterValue] = {}
+    check_parameters(len(parameters))
     for name, value in parameters.items():
+        check_name("a parameter", name)
         reserved = _RESERVED.get(name)
         if reserved is not None:
             field, read = reserved
@@ -113,7 +127,9 @@ def _decode_custom(name: str, value: Any) -> ParameterValue:
     if type(value) in (str, bool, float) or (type(value) is int and -(1 << 63) <= value < 1 << 63):
         accepted: ParameterValue = value
         return accepted
-    raise invalid_argument(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    raise invalid_argument(
+        f"parameter '{excerpt(name)}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
@@ -126,7 +142,10 @@ def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemor
     if len(present) != 1:
         raise _ambiguous_data(present)
     spec = _decode_spec(entry)
-    if "data" in entry and parameters.get("encoding") == "base64":
+    is_base64 = "data" in entry and parameters.get("encoding") == "base64"
+    if "data" in entry and isinstance(entry["data"], LongArray | LongString):
+        return spec, InputData(long=entry["data"], is_encoded=is_base64), None
+    if is_base64:
         return spec, InputData(inline=decode_base64(spec, entry["data"]), is_encoded=True), None
     if "data" in entry:
         return spec, InputData(inline=decode_data(spec, entry["data"])), None
@@ -136,10 +155,23 @@ def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemor
     return spec, InputData(), _decode_region(parameters)
 
 
+def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Buffer]:
+    """Return the raw bytes of an input whose long `data` was only found so far. Raises InferError."""
+    long = source.long
+    try:
+        if source.is_encoded:
+            return (yield from decode_long_base64(spec, long))
+        if not isinstance(long, LongArray):
+            raise unparsable("data", "attempt to access JSON non-array as array")
+        return (yield from decode_long_array(spec, long))
+    except InferError as error:
+        raise _in_input(error, {"name": spec.name}, position) from None
+
+
 def _in_input(error: InferError, entry: Any, position: int) -> InferError:
     """Say which input is wrong, behind the words of Triton, which does not."""
     name = entry.get("name") if isinstance(entry, dict) else None
-    which = f"input '{name}'" if type(name) is str else f"inputs[{position}]"
+    which = f"input '{excerpt(name)}'" if type(name) is str else f"inputs[{position}]"
     if which in error.message or which.replace("'", "") in error.message:
         return error
     return InferError(error.code, f"{error.message} ({which})", detail=error.detail)
@@ -155,10 +187,13 @@ def _ambiguous_data(present: Sequence[str]) -> InferError:
 
 def _decode_spec(entry: JsonObject) -> TensorSpec:
     name = as_string("name", member(entry, "name"))
+    check_name("an input", name)
     datatype = BY_NAME.get(as_string("datatype", member(entry, "datatype")))
     if datatype is None:
-        raise invalid_argument(f"invalid datatype for input {name}; expected one of {', '.join(BY_NAME)}")
-    shape = [as_unsigned("shape", dim) for dim in as_array("shape", member(entry, "shape"))]
+        raise invalid_argument(f"invalid datatype for input {excerpt(name)}; expected one of {', '.join(BY_NAME)}")
+    dims = as_array("shape", member(entry, "shape"))
+    check_dims(name, len(dims))
+    shape = [as_unsigned("shape", dim) for dim in dims]
     if any(dim >> 63 for dim in shape):
         raise unparsable("shape", "a dimension is larger than 2^63 - 1")
     return TensorSpec(name, datatype, tuple(shape))
@@ -175,6 +210,7 @@ def _decode_region(parameters: JsonObject) -> SharedMemoryRegion:
 
 def _decode_output(entry: JsonObject) -> RequestedOutput:
     name = as_string("name", member(entry, "name"))
+    check_name("an output", name)
     parameters = members_of(entry)
     try:
         classification = as_unsigned("classification", parameters.get("classification", 0))

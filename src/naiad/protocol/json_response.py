@@ -10,12 +10,15 @@ import orjson
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.protocol.json_tensor import encode_data
+from naiad.protocol.json_tensor import encode_data, encode_long_data
 
 Encoded: TypeAlias = tuple[Sequence[Buffer], int | None]
 
 _LAST = "infer_json.last"
+LONG_BYTES = 64 * 1024
+"""Outputs up to this size are written as JSON in one go: a few milliseconds at most."""
 _MEMO_LIMIT = 64
 """Distinct choices of outputs that are remembered per response header."""
 
@@ -48,11 +51,13 @@ class _Plan:
             self.sizes = tuple(spec.byte_size for spec in header.outputs)
             if any(self.sizes):
                 outputs = list(map(_binary_output, self.prefixes, self.sizes))
-                self.json = self.document(b"", b"", outputs)
+                self.json = b'{%s,"outputs":[%s]}' % (self.head, b",".join(outputs))
 
-    def document(self, request_id: bytes, parameters: bytes, outputs: Sequence[bytes]) -> bytes:
-        """Return the JSON of a response."""
-        return b'{%s%s,%s"outputs":[%s]}' % (request_id, self.head, parameters, b",".join(outputs))
+    def opening(self, request_id: str, response: InferResponse) -> bytes:
+        """Return the JSON of a response up to its outputs."""
+        identity = b'"id":%s,' % orjson.dumps(request_id) if request_id else b""
+        parameters = b'"parameters":%s,' % orjson.dumps(dict(response.parameters)) if response.parameters else b""
+        return b'{%s%s,%s"outputs":[' % (identity, self.head, parameters)
 
 
 def without_binary_outputs(header: RequestHeader) -> RequestHeader:
@@ -63,6 +68,7 @@ def without_binary_outputs(header: RequestHeader) -> RequestHeader:
     plain.binary_output_default = False
     plain.outputs = tuple([dataclasses.replace(output, binary=False) for output in header.outputs])
     plain.admission = None
+    plain.origin = header.origin or header
     return plain
 
 
@@ -76,6 +82,7 @@ def with_binary_outputs(header: RequestHeader) -> RequestHeader:
         [dataclasses.replace(output, binary=output.shared_memory is None) for output in header.outputs]
     )
     binary.admission = None
+    binary.origin = header.origin or header
     return binary
 
 
@@ -97,6 +104,39 @@ def encode(request_id: str, request_header: RequestHeader, response: InferRespon
             text = b'{"id":' + orjson.dumps(request_id) + b"," + text[1:]
         return (text, *data), len(text)
     return _encode(request_id, plan, response)
+
+
+def is_long(response: InferResponse) -> bool:
+    """Tell whether a response has so much data that it should be encoded in slices."""
+    # hot: bench/micro_http1.py
+    data = response.data
+    return bool(data) and max(map(len, data)) > LONG_BYTES
+
+
+def encode_in_slices(request_id: str, request_header: RequestHeader, response: InferResponse) -> Slices[Encoded]:
+    """Return the same as `encode`, giving way about every millisecond; JSON may be in several parts."""
+    header = response.header
+    plan = _plan(request_header, header)
+    text: list[bytes] = [plan.opening(request_id, response)]
+    tail: list[Buffer] = []
+    for i, (spec, data) in enumerate(zip(header.outputs, response.data, strict=True)):
+        prefix = plan.prefixes[i]
+        text.append(b"," if i else b"")
+        if plan.without_data[i]:
+            text.append(prefix + b"}")
+        elif plan.binary[i]:
+            text.append(_binary_output(prefix, len(data)))
+            if len(data):
+                tail.append(data)
+        else:
+            text.append(prefix + b',"data":')
+            if len(data) > LONG_BYTES:
+                text += yield from encode_long_data(spec, data)
+            else:
+                text.append(encode_data(spec, data))
+            text.append(b"}")
+    text.append(b"]}")
+    return ((*text, *tail), sum(map(len, text))) if tail else (text, None)
 
 
 def _plan(request_header: RequestHeader, header: ResponseHeader) -> _Plan:
@@ -125,11 +165,7 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
                 tail.append(data)
         else:
             outputs.append(b'%s,"data":%s}' % (prefix, encode_data(spec, data)))
-    text = plan.document(
-        b'"id":%s,' % orjson.dumps(request_id) if request_id else b"",
-        b'"parameters":%s,' % orjson.dumps(dict(response.parameters)) if response.parameters else b"",
-        outputs,
-    )
+    text = b"%s%s]}" % (plan.opening(request_id, response), b",".join(outputs))
     # Triton: without a non-empty binary output the body is plain JSON, whatever was asked for.
     return ((text, *tail), len(text)) if tail else ((text,), None)
 

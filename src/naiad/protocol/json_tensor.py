@@ -1,8 +1,10 @@
 """Tensor data as JSON: arrays of numbers, booleans or strings, nested or flat, to raw bytes and back."""
 
+import codecs
 import json
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +12,8 @@ import orjson
 import simdjson
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, encode_bytes_elements
 from naiad.protocol.json_tree import half_surrogate, unparsable
 
@@ -20,6 +23,11 @@ _COPY_LIMIT_BYTES = 16384
 
 _SHORT = 1024
 """Up to this many numbers `struct` is quicker than numpy, for which every call costs a microsecond or more."""
+
+
+_LONG_STRING_BYTES = 2 * SLICE_BYTES
+_ENCODED_ELEMENTS = 8192
+"""How many elements of a large output are written in one slice."""
 
 
 class _Kind:
@@ -59,15 +67,19 @@ def decode_data(spec: TensorSpec, data: Any) -> Buffer:
         raise unparsable("data", "attempt to access JSON non-array as array")
     kind = _NUMBERS.get(datatype)
     if kind is None:
-        return _decode_others(spec, _flatten(data))
+        flat = flatten(data)
+        raw = decode_others(spec, flat)
+        if len(flat) != spec.element_count:
+            raise wrong_count()
+        return raw
     if type(data) is list and len(data) <= _SHORT:
         packed = _pack(spec, kind, data)
         if packed is not None:
             return packed
-    wide = _numbers(kind, data)
+    wide = numbers(kind, data)
     if wide.size != spec.element_count:
-        raise _wrong_count()
-    narrow = _narrow(datatype, wide)
+        raise wrong_count()
+    narrow = narrowed(datatype, wide)
     if narrow.nbytes <= _COPY_LIMIT_BYTES:
         return narrow.tobytes()
     return memoryview(narrow.data).cast("B")
@@ -75,7 +87,7 @@ def decode_data(spec: TensorSpec, data: Any) -> Buffer:
 
 def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
     """Return the raw bytes of a few numbers; None unless they are as many as there should be, and all in range."""
-    flat = _flatten(data)
+    flat = flatten(data)
     if not kind.types.issuperset(map(type, flat)) or len(flat) != spec.element_count:
         return None
     try:
@@ -84,15 +96,22 @@ def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
         return None
 
 
-def _wrong_count() -> InferError:
+def number_kind(datatype: DataType) -> _Kind | None:
+    """Return how the JSON numbers of a datatype are read; None for a datatype that has no numbers in JSON."""
+    return _NUMBERS.get(datatype)
+
+
+def wrong_count() -> InferError:
+    """Return the error for data that has not as many elements as its shape says."""
     return unparsable("data", "Shape does not match true shape of 'data' field")
 
 
-def _numbers(kind: _Kind, data: Any) -> Array:
+def numbers(kind: _Kind, data: Any) -> Array:
+    """Return numbers as an array of 64-bit elements, which may be nested in any way. Raises InferError."""
     try:
         if isinstance(data, simdjson.Array):
             return np.frombuffer(data.as_buffer(of_type=kind.code), kind.wide)
-        flat = _flatten(data)
+        flat = flatten(data)
         if not kind.types.issuperset(map(type, flat)):
             raise TypeError
         return np.array(flat, kind.wide)
@@ -102,7 +121,8 @@ def _numbers(kind: _Kind, data: Any) -> Array:
         raise unparsable("data", f"a number is out of range; {kind.mismatch}") from None
 
 
-def _narrow(datatype: DataType, wide: Array) -> Array:
+def narrowed(datatype: DataType, wide: Array) -> Array:
+    """Return numbers in their datatype. Raises InferError for one that does not fit."""
     if wide.dtype == datatype.numpy:
         return wide
     if datatype is DataType.FP32:
@@ -117,7 +137,8 @@ def _narrow(datatype: DataType, wide: Array) -> Array:
     return narrow
 
 
-def _flatten(data: Any) -> list[Any]:
+def flatten(data: Any) -> list[Any]:
+    """Return the elements of an array that may be nested in any way."""
     nested: list[Any] = data.as_list() if isinstance(data, simdjson.Array) else data
     if list not in set(map(type, nested)):
         return nested
@@ -134,7 +155,8 @@ def _flatten(data: Any) -> list[Any]:
     return flat
 
 
-def _decode_others(spec: TensorSpec, flat: list[Any]) -> Buffer:
+def decode_others(spec: TensorSpec, flat: list[Any]) -> bytes:
+    """Return strings or booleans as raw bytes. Raises InferError for elements or a datatype of another kind."""
     kinds = set(map(type, flat))
     if spec.datatype is DataType.BYTES:
         if not kinds <= {str}:
@@ -142,12 +164,10 @@ def _decode_others(spec: TensorSpec, flat: list[Any]) -> Buffer:
     elif spec.datatype is not DataType.BOOL:
         raise invalid_argument(
             f"receiving {spec.datatype.value} data via JSON is not supported. "
-            f"Please use the binary data format for input {spec.name}"
+            f"Please use the binary data format for input {excerpt(spec.name)}"
         )
     elif not kinds <= {bool}:
         raise unparsable("data", "attempt to access JSON non-boolean as boolean")
-    if len(flat) != spec.element_count:
-        raise _wrong_count()
     if spec.datatype is DataType.BYTES:
         try:
             return encode_bytes_elements([element.encode() for element in flat])
@@ -168,7 +188,7 @@ def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
     if datatype in (DataType.FP16, DataType.BF16):
         raise invalid_argument(
             f"sending {datatype.value} data via JSON is not supported. "
-            f"Please use the binary data format for output {spec.name}"
+            f"Please use the binary data format for output {excerpt(spec.name)}"
         )
     if 0 < len(data) <= _SHORT * datatype.numpy.itemsize:
         count = len(data) // datatype.numpy.itemsize
@@ -186,12 +206,69 @@ def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
     return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+def encode_long_data(spec: TensorSpec, data: Buffer) -> Slices[list[bytes]]:
+    """Return the JSON array of an output's elements in parts, in slices. Raises InferError as `encode_data` does."""
+    parts: list[bytes] = []
+    for piece in _encoding_pieces(spec, data):
+        if spec.datatype is DataType.BYTES and len(piece) > _LONG_STRING_BYTES:
+            parts += yield from _encode_long_string(spec, memoryview(piece)[4:])
+        else:
+            parts.append(encode_data(spec, piece)[1:-1])
+        yield
+        parts.append(b",")
+    parts[-1:] = [b"]"]
+    return [b"[", *parts]
+
+
+def _encode_long_string(spec: TensorSpec, text: memoryview) -> Slices[list[bytes]]:
+    """Return one string of JSON in parts."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    parts = [b'"']
+    try:
+        for start in range(0, len(text), SLICE_BYTES):
+            part = decoder.decode(text[start : start + SLICE_BYTES], start + SLICE_BYTES >= len(text))
+            parts.append(orjson.dumps(part)[1:-1])
+            yield
+    except UnicodeDecodeError:
+        raise _not_utf8(spec) from None
+    return [*parts, b'"']
+
+
+def _encoding_pieces(spec: TensorSpec, data: Buffer) -> Iterator[Buffer]:
+    """Return parts of tensor data that end with an element."""
+    view = memoryview(data)
+    if spec.datatype is not DataType.BYTES:
+        step = _ENCODED_ELEMENTS * spec.datatype.item_bytes
+        for start in range(0, len(view), step):
+            yield view[start : start + step]
+        return
+    start = position = count = 0
+    while position <= len(view) - 4:
+        size = 4 + int.from_bytes(view[position : position + 4], "little")
+        if size > _LONG_STRING_BYTES and start < position:
+            # A long string is a piece of its own.
+            yield view[start:position]
+            start = position
+        position += size
+        count += 1
+        if count % _ENCODED_ELEMENTS == 0 or position - start > SLICE_BYTES:
+            yield view[start:position]
+            start = position
+    if start < len(view):
+        yield view[start:]
+
+
 def _encode_strings(spec: TensorSpec, data: Buffer) -> bytes:
     elements = decode_bytes_elements(data)
     try:
         return orjson.dumps([element.decode() for element in elements])
     except UnicodeDecodeError:
-        raise internal(
-            f"output '{spec.name}' holds bytes that are not UTF-8, which JSON cannot carry; ask for it as binary "
-            f'data ("parameters": {{"binary_data": true}})'
-        ) from None
+        raise _not_utf8(spec) from None
+
+
+def _not_utf8(spec: TensorSpec) -> InferError:
+    return internal(
+        f"output '{excerpt(spec.name)}' holds bytes that are not UTF-8, which JSON cannot carry; ask for it as "
+        "binary "
+        f'data ("parameters": {{"binary_data": true}})'
+    )

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import simdjson
 
-from naiad.core.errors import InferError, internal
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.request_limits import MAX_MEMBERS, RequestLimits, check_dims, check_parameters, unlimited
 from naiad.core.tensor import Buffer
 from naiad.protocol.json_depth import check_depth
 
@@ -23,36 +24,47 @@ Members: TypeAlias = tuple[tuple[str, Any], ...]
 _LARGE_BYTES = 8 << 20
 """Documents beyond this take their memory with them. Fresh memory costs more than parsing: 7 ms for an image."""
 _parser = simdjson.Parser()
-_TOP_LEVEL = frozenset(("id", "parameters", "inputs", "outputs"))
+MAX_CONTROL_BYTES = 64 * 1024
+"""Of a request about the server or a model. What loads a model may be longer: it brings files."""
+_TOP_LEVEL = ("id", "parameters", "inputs", "outputs")
+_INPUT = ("name", "shape", "datatype", "parameters", "data")
+_ABSENT = object()
 # A string, which is left alone, or Triton's short spelling of Infinity.
 _SHORT_INFINITY = re.compile(r'"(?:[^"\\]|\\.)*"|\bInf\b')
 _SURROGATE = re.compile(r"\\u[dD][89abAB]")
 
 
-def parse_infer_document(text: Buffer) -> JsonObject:
+def parse_infer_document(text: Buffer, limits: RequestLimits | None = None) -> JsonObject:
     """Return the members of an inference request that have a meaning; `data` of inputs may be a `simdjson.Array`.
 
     A document that is not an object has no members, as Triton sees it. Raises InferError: INTERNAL for what is not
-    JSON (Triton: a syntax error is a 500), INVALID_ARG for what is nested too deeply.
+    JSON (Triton: a syntax error is a 500), INVALID_ARG for what is nested too deeply or has more parts than `limits`
+    allow.
     """
     try:
-        return _infer_members(_parse(text))
+        return _infer_members(_parse(text), limits or unlimited("", ""))
     except (ValueError, RuntimeError, KeyError):
         tree = parse_document(text)
         return tree if isinstance(tree, dict) else {}
 
 
-def _infer_members(root: Any) -> JsonObject:
+def _infer_members(root: Any, limits: RequestLimits) -> JsonObject:
     if not isinstance(root, simdjson.Object):
         return {}
-    tree = {}
-    for name in root:
-        if name in _TOP_LEVEL:
-            value = root[name]
-            if name == "inputs" and isinstance(value, simdjson.Array):
-                tree[name] = [_input(entry) for entry in value]
-            else:
-                tree[name] = _plain(value)
+    tree: dict[str, Any] = {}
+    for name in _TOP_LEVEL:
+        value = root.get(name, _ABSENT)
+        if value is _ABSENT:
+            continue
+        if name == "inputs" and isinstance(value, simdjson.Array):
+            limits.check_inputs(len(value))
+            tree[name] = [_input(entry) for entry in value]
+            continue
+        if name == "outputs" and isinstance(value, simdjson.Array):
+            limits.check_outputs(len(value))
+        if name == "parameters" and isinstance(value, simdjson.Object):
+            check_parameters(len(value))
+        tree[name] = _plain(value)
     return tree
 
 
@@ -74,6 +86,9 @@ def parse_members(text: Buffer) -> Members:
 
 
 def _as_members(value: Any) -> Any:
+    if isinstance(value, simdjson.Object) and len(value) > MAX_MEMBERS:
+        # Each is looked up by its name, from the first member on.
+        raise invalid_argument(f"an object of the request JSON has more than {MAX_MEMBERS} members")
     # Not `items()`, which makes Python lists of arrays.
     return tuple([(name, _value(value, name)) for name in value]) if isinstance(value, simdjson.Object) else value
 
@@ -98,12 +113,35 @@ def _parse(text: Buffer) -> Any:
         return _parser.parse(text)
 
 
+def parse_array(text: bytes) -> Any:
+    """Return a document that is an array, as `simdjson.Array` where that is possible. Raises InferError."""
+    try:
+        array = _parse(text)
+    except (ValueError, RuntimeError):
+        array = parse_document(text)
+    if not isinstance(array, list | simdjson.Array):
+        raise syntax_error("expected an array", 0)
+    return array
+
+
 def _input(entry: Any) -> Any:
     if not isinstance(entry, simdjson.Object):
         return _plain(entry)
-    # A look-up ends its name at the first NUL, and `items` would make a list of the data. No member has such a name.
-    names = [name for name in entry if "\0" not in name]
-    return {name: entry[name] if name == "data" else _plain(entry[name]) for name in names}
+    tree: dict[str, Any] = {}
+    for name in _INPUT:
+        value = entry.get(name, _ABSENT)
+        if value is not _ABSENT:
+            tree[name] = value if name == "data" else _bounded(name, value)
+    return tree
+
+
+def _bounded(name: str, value: Any) -> Any:
+    """Return a member of an input as plain values, unless it has too many."""
+    if name == "shape" and isinstance(value, simdjson.Array):
+        check_dims("", len(value))
+    elif name == "parameters" and isinstance(value, simdjson.Object):
+        check_parameters(len(value))
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -130,21 +168,31 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
         if _SURROGATE.search(decoded):
             json.dumps(tree, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
-        raise _syntax_error("Invalid UTF-8", error.start) from None
+        raise syntax_error("Invalid UTF-8", error.start) from None
     except UnicodeEncodeError:
         raise half_surrogate() from None
     except json.JSONDecodeError as error:
-        raise _syntax_error(error.msg, error.pos) from None
+        raise syntax_error(error.msg, error.pos) from None
     except ValueError as error:
         raise internal(f"failed to parse the request JSON buffer: {error}") from None
     return tree
+
+
+def parse_control_document(text: Buffer) -> Any:
+    """Return the JSON body of a control request, which is short. Raises InferError as `parse_document` does."""
+    if len(text) > MAX_CONTROL_BYTES:
+        raise invalid_argument(
+            f"the request body has {len(text)} bytes; at most {MAX_CONTROL_BYTES} are allowed for this request"
+        )
+    return parse_document(text)
 
 
 def _spell_infinity(match: "re.Match[str]") -> str:
     return "Infinity" if match[0] == "Inf" else match[0]
 
 
-def _syntax_error(what: str, offset: int) -> InferError:
+def syntax_error(what: str, offset: int) -> InferError:
+    """Return the error for text that is not JSON (Triton: an INTERNAL, which is a 500)."""
     return internal(f"failed to parse the request JSON buffer: {what}. at {offset}")
 
 

@@ -37,18 +37,18 @@ def encode_framing(tag: int, length: int) -> bytes:
     return bytes((tag,)) + encode_varint(length)
 
 
-def read_raw_contents(message: Buffer, source: Buffer, position: int, tag: int) -> list[Buffer]:
+def read_raw_contents(message: Buffer, source: Buffer, position: int, tag: int, most: int) -> list[Buffer]:
     """Return the contents of fields that fill `message` from `position` to its end, all with the same one-byte `tag`.
 
-    The contents are slices of `source`, which is `message` or a view on it. Raises ValueError for another tag or a
-    content that overruns the message, IndexError when the framing is cut short.
+    The contents are slices of `source`, which is `message` or a view on it. Raises ValueError for another tag, for a
+    content that overruns the message, or for more than `most` contents, IndexError when the framing is cut short.
     """
     # hot: bench/micro_infer_grpc.py
     size = len(message)
     contents: list[Buffer] = []
     while position < size:
-        if message[position] != tag:
-            raise ValueError("another field after the raw contents")
+        if message[position] != tag or len(contents) == most:
+            raise ValueError("another field after the raw contents, or too many of them")
         length = message[position + 1]
         position += 2
         if length > 0x7F:

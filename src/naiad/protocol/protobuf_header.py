@@ -1,13 +1,16 @@
 """A parsed `ModelInferRequest` message to a request header and data: the complete path for every legal request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from naiad.core.datatype import BY_NAME, DataType
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.parameters import NO_PARAMETERS
 from naiad.core.request import RequestHeader, SharedMemoryRegion
+from naiad.core.request_limits import check_dims, check_name, check_parameters
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.protobuf_contents import contents_to_raw
 from naiad.protocol.protobuf_parameters import parse_request_parameters, parse_requested_output, parse_shared_memory
@@ -22,19 +25,20 @@ def parse_message(message: Buffer) -> ModelInferRequest:
         raise internal("Unable to parse request: not a valid ModelInferRequest message") from error
 
 
-def to_header_and_data(request: ModelInferRequest, raw: Sequence[Buffer]) -> tuple[RequestHeader, list[Buffer]]:
-    """Return header and data of a parsed request whose raw contents are `raw`.
+def to_header_and_data(
+    request: ModelInferRequest, raw: Sequence[Buffer], contents: Mapping[int, Sequence[Buffer]]
+) -> Slices[tuple[RequestHeader, list[Buffer]]]:
+    """Return header and data of a parsed request, in slices.
 
-    Inputs in shared memory have an empty buffer in the data. Raises InferError(INVALID_ARG) with Triton's texts, in
-    Triton's order: parameters, inputs, their data, requested outputs.
+    `raw` and `contents` were cut out of it, see `CutRequest`. Inputs in shared memory have an empty buffer in the
+    data. Raises InferError(INVALID_ARG) with Triton's texts, in Triton's order: parameters, inputs, their data,
+    requested outputs.
     """
+    check_parameters(len(request.parameters))
     parameters = parse_request_parameters(request.parameters)
-    specs = [
-        TensorSpec(tensor.name, _datatype(tensor.name, tensor.datatype), tuple(tensor.shape))
-        for tensor in request.inputs
-    ]
+    specs = [_spec(tensor) for tensor in request.inputs]
     regions: dict[str, SharedMemoryRegion] = {}
-    data = _data(request, specs, raw, regions)
+    data = yield from _data(request, specs, raw, contents, regions)
     header = RequestHeader(
         model_name=request.model_name,
         model_version=request.model_version,
@@ -52,11 +56,17 @@ def to_header_and_data(request: ModelInferRequest, raw: Sequence[Buffer]) -> tup
     return header, data
 
 
+def _spec(tensor: Any) -> TensorSpec:
+    check_name("an input", tensor.name)
+    check_dims(tensor.name, len(tensor.shape))
+    return TensorSpec(tensor.name, _datatype(tensor.name, tensor.datatype), tuple(tensor.shape))
+
+
 def _datatype(input_name: str, datatype: str) -> DataType:
     found = BY_NAME.get(datatype)
     if found is None:
         raise invalid_argument(
-            f"inference input '{input_name}' data-type is '{datatype}', which is not a datatype: "
+            f"inference input '{excerpt(input_name)}' data-type is '{excerpt(datatype)}', which is not a datatype: "
             f"expected one of {', '.join(BY_NAME)}"
         )
     return found
@@ -66,15 +76,16 @@ def _data(
     request: ModelInferRequest,
     specs: Sequence[TensorSpec],
     raw: Sequence[Buffer],
+    contents: Mapping[int, Sequence[Buffer]],
     regions: dict[str, SharedMemoryRegion],
-) -> list[Buffer]:
+) -> Slices[list[Buffer]]:
     """Return one buffer per input and note shared-memory inputs in `regions`.
 
     Triton: raw contents are consumed in order by the inputs outside shared memory; those left over are ignored.
     """
     data: list[Buffer] = []
     remaining = iter(raw)
-    for tensor, spec in zip(request.inputs, specs, strict=True):
+    for position, (tensor, spec) in enumerate(zip(request.inputs, specs, strict=True)):
         region = parse_shared_memory(tensor.name, tensor.parameters)
         if region is not None:
             if tensor.HasField("contents"):
@@ -88,7 +99,7 @@ def _data(
                 raise _input_error(
                     "contents field must not be specified when using raw_input_contents for", request, spec, ""
                 )
-            data.append(contents_to_raw(tensor.contents, spec.datatype, tensor.name, request.model_name))
+            data.append((yield from contents_to_raw(contents[position], spec, request.model_name)))
         else:
             content = next(remaining, None)
             if content is None:
@@ -98,4 +109,4 @@ def _data(
 
 
 def _input_error(opening: str, request: ModelInferRequest, spec: TensorSpec, ending: str) -> InferError:
-    return invalid_argument(f"{opening} '{spec.name}' for model '{request.model_name}'{ending}")
+    return invalid_argument(f"{opening} '{excerpt(spec.name)}' for model '{excerpt(request.model_name)}'{ending}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestedOutput, SharedMemoryRegion
 
@@ -43,7 +43,7 @@ def parse_request_parameters(parameters: Parameters) -> RequestParameters:
 
 
 def _wrong_type(key: str, expected: str) -> InferError:
-    return invalid_argument(f"invalid value type for '{key}' parameter, expected {expected}.")
+    return invalid_argument(f"invalid value type for '{excerpt(key)}' parameter, expected {expected}.")
 
 
 def _set_sequence_id(parsed: RequestParameters, parameter: Any) -> None:
@@ -129,8 +129,8 @@ def parse_shared_memory(tensor_name: str, parameters: Parameters) -> SharedMemor
         for key in ("shared_memory_offset", "shared_memory_byte_size"):
             if key in parameters:
                 raise invalid_argument(
-                    f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor "
-                    f"'{tensor_name}'"
+                    f"'{excerpt(key)}' can not be specified without 'shared_memory_region' parameter for tensor "
+                    f"'{excerpt(tensor_name)}'"
                 )
         return None
     region = parameters["shared_memory_region"]
@@ -141,7 +141,7 @@ def parse_shared_memory(tensor_name: str, parameters: Parameters) -> SharedMemor
     if byte_size is None:
         raise invalid_argument(
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
-            f"'{tensor_name}'"
+            f"'{excerpt(tensor_name)}'"
         )
     return SharedMemoryRegion(region.string_param, offset or 0, byte_size)
 
@@ -157,7 +157,7 @@ def _tensor_int(key: str, tensor_name: str, parameters: Parameters) -> int | Non
 
 def _wrong_tensor_type(key: str, tensor_name: str, expected: str) -> InferError:
     return invalid_argument(
-        f"invalid value type for '{key}' parameter for tensor '{tensor_name}', expected {expected}."
+        f"invalid value type for '{excerpt(key)}' parameter for tensor '{excerpt(tensor_name)}', expected {expected}."
     )
 
 

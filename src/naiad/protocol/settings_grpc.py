@@ -8,9 +8,10 @@ from google.protobuf.message import DecodeError
 
 from naiad.config.options import LogOptions
 from naiad.config.trace import TraceOptions
-from naiad.core.errors import internal, invalid_argument
+from naiad.core.errors import excerpt, internal, invalid_argument
 from naiad.core.tensor import Buffer
 from naiad.protocol import service_pb2 as pb
+from naiad.protocol.json_tree import MAX_CONTROL_BYTES
 from naiad.protocol.settings_json import LOG_FORMATS, log_file_is_fixed, trace_values
 
 _LOG_SETTINGS = {
@@ -34,12 +35,12 @@ def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
             continue
         field, kind = _LOG_SETTINGS[name]
         if given != kind:
-            raise invalid_argument(f"invalid value type for '{name}' setting, expected {kind}.")
+            raise invalid_argument(f"invalid value type for '{excerpt(name)}' setting, expected {kind}.")
         changes[field] = getattr(value, kind)
     name = changes.get("format", options.format)
     if name not in LOG_FORMATS:
         # Triton: UNAVAILABLE over HTTP, with the name of the flag.
-        raise invalid_argument(f"invalid argument for log_format, got: {name}")
+        raise invalid_argument(f"invalid argument for log_format, got: {excerpt(name)}")
     return replace(options, **changes)
 
 
@@ -61,7 +62,7 @@ def decode_trace_settings(message: Buffer) -> tuple[str, Mapping[str, Sequence[s
     changes: dict[str, Sequence[str] | None] = {}
     for name, setting in request.settings.items():
         if len(setting.value) > 1 and name != "trace_level":
-            raise invalid_argument(f"expect only 1 value for '{name}', got {len(setting.value)}")
+            raise invalid_argument(f"expect only 1 value for '{excerpt(name)}', got {len(setting.value)}")
         changes[name] = list(setting.value) or None
     return request.model_name, changes
 
@@ -75,6 +76,8 @@ def encode_trace_settings(options: TraceOptions) -> bytes:
 
 
 def _parse(kind: Any, message: Buffer) -> Any:
+    if len(message) > MAX_CONTROL_BYTES:
+        raise invalid_argument(f"the message has {len(message)} bytes; at most {MAX_CONTROL_BYTES} are allowed")
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:

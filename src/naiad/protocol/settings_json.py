@@ -8,9 +8,9 @@ import orjson
 
 from naiad.config.options import LogOptions
 from naiad.config.trace import TraceOptions
-from naiad.core.errors import InferError, invalid_argument, unavailable, unsupported
+from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable, unsupported
 from naiad.core.tensor import Buffer
-from naiad.protocol.json_tree import as_array, as_bool, as_string, as_unsigned, parse_document
+from naiad.protocol.json_tree import as_array, as_bool, as_string, as_unsigned, parse_control_document
 
 _UINT32_MAX = 2**32 - 1
 LOG_FORMATS = ("default", "ISO8601")
@@ -57,7 +57,7 @@ def log_file_is_fixed() -> InferError:
 def _checked_log_format(name: str) -> str:
     """Return a known log format. Raises InferError; Triton: UNAVAILABLE."""
     if name not in LOG_FORMATS:
-        raise unavailable(f"invalid argument for --log_format, got: {name}")
+        raise unavailable(f"invalid argument for --log_format, got: {excerpt(name)}")
     return name
 
 
@@ -96,6 +96,6 @@ def _values(name: str, value: Any) -> Sequence[str] | None:
 
 
 def _members(body: Buffer) -> Mapping[str, Any]:
-    tree = parse_document(body)
+    tree = parse_control_document(body)
     # Triton: what is not an object has no members.
     return tree if isinstance(tree, dict) else {}

@@ -10,7 +10,7 @@ import orjson
 from naiad.core.errors import invalid_argument
 from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
-from naiad.protocol.json_tree import as_string, as_unsigned, member, parse_document
+from naiad.protocol.json_tree import as_string, as_unsigned, member, parse_control_document
 
 HANDLE_BYTES = 64
 """sizeof(cudaIpcMemHandle_t)."""
@@ -44,7 +44,7 @@ def decode_cuda_registration(body: Buffer) -> tuple[bytes, int, int]:
 
 def _tree(body: Buffer) -> dict[str, Any]:
     """Return the members of a body; Triton: of anything else than an object there are none."""
-    tree = parse_document(body)
+    tree = parse_control_document(body)
     return tree if isinstance(tree, dict) else {}
 
 

@@ -28,6 +28,7 @@ _TABLE: dict[ErrorCode, Status] = {
     # Triton: 400, as if the request had been wrong.
     ErrorCode.CANCELLED: Status(499, 1, logging.WARNING),
     ErrorCode.DEADLINE_EXCEEDED: Status(504, 4, logging.WARNING),
+    ErrorCode.PERMISSION_DENIED: Status(403, 7, logging.WARNING),
 }
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic
 
-from naiad.core.errors import InferError, invalid_argument, unavailable
+from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository import heap
 from naiad.repository.agent_chain import AgentChain
@@ -27,6 +27,16 @@ class _Loaded(Generic[V]):
     version: V
     update: Update | None = None
     """Set when it is in place already: the change that makes it what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a load has replaced, for the caller to stop."""
+
+    versions: Sequence[LoadedVersion]
+    """Whole versions, and agents."""
+    left_over: Sequence[LoadedVersion]
+    """What changes in place have left over of versions that serve on."""
 
 
 class Catalog(Generic[V]):
@@ -117,16 +127,17 @@ class Catalog(Generic[V]):
         heap.trim()
         return all_loaded
 
-    def load(self, plan: ModelPlan, unchanged: Collection[int] = ()) -> list[LoadedVersion]:
+    def load(self, plan: ModelPlan, unchanged: Collection[int] = (), *, counts: bool = True) -> Replaced:
         """Load the versions of one model and put them in place, all or none of them.
 
         Of the `unchanged` versions, what is in place stays if it can serve the plan. Returns what is replaced, for
-        the caller to stop. Raises InferError that says what failed.
+        the caller to stop. `counts`: whether a server that needs all its models is not ready when they fail.
+        Raises InferError that says what failed.
         """
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
         try:
             with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
-                return self._finish_load(plan, self._start_load(pool, plan, kept))
+                return self._finish_load(plan, self._start_load(pool, plan, kept, counts=counts))
         finally:
             heap.trim()
 
@@ -139,8 +150,9 @@ class Catalog(Generic[V]):
             try:
                 stop_version(future.result(), 0.0)
             except Exception as error:
-                _log.error("rehearsal: '%s' version %d would not load: %s", plan.entry.key, version, reason_of(error))
-                failures += f"version {version} would be at UNAVAILABLE state: {reason_of(error)};\n"
+                reason = _status_of(error)
+                _log.error("rehearsal: '%s' version %d would not load: %s", plan.entry.key, version, reason)
+                failures += f"version {version} would be at UNAVAILABLE state: {reason};\n"
         heap.trim()
         if failures:
             raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
@@ -157,7 +169,7 @@ class Catalog(Generic[V]):
             if len(found) > 1:
                 where = ", ".join(location for location, _ in found)
                 _log.error("failed to poll model '%s': not unique across all model repositories: %s", name, where)
-                self._lifecycle.fail_model(name, DUPLICATE)
+                self._lifecycle.fail_model(name, DUPLICATE, counts=False)
             else:
                 unique[name] = found[0][1]
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="open") as pool:
@@ -181,21 +193,25 @@ class Catalog(Generic[V]):
     def _fail_model(self, name: str, error: Exception) -> None:
         reason = reason_of(error)
         _log.error("failed to load model '%s': %s", name, reason, exc_info=_traceback_of(error))
-        self._lifecycle.fail_model(name, reason)
+        # Triton: only what it has tried to load counts.
+        self._lifecycle.fail_model(name, reason, counts=isinstance(error, UnloadableError))
 
-    def note_failure(self, name: str, reason: str) -> None:
-        """Record why a model cannot be loaded as it is now; what is served of it stays."""
+    def note_failure(self, name: str, reason: str, *, counts: bool = False) -> None:
+        """Record why a model cannot be loaded as it is now; what is served of it stays.
+
+        `counts`: whether a server that needs all its models is not ready then.
+        """
         _log.error("failed to load model '%s': %s", name, reason)
-        self._lifecycle.fail_model(name, reason)
+        self._lifecycle.fail_model(name, reason, counts=counts)
 
     def forget(self, name: str) -> None:
         """Remove a model that is not in any store any more from the index."""
         self._lifecycle.forget(name)
 
     def _start_load(
-        self, pool: ThreadPoolExecutor, plan: ModelPlan, kept: Mapping[int, V] | None = None
+        self, pool: ThreadPoolExecutor, plan: ModelPlan, kept: Mapping[int, V] | None = None, *, counts: bool = True
     ) -> "dict[int, Future[_Loaded[V]]]":
-        self._lifecycle.begin_load(plan.entry.key, plan.versions)
+        self._lifecycle.begin_load(plan.entry.key, plan.versions, counts=counts)
         kept = kept or {}
         return {number: pool.submit(self._bring, plan, number, kept.get(number)) for number in plan.versions}
 
@@ -222,7 +238,7 @@ class Catalog(Generic[V]):
                 retries_left -= 1
                 _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
 
-    def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> list[LoadedVersion]:
+    def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> Replaced:
         """Wait for the versions of one model, put them in place and return what they replace. Raises InferError."""
         name = plan.entry.key
         loaded: dict[int, _Loaded[V]] = {}
@@ -231,7 +247,7 @@ class Catalog(Generic[V]):
             try:
                 loaded[version] = future.result()
             except Exception as error:
-                reason = reason_of(error)
+                reason = _status_of(error)
                 _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=_traceback_of(error))
                 self._lifecycle.fail_version(name, version, reason)
                 failures += f"version {version} is at UNAVAILABLE state: {reason};\n"
@@ -241,10 +257,9 @@ class Catalog(Generic[V]):
             retired: list[LoadedVersion] = []
             retired += self._lifecycle.swap(name, {version: each.version for version, each in loaded.items()})
             left_over = [each.update.commit() for each in loaded.values() if each.update is not None]
-            retired += [each for each in left_over if each is not None]
             retired += self._change_agents(name, plan.agents)
             _log.info("successfully loaded '%s'", name)
-            return retired
+            return Replaced(retired, [each for each in left_over if each is not None])
         # Triton: a set of versions is all or nothing; what did load is released.
         for version, useless in loaded.items():
             if useless.update is not None:
@@ -325,6 +340,12 @@ def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
 def reason_of(error: Exception) -> str:
     """Return the text that says why a load failed: the message of an InferError, type and text of anything else."""
     return error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+
+
+def _status_of(error: Exception) -> str:
+    """Return `reason_of` after the code, as Triton shows why a version could not be loaded."""
+    code = error.code if isinstance(error, InferError) else ErrorCode.INTERNAL
+    return f"{code.words}: {reason_of(error)}"
 
 
 def _traceback_of(error: Exception) -> Exception | None:

@@ -14,7 +14,7 @@ from naiad.config.pbtxt import parse_pbtxt
 from naiad.config.problem import Problem
 from naiad.config.suggestion import nearest
 from naiad.config.validation import validate
-from naiad.config.validation_ensemble import find_ensemble_cycle
+from naiad.config.validation_ensemble import circle_message, find_ensemble_cycle
 from naiad.config.validation_members import ensemble_member_problems
 from naiad.config.version_policy import select_versions
 from naiad.repository.check_files import (
@@ -108,7 +108,7 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
         if cycle:
             step = graph[report.name].index(cycle[1])
             report.add(
-                f"circular dependency between ensembles: {' -> '.join(cycle)}",
+                circle_message(cycle),
                 f"ensemble_scheduling.step[{step}].model_name",
                 text=cycle[1],
                 expected="a model that does not contain this ensemble",

@@ -77,6 +77,8 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
     if wanted in names or (version_dir / wanted).exists():
         return
     own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
+    if not own and wanted not in (known.filename for known in FORMATS):
+        return  # Triton's name for the file of a custom backend, which may need none
     suggestion = nearest(wanted, names) or _same_suffix(wanted, names)
     report.add(
         f"version {version_dir.name} of model '{report.name}' has no model file '{wanted}'",

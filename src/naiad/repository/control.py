@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from naiad.config.in_place import may_stay
-from naiad.core.errors import InferError, UnloadableError, internal, invalid_argument, unavailable
+from naiad.core.errors import InferError, UnloadableError, excerpt, internal, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
 from naiad.repository import heap
 from naiad.repository.catalog import Catalog, reason_of, stop_version
@@ -76,7 +76,7 @@ class ExplicitControl(NoControl[V]):
 
     def _load_named(self, name: str) -> bool:
         try:
-            self.load_model(name, {})
+            self._load_by_name(name, {}, is_by_client=False)
         except InferError:
             return False  # what went wrong is in the log
         return True
@@ -89,6 +89,9 @@ class ExplicitControl(NoControl[V]):
         loading fails. As a rehearsal (`dry_run`), everything is done and nothing is put in place. With namespaces,
         all models of that name are loaded.
         """
+        self._load_by_name(name, parameters, is_by_client=True)
+
+    def _load_by_name(self, name: str, parameters: Mapping[str, object], *, is_by_client: bool) -> None:
         keys = self._catalog.named(name)
         override = read_override(name_of(keys[0]), parameters)
         if override is not None and override.files and len(keys) > 1:
@@ -96,18 +99,21 @@ class ExplicitControl(NoControl[V]):
         failure: InferError | None = None
         for key in keys:
             try:
-                self._load_key(key, override, parameters)
+                self._load_key(key, override, parameters, is_by_client=is_by_client)
             except InferError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
-    def _load_key(self, key: str, override: Override | None, parameters: Mapping[str, object]) -> None:
+    def _load_key(
+        self, key: str, override: Override | None, parameters: Mapping[str, object], *, is_by_client: bool
+    ) -> None:
         order = LoadOrder(
             key,
             override,
             is_forced=bool(parameters.get(FORCE)),
             is_rehearsal=bool(parameters.get(DRY_RUN)),
+            is_by_client=is_by_client,
         )
         try:
             self._make_plans(order)
@@ -130,15 +136,33 @@ class ExplicitControl(NoControl[V]):
         `on_withdrawn` is called before that, when it takes no more requests, unless it took none anyway.
         With `unload_dependents` the members of an ensemble go as well, unless a command has loaded them or another
         ensemble needs them. With namespaces all models of that name go. Triton: a model that is not there is as good
-        as unloaded.
+        as unloaded, and ensembles that contain a model are unloaded with it until it is loaded again.
         """
         for key in self._catalog.known_as(name):
             names = [key]
             if parameters.get("unload_dependents"):
                 names += self._members_to_unload(key)
-            with self._claims.hold(names):
+            above = self._ensembles_above(names)
+            with self._claims.hold([*above, *names]):
+                for ensemble in above:
+                    if self._catalog.is_served(ensemble):
+                        _log.info("unloading ensemble '%s', which contains '%s'", ensemble, key)
+                        self._catalog.unload(ensemble, self._settle, FINISH_TIMEOUT_S)
                 for each in names:
                     self._unload(each, on_withdrawn if each == key else None)
+
+    def _ensembles_above(self, names: Sequence[str]) -> list[str]:
+        """Return the ensembles that contain any of these models, the outer ones first; none of the models."""
+        found: dict[str, None] = {}
+        waiting = list(names)
+        while waiting:
+            for ensemble in self.ensembles_of(waiting.pop(0)):
+                if ensemble not in names:
+                    # An ensemble that several paths lead to goes before all that it contains.
+                    found.pop(ensemble, None)
+                    found[ensemble] = None
+                    waiting.append(ensemble)
+        return list(reversed(found))
 
     def abandon(self) -> None:
         """Take no more commands; what is being loaded finishes."""
@@ -172,11 +196,15 @@ class ExplicitControl(NoControl[V]):
             reason = reason_of(error)
             if self._catalog.is_served(order.name):
                 self._catalog.note_failure(order.name, reason)
+            elif isinstance(error, UnloadableError) and not order.is_by_client:
+                self._catalog.note_failure(order.name, reason, counts=True)
             else:
                 _log.error("Poll failed for model '%s': %s", order.name, reason)
             if isinstance(error, UnloadableError):
-                raise invalid_argument(f"load failed for model '{order.name}': {reason}\n") from None
-            raise internal(f"failed to load '{order.name}', failed to poll from model repository: {reason}") from None
+                raise invalid_argument(f"load failed for model '{excerpt(order.name)}': {reason}\n") from None
+            raise internal(
+                f"failed to load '{excerpt(order.name)}', failed to poll from model repository: {reason}"
+            ) from None
         waiting = list(member_names(order.plans[order.name].config))
         while waiting:
             member = waiting.pop()
@@ -239,21 +267,32 @@ class ExplicitControl(NoControl[V]):
                     self._catalog.rehearse(plan)
 
     def _hold_ensembles_against(self, replaced: Collection[str]) -> None:
-        """Load the ensembles anew that have a replaced member: whether they still fit shows in the index."""
+        """Load the ensembles anew that have a replaced member: whether they still fit shows in the index.
+
+        Among them are those that were unloaded with a member, once all their members are there again.
+        """
         ensembles = {ensemble for name in replaced for ensemble in self.ensembles_of(name)}
         for ensemble in sorted(ensembles.difference(replaced)):
             with self._claims.hold([ensemble]):
-                record = self._records.get(ensemble)
-                if record is None or self._is_stopping:
-                    continue
-                if record.retirement is not None:
-                    record.retirement.join()
-                try:
-                    retired = self._catalog.load(record.plan)
-                except InferError as error:
-                    _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
-                else:
-                    record.retirement = self._retire(ensemble, retired, None)
+                was_served = self._catalog.is_served(ensemble)
+                is_served = self._hold_against_members(ensemble)
+            if is_served and not was_served:
+                self._hold_ensembles_against([ensemble])
+
+    def _hold_against_members(self, ensemble: str) -> bool:
+        """Load an ensemble anew that is claimed, if its members are there; whether it is served then."""
+        record = self._records.get(ensemble)
+        if record is None or self._is_stopping or not all(map(self._catalog.is_served, record.members)):
+            return False
+        if record.retirement is not None:
+            record.retirement.join()
+        try:
+            replaced = self._catalog.load(record.plan, counts=False)
+        except InferError as error:
+            _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
+            return False
+        record.retirement = self._retire(ensemble, replaced.versions, None)
+        return True
 
     def _own_plan(self, order: LoadOrder, name: str) -> ModelPlan:
         """Return a plan to load from: what seemed to be loaded may have gone before it was this command's turn."""
@@ -273,7 +312,8 @@ class ExplicitControl(NoControl[V]):
         if not record.members.isdisjoint(order.replaced) or self._is_misled(name, record):
             return False
         overrides = name == order.name and order.override is not None
-        return not (overrides or record.is_overridden) and record.files_seen == order.files_seen[name]
+        # Triton: an override stays until some file of the model has changed.
+        return not overrides and record.files_seen == order.files_seen[name]
 
     def _is_misled(self, name: str, record: LoadRecord) -> bool:
         """Tell whether an ensemble would have other members if it was loaded now."""
@@ -289,7 +329,8 @@ class ExplicitControl(NoControl[V]):
         if previous is not None and previous.retirement is not None:
             # At most one old set of versions of a model is about, however often it is loaded.
             previous.retirement.join()
-        replaced = self._catalog.load(plan, self._unchanged_versions(order, plan))
+        counts = not order.is_by_client
+        replaced = self._catalog.load(plan, self._unchanged_versions(order, plan), counts=counts)
         order.replaced.add(name)
         is_requested = name == order.name
         record = self._records[name] = LoadRecord(
@@ -302,7 +343,10 @@ class ExplicitControl(NoControl[V]):
         if is_requested:
             record.files, order.files = order.files, None
         record.release = order.releases.pop(name, None)
-        record.retirement = self._retire(name, replaced, previous)
+        for instances in replaced.left_over:
+            # Triton: an update in place is over when the instances that leave are gone.
+            stop_version(instances, FINISH_TIMEOUT_S)
+        record.retirement = self._retire(name, replaced.versions, previous)
 
     def _unchanged_versions(self, order: LoadOrder, plan: ModelPlan) -> set[int]:
         """Return the versions whose files are as they were loaded, if the configuration still fits them."""

@@ -37,9 +37,11 @@ there, with nothing, that should be served and are not: another of their name is
 class _Version(Generic[V]):
     """State of one version. `loaded` is set exactly while requests may reach it."""
 
-    __slots__ = ("loaded", "reason", "state")
+    __slots__ = ("counts", "loaded", "reason", "state")
 
     def __init__(self) -> None:
+        self.counts = True
+        """Whether the server is not ready when it fails."""
         self.state = ModelState.UNKNOWN
         self.reason = ""
         self.loaded: V | None = None
@@ -49,6 +51,11 @@ class _Version(Generic[V]):
         """Whether somebody loads it, or has."""
         return self.loaded is not None or self.state is ModelState.LOADING
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is neither available, nor on its way in or out, nor unloaded on purpose."""
+        return self.state in (ModelState.UNKNOWN, ModelState.UNAVAILABLE) and self.reason != UNLOADED
+
     def become(self, state: ModelState, reason: str = "") -> None:
         self.state = state
         self.reason = reason
@@ -57,20 +64,31 @@ class _Version(Generic[V]):
 class _Model(Generic[V]):
     """One model: its versions, or the reason why it has none."""
 
-    __slots__ = ("reason", "versions")
+    __slots__ = ("counts", "reason", "versions")
 
     def __init__(self) -> None:
+        self.counts = True
+        """Whether the server is not ready while it has no version."""
         self.reason = ""
         self.versions: dict[int, _Version[V]] = {}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it makes a server not ready that needs all its models."""
+        if not self.versions:
+            return self.counts
+        return any(version.counts and version.has_failed for version in self.versions.values())
 
 
 class ReadyRule:
     """Which models must be ready for the server to be ready.
 
-    `all`: no version that the life cycle knows has failed, and no known model is without one. What is on its way in
-    or out does not count: more models, or fewer, are no reason to turn traffic away. (Triton's strict readiness is
-    the same but for those.) `any`: at least one model is ready. `none`: the server answers, no more.
-    Anything else names the models that count, comma-separated; each needs a ready version.
+    `all`: no version has failed, and no model is without one. What is on its way in or out does not count: more
+    models, or fewer, are no reason to turn traffic away. Nor do models that a client's command failed to load, which
+    other clients never had. Triton's strict readiness is the same but for those two. As in Triton, models without a
+    readable configuration and those that several repositories have do not count either.
+    `any`: at least one model is ready. `none`: the server answers, no more. Anything else names the models that
+    count, comma-separated; each needs a ready version.
     """
 
     def __init__(self, rule: str = "all") -> None:
@@ -151,7 +169,7 @@ class Lifecycle(Generic[V]):
         rows = self._rows_of(name) if name in self._models else []
         for names, belongs in (
             (self._ready, any(row.state is ModelState.READY for row in rows)),
-            (self._failed, not all(map(_is_available, rows))),
+            (self._failed, name in self._models and self._models[name].has_failed),
         ):
             if belongs:
                 names.add(name)
@@ -170,11 +188,15 @@ class Lifecycle(Generic[V]):
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
-    def fail_model(self, name: str, reason: str) -> None:
-        """Record why a model has no version to load; what it serves already stays, and says why it is not new."""
+    def fail_model(self, name: str, reason: str, *, counts: bool = True) -> None:
+        """Record why a model has no version to load; what it serves already stays, and says why it is not new.
+
+        `counts`: whether a server that needs all its models is not ready then.
+        """
         with self._lock:
             model = self._models.setdefault(name, _Model())
             model.reason = reason
+            model.counts = counts
             for version in model.versions.values():
                 if version.loaded is not None:
                     version.reason = _STALE + reason
@@ -188,14 +210,20 @@ class Lifecycle(Generic[V]):
                 del self._models[name]
             self._changed(name)
 
-    def begin_load(self, name: str, versions: Sequence[int]) -> None:
-        """Declare versions LOADING, but for those that are READY: they serve until they are swapped."""
+    def begin_load(self, name: str, versions: Sequence[int], *, counts: bool = True) -> None:
+        """Declare versions LOADING, but for those that are READY: they serve until they are swapped.
+
+        `counts`: whether a server that needs all its models is not ready when they fail. One whose failure has made
+        it so counts on when a client then fails to load it.
+        """
         with self._lock:
             model = self._models.setdefault(name, _Model())
             model.reason = ""
             for number in versions:
                 version = model.versions.setdefault(number, _Version())
                 if version.loaded is None:
+                    had_failed = version.state is ModelState.UNAVAILABLE and version.has_failed
+                    version.counts = counts or (version.counts and had_failed)
                     version.become(ModelState.LOADING)
             self._changed(name)
 

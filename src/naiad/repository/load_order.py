@@ -44,6 +44,8 @@ class LoadOrder:
     is_forced: bool = False
     is_rehearsal: bool = False
     """Whether everything is done but put in place."""
+    is_by_client: bool = True
+    """Whether a client has asked for it: when it fails, other clients have lost nothing."""
     files: BroughtFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     files_seen: dict[str, FileState | None] = field(default_factory=dict)

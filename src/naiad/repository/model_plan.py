@@ -7,6 +7,7 @@ from typing import Protocol
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.parsed_config import ParsedConfig
 from naiad.config.validation_ensemble import find_ensemble_cycle
+from naiad.core.errors import InferError
 from naiad.core.model import model_key
 from naiad.repository.agent_chain import AgentChain
 from naiad.repository.lifecycle import LoadedVersion, V
@@ -23,6 +24,8 @@ class ModelPlan:
     versions: Sequence[int]
     source: ParsedConfig | None = None
     """The file that the configuration was read from, for the places of mistakes that only loading finds."""
+    obstacle: InferError | None = None
+    """Why no version will load, where Triton finds that out when it loads them."""
     agents: AgentChain | None = None
     """The repository agents that have looked at the files."""
     circle: Sequence[str] = ()

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from naiad.config.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.repository.store import CONFIG_FILE, ModelEntry, check_model_name
 from naiad.repository.versions import list_version_dirs
 
@@ -42,16 +42,17 @@ def read_override(name: str, parameters: Mapping[str, object]) -> Override | Non
         if key.startswith(_FILE) and isinstance(value, bytes):
             files[_checked_path(key.removeprefix(_FILE))] = value
         elif key != "config":
-            raise invalid_argument(f"unrecognized load parameter '{key}'.")
+            raise invalid_argument(f"unrecognized load parameter '{excerpt(key)}'.")
     text = parameters.get("config")
     if text is None:
         if files:
             raise invalid_argument(
-                f"load of model '{name}' has '{_FILE}' parameters without a 'config'; give the configuration as well"
+                f"load of model '{excerpt(name)}' has '{_FILE}' parameters without a 'config'; give the "
+                "configuration as well"
             )
         return None
     if len(files) > _MAX_FILES:
-        raise invalid_argument(f"load of model '{name}' has {len(files)} files; the most is {_MAX_FILES}")
+        raise invalid_argument(f"load of model '{excerpt(name)}' has {len(files)} files; the most is {_MAX_FILES}")
     return Override(_read_config(name, str(text)), files)
 
 
@@ -62,7 +63,9 @@ def _read_config(name: str, text: str) -> ModelConfig:
         raise _poll_failure(name, error.message) from None
     if config.name not in ("", name):
         raise _poll_failure(
-            name, f"Invalid config override: its name is '{config.name}', that of the model to load is '{name}'"
+            name,
+            f"Invalid config override: its name is '{excerpt(config.name)}', that of the model to load is "
+            f"'{excerpt(name)}'",
         )
     config.name = name
     return config
@@ -70,17 +73,19 @@ def _read_config(name: str, text: str) -> ModelConfig:
 
 def _poll_failure(name: str, reason: str) -> InferError:
     # Triton: a configuration that cannot be used counts as a failure to look at the repository.
-    return internal(f"failed to load '{name}', failed to poll from model repository: {reason}")
+    return internal(f"failed to load '{excerpt(name)}', failed to poll from model repository: {reason}")
 
 
 def _checked_path(text: str) -> str:
-    path = PurePosixPath(text)
+    # Triton: joins the paths, whether or not this one begins with a slash.
+    path = PurePosixPath(text.lstrip("/"))
     if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in text or "\\" in text:
         raise invalid_argument(
-            f"load parameter '{_FILE}{text}': the path must lie in the model's directory, such as 1/model.onnx"
+            f"load parameter '{_FILE}{excerpt(text)}': the path must lie in the model's directory, such as "
+            "1/model.onnx"
         )
     if str(path) == CONFIG_FILE:
-        raise invalid_argument(f"load parameter '{_FILE}{text}': give the configuration as 'config' instead")
+        raise invalid_argument(f"load parameter '{_FILE}{excerpt(text)}': give the configuration as 'config' instead")
     return str(path)
 
 
@@ -114,7 +119,7 @@ class BroughtFiles:
             target.write_bytes(content)
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise invalid_argument(
-                f"load parameter '{_FILE}{path}': another file of the same load is in its way"
+                f"load parameter '{_FILE}{excerpt(path)}': another file of the same load is in its way"
             ) from error
 
     def entry(self, config: ModelConfig) -> ModelEntry:

@@ -216,7 +216,7 @@ class PollControl(ExplicitControl[V]):
             if self._catalog.is_served(name) and self._contents.get(name) == contents:
                 _log.info("model '%s' was touched, its files hold what is loaded", name)
                 return True
-            super().load_model(name, {})
+            self._load_by_name(name, {}, is_by_client=False)
             self._contents[name] = contents
         except InferError as error:
             # A version that failed to load has said so already.
@@ -242,7 +242,7 @@ class PollControl(ExplicitControl[V]):
     def _relink(self, name: str) -> None:
         """Load an ensemble whose own files are as they were."""
         try:
-            super().load_model(name, {})
+            self._load_by_name(name, {}, is_by_client=False)
         except InferError as error:
             _log.error("ensemble '%s' stays with the members that it had: %s", name, error.message)
 

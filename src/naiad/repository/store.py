@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import internal, invalid_argument, not_found
+from naiad.core.errors import excerpt, internal, invalid_argument, not_found
 from naiad.core.model import model_key
 from naiad.repository.versions import list_version_dirs
 
@@ -176,12 +176,12 @@ def check_model_name(name: str) -> None:
             f"model name {shown(name)} has characters that cannot be printed; rename its directory"
         )
     if len(name) > _MAX_NAME:
-        raise invalid_argument(f"model name '{name[:32]}...' has {len(name)} characters; the most is {_MAX_NAME}")
+        raise invalid_argument(f"model name {shown(name)} has {len(name)} characters; the most is {_MAX_NAME}")
 
 
 def shown(name: str) -> str:
     """Return a name in quotes, as it can be shown in one line of a log."""
-    return f"'{name}'" if name.isprintable() else ascii(name)
+    return f"'{excerpt(name)}'"
 
 
 def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> ModelEntry:

@@ -25,6 +25,7 @@ from naiad.core.request import InferRequest
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
 from naiad.scheduler.gathering import Gathered
 from naiad.scheduler.hold_choice import HoldChoice
+from naiad.scheduler.overload import OverloadPolicy
 from naiad.scheduler.queue import QueuePolicy
 
 MAX_HOLD_NS = 1_000_000_000
@@ -53,6 +54,7 @@ class AdaptiveScheduler(DynamicScheduler):
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
         passes_over_shapes: bool = False,
+        overload: OverloadPolicy | None = None,
     ) -> None:
         """Create a batcher that holds no request for longer than `max_hold_ns` after its arrival; 0 for a second.
 
@@ -69,6 +71,7 @@ class AdaptiveScheduler(DynamicScheduler):
             strategy=strategy,
             delay_count=delay_count,
             passes_over_shapes=passes_over_shapes,
+            overload=overload,
         )
         self._goal_ns = latency_goal_ns
         self._tolerance_ns = latency_goal_ns // 50

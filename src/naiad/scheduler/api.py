@@ -36,6 +36,8 @@ class Scheduler(abc.ABC):
     learns: bool = False
     """Whether it wants to hear of every batch that was executed, by `record_execution`."""
 
+    dropped: Sequence[Dropped] = ()
+    """Requests that left during `take` without being executed, for `pop_dropped`."""
     nudge_ns: int = 0
     """When a free instance should be woken although nothing comes, since nobody was for what waits; 0 for never."""
 
@@ -83,6 +85,15 @@ class Scheduler(abc.ABC):
     def drain(self) -> list[InferRequest]:
         """Remove and return everything that waits, for a model that stops."""
 
+    def pop_dropped(self) -> Sequence[Dropped]:
+        """Return the requests that left during `take` since the last call; the caller answers them."""
+        dropped, self.dropped = self.dropped, ()
+        return dropped
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits; 0 when none does, or it is not known."""
+        return 0
+
     def close(self) -> None:  # noqa: B027 - most schedulers hold nothing
         """Let go of what the scheduler holds; nothing waits, and nothing will."""
 
@@ -117,6 +128,16 @@ class Scheduler(abc.ABC):
 
     def change_instance_count(self, count: int) -> None:  # noqa: B027 - most schedulers do not care
         """Note that so many instances take batches from now on."""
+
+    def add_instance(self, now_ns: int) -> None:  # noqa: B027 - with `is_by_instance` only
+        """Take in one more instance; its number is the next one."""
+
+    def retire_instance(self, instance: int) -> None:  # noqa: B027 - with `is_by_instance` only
+        """Give an instance nothing new; it goes on with what belongs to it until `is_vacated`."""
+
+    def is_vacated(self, instance: int) -> bool:
+        """Tell whether an instance that was retired has nothing left to do."""
+        return True
 
     def reschedule(self, request: InferRequest, now_ns: int) -> bool:
         """Put a request back that was taken and is to be executed again; False when its sequence is gone."""

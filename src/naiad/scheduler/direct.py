@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
-from naiad.scheduler.queue import Lane
+from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
+from naiad.scheduler.queue import Lane, Level, QueuePolicy
 
 
 class DirectScheduler(Scheduler):
@@ -15,19 +16,32 @@ class DirectScheduler(Scheduler):
     timeout has no effect.
     """
 
-    def __init__(self) -> None:
-        self._lane = Lane()
+    def __init__(self, overload: OverloadPolicy | None = None) -> None:
+        """`overload` changes the order under overload and has the oldest requests refused; None for Triton's rule."""
+        self._level = Level(QueuePolicy(), is_watched=True)
+        self._lane = self._level.waiting
+        self._guard = OverloadGuard(overload)
+        self._look_ns = self._guard.look_ns
+        """When to ask the guard; 0 while overloaded."""
 
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
         """Take in a request; always worth a free instance."""
         # hot: bench/micro_scheduler.py
-        self._lane.append(request)
+        lane = self._lane if self._look_ns else self._level.lane_for(request)
+        lane.append(request)
         self.pending_count += 1
         return True
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
-        """Return the request that waits longest, released as `full`: it never could have grown."""
+        """Return the request that waits longest, released as `full`: it never could have grown.
+
+        Under overload it is the newest.
+        """
         # hot: bench/micro_scheduler.py
+        if now_ns >= self._look_ns:
+            self._look(now_ns)
+            if not self._look_ns:
+                return self._take_overloaded()
         if not self.pending_count:
             return None
         lane = self._lane
@@ -38,6 +52,29 @@ class DirectScheduler(Scheduler):
         lane.live_count -= 1
         self.pending_count -= 1
         return Batch((request,), request.batch_size, "full")
+
+    def _take_overloaded(self) -> Batch | None:
+        for lane in self._level.lanes:
+            for request in lane.in_order():
+                if request.lane is lane:
+                    request.lane = None
+                    lane.live_count -= 1
+                    lane.trim()
+                    self.pending_count -= 1
+                    self._guard.taken_count += 1
+                    return Batch((request,), request.batch_size, "full")
+        return None
+
+    def _look(self, now_ns: int) -> None:
+        is_overloaded, dropped = self._guard.guard(now_ns, self.pending_count, (self._level,))
+        self._look_ns = 0 if is_overloaded else self._guard.look_ns
+        if dropped:
+            self.pending_count -= len(dropped)
+            self.dropped = (*self.dropped, *dropped)
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits; 0 when none does."""
+        return self._level.oldest_ns()
 
     def wake_ns(self, instance: int = 0) -> int:
         """Return 1, long past, while requests wait for a `take`; otherwise 0."""
@@ -53,13 +90,15 @@ class DirectScheduler(Scheduler):
 
     def cancel(self, request: InferRequest) -> bool:
         """Remove a request; True when it still waited."""
-        if request.lane is not self._lane:
+        lane: Lane | None = request.lane
+        if lane is None:
             return False
-        self._lane.remove(request)
+        lane.remove(request)
         self.pending_count -= 1
+        self._guard.left_count += 1
         return True
 
     def drain(self) -> list[InferRequest]:
         """Remove and return everything that waits."""
         self.pending_count = 0
-        return self._lane.drain()
+        return self._level.drain()

@@ -23,7 +23,8 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.gathering import Gathered, gather_by_shape
-from naiad.scheduler.queue import Deadlines, Lane, Level, QueuePolicy
+from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
+from naiad.scheduler.queue import Deadlines, Lane, Level, QueuePolicy, oldest_ns
 
 _AT_ONCE = 1
 """A wake-up time in the past."""
@@ -64,12 +65,14 @@ class DynamicScheduler(Scheduler):
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
         passes_over_shapes: bool = False,
+        overload: OverloadPolicy | None = None,
     ) -> None:
         """Create a batcher as `dynamic_batching` of the configuration describes it.
 
         `max_batch_size` counts rows. Without `priority_levels` a request's priority has no effect. `delay_count`
         holds everything until that many requests wait, once (Triton: TRITONSERVER_DELAY_SCHEDULER, a test hook).
         With `passes_over_shapes` a batch goes on beyond requests of other shapes, unless there is a `strategy`.
+        `overload` holds for the levels that have no policy of their own, unless there is a `default_policy`.
         """
         self._max_rows = max(1, max_batch_size)
         self._preferred = frozenset(preferred_batch_sizes) or frozenset((self._max_rows,))
@@ -83,6 +86,9 @@ class DynamicScheduler(Scheduler):
         self._default_priority = default_priority_level or 1
         self._default_policy = default_policy or QueuePolicy()
         self._level_policies = level_policies or {}
+        self._guard = OverloadGuard(overload if default_policy is None else None, max_batch_size=max_batch_size)
+        self._look_ns = self._guard.look_ns
+        """When to ask the guard; 0 while overloaded."""
         self._levels: dict[int, Level] = {}
         """Priority to level; made when a request first asks for it, since the number of levels is unbounded."""
         self._lanes: list[Lane] = []
@@ -90,6 +96,8 @@ class DynamicScheduler(Scheduler):
         self._default_level = self._add_level(self._default_priority)
         policies = (self._default_policy, *self._level_policies.values())
         self._has_policies = any(policy != QueuePolicy() for policy in policies)
+        self._is_watchful = self._has_policies
+        """Whether `enqueue` must look closer: there are policies, or the queue is overloaded."""
         self.has_timeouts = any(policy.timeout_ns for policy in policies)
         self._deadlines = Deadlines()
         self._rejected: list[Dropped] = []
@@ -108,9 +116,7 @@ class DynamicScheduler(Scheduler):
         """Take in a request. Raises InferError(UNAVAILABLE) when the queue of its level is full."""
         # hot: bench/micro_scheduler.py
         level = self._level_of(request) if self._level_count else self._default_level
-        if self._has_policies:
-            self._apply_policy(level, request, now_ns)
-        lane = level.waiting
+        lane = self._lane_for(level, request, now_ns) if self._is_watchful else level.waiting
         request.lane = lane
         lane.requests.append(request)
         lane.live_count += 1
@@ -127,10 +133,25 @@ class DynamicScheduler(Scheduler):
         return self._levels.get(priority) or self._add_level(priority)
 
     def _add_level(self, priority: int) -> Level:
-        self._levels[priority] = level = Level(self._level_policies.get(priority, self._default_policy))
-        ordered = [self._levels[key] for key in sorted(self._levels)]
-        self._lanes = [lane for level in ordered for lane in (level.waiting, level.delayed)]
+        own = self._level_policies.get(priority)
+        level = Level(own or self._default_policy, is_watched=self._guard.is_on and own is None)
+        if not self._look_ns:
+            level.split()
+        self._levels[priority] = level
+        self._list_lanes()
         return level
+
+    def _ordered_levels(self) -> list[Level]:
+        """Return the levels, the most urgent first."""
+        return [self._levels[key] for key in sorted(self._levels)]
+
+    def _list_lanes(self) -> None:
+        self._lanes = [lane for level in self._ordered_levels() for lane in level.lanes]
+
+    def _lane_for(self, level: Level, request: InferRequest, now_ns: int) -> Lane:
+        if self._has_policies:
+            self._apply_policy(level, request, now_ns)
+        return level.lane_for(request)
 
     def _apply_policy(self, level: Level, request: InferRequest, now_ns: int) -> None:
         if self.has_timeouts:
@@ -167,7 +188,7 @@ class DynamicScheduler(Scheduler):
         self._is_awaited = False
         if self.has_timeouts:
             self._settle(now_ns)
-        if not self.pending_count or self._is_held():
+        if not self.pending_count or (now_ns >= self._look_ns and not self._look(now_ns)) or self._is_held():
             self._release_ns = 0
             return None
         if self._passes_over:
@@ -175,6 +196,24 @@ class DynamicScheduler(Scheduler):
         gathered = self._gather() if self._strategy is None else self._gather_custom(self._strategy)
         reason = self._decide(gathered, now_ns)
         return self._release(gathered.requests, reason) if reason else None
+
+    def _look(self, now_ns: int) -> bool:
+        """Ask the guard, and let the queue be as it says; return whether requests still wait."""
+        was_overloaded = not self._look_ns
+        is_overloaded, dropped = self._guard.guard(now_ns, self.pending_count, self._ordered_levels())
+        self._look_ns = 0 if is_overloaded else self._guard.look_ns
+        self._is_watchful = self._has_policies or is_overloaded
+        if is_overloaded or was_overloaded:
+            self._list_lanes()
+        if dropped:
+            self.pending_count -= len(dropped)
+            self._forget([each.request for each in dropped])
+            self.dropped = (*self.dropped, *dropped)
+        return self.pending_count > 0
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits; 0 when none does."""
+        return oldest_ns(self._ordered_levels())
 
     def _take_by_shape(self, now_ns: int) -> Batch | None:
         """Return a batch of the first request's shape, or of one that need not wait while the first is held."""
@@ -208,7 +247,7 @@ class DynamicScheduler(Scheduler):
         shape_key: object = None
         rows = 0
         for lane in self._lanes:
-            for request in lane.requests:
+            for request in reversed(lane.requests) if lane.is_newest_first else lane.requests:
                 if request.lane is not lane:
                     continue
                 grown = rows + (request.batch_size or 1)
@@ -278,7 +317,10 @@ class DynamicScheduler(Scheduler):
                 lane.compact()
         self.pending_count -= len(requests)
         self._forget(requests)
-        if self._level_count > 1 and not self._passes_over and self._passes_over_older(requests):
+        if not self._look_ns:
+            self._guard.taken_count += len(requests)
+            requests.sort(key=lambda request: request.arrival_ns)
+        elif self._level_count > 1 and not self._passes_over and self._passes_over_older(requests):
             reason = "priority"
         return Batch(requests, rows, reason)
 
@@ -326,6 +368,7 @@ class DynamicScheduler(Scheduler):
                 lane.overdue.append(request)
             else:
                 self.pending_count -= 1
+                self._guard.left_count += 1
                 self._forget((request,))
                 self._rejected.append(Dropped(request, _timed_out()))
 
@@ -337,6 +380,7 @@ class DynamicScheduler(Scheduler):
             return False
         request.lane.remove(request)
         self.pending_count -= 1
+        self._guard.left_count += 1
         self._forget((request,))
         return True
 

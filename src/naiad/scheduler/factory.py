@@ -3,36 +3,48 @@
 from typing import Any
 
 from naiad.config.adaptive_batching import read_adaptive_batching
+from naiad.config.artificial_delays import ArtificialDelays
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
+from naiad.scheduler.overload import OverloadPolicy
 from naiad.scheduler.queue import QueuePolicy
 from naiad.scheduler.sequence_direct import DirectSequenceScheduler
 from naiad.scheduler.sequence_oldest import OldestSequenceScheduler
 
+_NO_DELAYS = ArtificialDelays()
+
 
 def create_scheduler(
-    config: ModelConfig, *, instance_count: int = 1, delay_count: int = 0, strategy: BatchStrategy | None = None
+    config: ModelConfig,
+    *,
+    instance_count: int = 1,
+    delays: ArtificialDelays = _NO_DELAYS,
+    strategy: BatchStrategy | None = None,
+    overload: OverloadPolicy | None = None,
 ) -> Scheduler:
     """Return the scheduler that a complete, valid configuration asks for.
 
-    `delay_count` is the value of TRITONSERVER_DELAY_SCHEDULER: the dynamic batcher holds everything until that many
-    requests wait, once. `strategy` is a custom rule of the dynamic batcher. Sequences have their slots on
-    `instance_count` instances.
+    `strategy` is a custom rule of the dynamic batcher. Sequences have their slots on `instance_count` instances.
+    `delays` hold requests back, for tests. `overload` is what the server does about overload where the configuration
+    has no queue policy; sequences, and models whose answers leave in order, are not touched.
     """
     if config.HasField("sequence_batching"):
-        return _create_sequence_scheduler(config, max(1, instance_count))
+        return _create_sequence_scheduler(config, max(1, instance_count), delays)
     if not config.HasField("dynamic_batching"):
-        return DirectScheduler()
+        return DirectScheduler(overload)
+    if config.dynamic_batching.preserve_ordering:
+        overload = None
     adaptive = read_adaptive_batching(config)
     if adaptive is None:
         return DynamicScheduler(
             delay_ns=config.dynamic_batching.max_queue_delay_microseconds * 1000,
             strategy=strategy,
-            delay_count=delay_count,
+            delay_count=delays.scheduler_count,
+            overload=overload,
             **_dynamic_options(config),
         )
     return AdaptiveScheduler(
@@ -40,7 +52,8 @@ def create_scheduler(
         latency_goal_ns=adaptive.latency_goal_ns,
         instance_count=instance_count,
         strategy=strategy,
-        delay_count=delay_count,
+        delay_count=delays.scheduler_count,
+        overload=overload,
         **_dynamic_options(config),
     )
 
@@ -55,14 +68,18 @@ def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
         "preferred_batch_sizes": batching.preferred_batch_size,
         "priority_levels": batching.priority_levels,
         "default_priority_level": batching.default_priority_level,
-        "default_policy": QueuePolicy.from_config(batching.default_queue_policy),
+        "default_policy": (
+            QueuePolicy.from_config(batching.default_queue_policy)
+            if batching.HasField("default_queue_policy")
+            else None
+        ),
         "level_policies": {
             level: QueuePolicy.from_config(policy) for level, policy in batching.priority_queue_policy.items()
         },
     }
 
 
-def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Scheduler:
+def _create_sequence_scheduler(config: ModelConfig, instance_count: int, delays: ArtificialDelays) -> Scheduler:
     batching = config.sequence_batching
     # Triton: a second, unless the configuration says otherwise.
     idle_ns = (batching.max_sequence_idle_microseconds or 1_000_000) * 1000
@@ -79,6 +96,7 @@ def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Sche
             delay_ns=oldest.max_queue_delay_microseconds * 1000,
             is_decoupled=is_decoupled,
             is_iterative=batching.iterative_sequence,
+            delay_count=delays.scheduler_count,
         )
     return DirectSequenceScheduler(
         model_name=config.name,
@@ -89,4 +107,6 @@ def _create_sequence_scheduler(config: ModelConfig, instance_count: int) -> Sche
         minimum_slot_utilization=batching.direct.minimum_slot_utilization,
         is_decoupled=is_decoupled,
         is_iterative=batching.iterative_sequence,
+        delay_count=delays.scheduler_count,
+        backlog_delay_count=delays.backlog_count,
     )

@@ -43,7 +43,7 @@ def gather_by_shape(lanes: Iterable[Lane], preferred: Collection[int], max_rows:
     largest_preferred = max(preferred)
     seen_count = 0
     for lane in lanes:
-        for request in lane.requests:
+        for request in lane.in_order():
             if request.lane is not lane:
                 continue
             group = groups.get(request.shape_key)

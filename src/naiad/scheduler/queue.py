@@ -2,10 +2,11 @@
 
 import heapq
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from naiad.config.model_config_pb2 import ModelQueuePolicy
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import FailureReason, InferError, excerpt, unavailable
 from naiad.core.request import InferRequest
 
 _COMPACTION_SLACK = 64
@@ -18,12 +19,14 @@ class Lane:
     leaves behind is stale and goes when it comes to the front, or when stale entries are the majority.
     """
 
-    __slots__ = ("live_count", "overdue", "requests")
+    __slots__ = ("is_newest_first", "live_count", "overdue", "requests")
 
     def __init__(self, overdue: "Lane | None" = None) -> None:
         self.requests: deque[InferRequest] = deque()
         """In order of arrival, stale entries included: those whose `lane` is not this one."""
         self.live_count = 0
+        self.is_newest_first = False
+        """Whether the newest leave first, as under overload."""
         self.overdue = overdue
         """Where requests go whose time is over; None when they are rejected."""
 
@@ -46,11 +49,31 @@ class Lane:
         elif len(self.requests) > 2 * self.live_count + _COMPACTION_SLACK:
             self.requests = deque([waiting for waiting in self.requests if waiting.lane is self])
 
+    def in_order(self) -> Iterable[InferRequest]:
+        """Return the entries, stale ones included, in the order in which they leave."""
+        return reversed(self.requests) if self.is_newest_first else self.requests
+
     def trim(self) -> None:
-        """Forget the stale entries at the front."""
+        """Forget the stale entries at the front, and at the end when requests leave there."""
         requests = self.requests
         while requests and requests[0].lane is not self:
             requests.popleft()
+        if self.is_newest_first:
+            while requests and requests[-1].lane is not self:
+                requests.pop()
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits here; 0 when none does."""
+        self.trim()
+        return self.requests[0].arrival_ns if self.requests else 0
+
+    def pop_oldest(self) -> InferRequest:
+        """Remove and return the oldest request, of which there is one."""
+        self.trim()
+        request = self.requests.popleft()
+        request.lane = None
+        self.live_count -= 1
+        return request
 
     def drain(self) -> list[InferRequest]:
         """Remove and return all that wait here, in order."""
@@ -101,20 +124,94 @@ class QueuePolicy:
 
 
 class Level:
-    """The queue of one priority level: first those in time, then those that timed out and were delayed."""
+    """The queue of one priority level: first those in time, then those that timed out and were delayed.
 
-    __slots__ = ("delayed", "policy", "waiting")
+    Under overload it is split: what belongs to work that has begun leaves before what is new, the newest of each
+    first, and requests that must keep their order have a lane of their own, which takes turns with the new ones.
+    """
 
-    def __init__(self, policy: QueuePolicy) -> None:
+    __slots__ = ("_begun", "_is_split", "_kept", "delayed", "is_watched", "lanes", "policy", "waiting")
+
+    def __init__(self, policy: QueuePolicy, *, is_watched: bool = False) -> None:
+        """`is_watched`: overload changes the order of its requests and has some refused; none of them is delayed."""
         self.policy = policy
+        self.is_watched = is_watched
         self.delayed = Lane()
         self.waiting = Lane(overdue=self.delayed if policy.delays else None)
+        self.lanes: Sequence[Lane] = (self.waiting, self.delayed) if policy.delays else (self.waiting,)
+        """In the order in which requests leave."""
+        self._begun: Lane | None = None
+        self._kept: Lane | None = None
+        self._is_split = False
 
     def check_room(self, request: InferRequest) -> None:
         """Raise InferError(UNAVAILABLE) when the queue is full."""
         limit = self.policy.max_queue_size
         if limit and self.waiting.live_count + self.delayed.live_count >= limit:
             raise queue_full(request)
+
+    # --- overload -------------------------------------------------------------------------------------------------
+
+    def split(self) -> None:
+        """Have the newest leave first."""
+        if not self.is_watched or self._is_split:
+            return
+        self._is_split = True
+        self._begun, self._kept = Lane(), Lane()
+        self.waiting.is_newest_first = self._begun.is_newest_first = True
+        self.lanes = (self._begun, self.waiting, self._kept)
+        for request in self.waiting.drain():
+            self.lane_for(request).append(request)
+
+    def join(self) -> None:
+        """Have them leave in order of arrival again."""
+        if not self._is_split:
+            return
+        left = self.drain()
+        left.sort(key=lambda request: request.arrival_ns)
+        self._is_split = self.waiting.is_newest_first = False
+        self._begun = self._kept = None
+        self.lanes = (self.waiting,)
+        for request in left:
+            self.waiting.append(request)
+
+    def lane_for(self, request: InferRequest) -> Lane:
+        """Return where a request is to wait."""
+        if self._begun is None or self._kept is None:
+            return self.waiting
+        if request.keeps_order:
+            return self._kept
+        return self._begun if request.has_begun else self.waiting
+
+    def alternate(self) -> None:
+        """Let those that keep their order take turns with the new ones."""
+        if self._is_split:
+            begun, first, second = self.lanes
+            self.lanes = (begun, second, first)
+
+    def drain(self) -> list[InferRequest]:
+        """Remove and return all that wait here."""
+        return [request for lane in self.lanes for request in lane.drain()]
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits here; 0 when none does."""
+        return min((lane.oldest_ns() for lane in self.lanes if lane.live_count), default=0)
+
+    def pop_before(self, arrival_ns: int) -> list[InferRequest]:
+        """Remove and return the requests of a watched level that came before a time."""
+        popped = []
+        for lane in self.lanes if self.is_watched else ():
+            while lane.live_count and lane.oldest_ns() < arrival_ns:
+                popped.append(lane.pop_oldest())
+        return popped
+
+    def pop_oldest(self, count: int) -> list[InferRequest]:
+        """Remove and return so many requests of a watched level, the oldest, new ones before what has begun."""
+        popped: list[InferRequest] = []
+        for lane in reversed(self.lanes) if self.is_watched else ():
+            while len(popped) < count and lane.live_count:
+                popped.append(lane.pop_oldest())
+        return popped
 
 
 class Deadlines:
@@ -168,6 +265,18 @@ class Deadlines:
         self._waiting.clear()
 
 
+def oldest_ns(levels: Iterable[Level]) -> int:
+    """Return the arrival of the oldest request that waits in any level; 0 when none does."""
+    return min((level.oldest_ns() for level in levels if any(lane.live_count for lane in level.lanes)), default=0)
+
+
 def queue_full(request: InferRequest) -> InferError:
     """Return Triton's answer to a request that finds its queue full."""
-    return unavailable(f"[request id: {request.id or '<id_unknown>'}] Exceeds maximum queue size")
+    return unavailable(f"[request id: {excerpt(request.id) or '<id_unknown>'}] Exceeds maximum queue size")
+
+
+def refused(request: InferRequest) -> InferError:
+    """Return the same for a request that has waited and must leave the queue."""
+    error = queue_full(request)
+    error.reason = FailureReason.REJECTED
+    return error

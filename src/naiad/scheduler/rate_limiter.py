@@ -3,7 +3,7 @@
 An instance *claims* all that it needs at once, so nobody holds one resource while it waits for another. Claims that
 wait are granted by turn: each execution moves an instance's turn on by its priority, and the lowest goes first. So of
 two which always wait the one of priority 2 gets half as many executions as the one of priority 1 (Triton:
-`exec_count * priority`).
+`exec_count * priority`). As in Triton, loading an instance counts as two executions: initialization and warm-up.
 
 What an earlier claim waits for is kept from later ones, so that one which needs much is not starved by many which
 need little. Whatever has nothing to do with that passes.
@@ -16,6 +16,7 @@ from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import invalid_argument
 
 IDLE, WAITING, GRANTED, EXECUTING = range(4)
+_EXECUTIONS_OF_LOADING = 2
 
 
 class Resource(NamedTuple):
@@ -50,7 +51,11 @@ class Claim:
         self.holder = 0
         """Id of the instance that executes."""
         self.state = IDLE
-        self.turn = 0
+        self.turn = _EXECUTIONS_OF_LOADING * self.priority
+
+
+def _by_device(resource: Resource) -> tuple[int, str]:
+    return (-1 if resource.device is None else resource.device, resource.name)
 
 
 class RateLimiter:
@@ -130,8 +135,7 @@ class RateLimiter:
         if claim.state == EXECUTING:
             self._give_back(claim)
         elif claim.state == IDLE and claim in self._claims:
-            # An instance that has rested does not make up for it: it would have all turns for as long.
-            claim.turn = max(claim.turn, self._earliest_turn(claim))
+            self._skip_missed_turns(claim)
         if claim.state == WAITING or claim not in self._claims:
             return []
         claim.state = WAITING
@@ -161,6 +165,17 @@ class RateLimiter:
                     kept[resource] = kept.get(resource, 0) + count
         return any(kept.get(resource, 0) + count > self._limits[resource] for resource, count in claim.needs.items())
 
+    def limits_text(self) -> str:
+        """Return how much there is of every resource, in the form of Triton's log."""
+        lines = ["", "Max Resource Map===>"]
+        device: int | None = -1
+        for resource in sorted(self._limits, key=_by_device):
+            if resource.device != device:
+                device = resource.device
+                lines.append(f"\tDevice: {'GLOBAL' if device is None else device}")
+            lines.append(f"\t\tResource: {resource.name}\t Count: {self._limits[resource]}")
+        return "\n".join([*lines, ""])
+
     def usage(self) -> list[Usage]:
         """Return the state of every resource that some claim needs, by name and device."""
         usages = []
@@ -171,13 +186,21 @@ class RateLimiter:
             usages.append(Usage(resource, self._limits[resource], self._held.get(resource, 0), waiting))
         return usages
 
-    def _earliest_turn(self, claim: Claim) -> int:
-        turns = [
-            other.turn
+    def _skip_missed_turns(self, claim: Claim) -> None:
+        """Move the turn of an instance that has rested on to those of the others: it would have all for as long.
+
+        It may be as far behind as loading has put it. Otherwise it would matter which instance is asked first.
+        """
+        rivals = [
+            # Triton: an execution counts when it is over.
+            (other.turn - (other.priority if other.state == EXECUTING else 0), other.priority)
             for other in self._claims
             if other.state != IDLE and not other.needs.keys().isdisjoint(claim.needs)
         ]
-        return min(turns, default=0)
+        if rivals:
+            turn, priority = min(rivals)
+            if turn - claim.turn > _EXECUTIONS_OF_LOADING * priority:
+                claim.turn = turn
 
     def _grant(self) -> list[Claim]:
         granted: list[Claim] = []

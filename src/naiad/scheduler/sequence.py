@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, invalid_argument
+from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, excerpt, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
 
@@ -81,6 +81,8 @@ class SequenceTable:
         self._free = [(slot, instance) for slot in range(slot_count) for instance in range(instance_count)]
         self.slots: list[list[LiveSequence | None]] = [[None] * slot_count for _ in range(instance_count)]
         self.backlog: deque[LiveSequence] = deque()
+        self._retired: set[int] = set()
+        """Instances whose slots are given to no further sequence."""
         self._by_id: dict[int | str, LiveSequence] = {}
         self._expired: OrderedDict[int | str, int] = OrderedDict()
         """Ids of sequences that were idle for too long, and since when each had been; the newest of them."""
@@ -89,6 +91,29 @@ class SequenceTable:
         self._opened_count = 0
         self.live_count = 0
         """Sequences that hold a slot or wait for one."""
+
+    def add_instance(self) -> list[LiveSequence]:
+        """Make slots for one more instance; return the sequences from the backlog that have got them."""
+        instance, slot_count = len(self.slots), len(self.slots[0])
+        self.slots.append([None] * slot_count)
+        seated = []
+        for slot in range(slot_count):
+            if self.backlog:
+                seated.append(self.backlog.popleft())
+                self._seat(seated[-1], slot, instance)
+            else:
+                heapq.heappush(self._free, (slot, instance))
+        return seated
+
+    def retire_instance(self, instance: int) -> None:
+        """Give the slots of an instance to no further sequence; those that have them go on."""
+        self._retired.add(instance)
+        self._free = [place for place in self._free if place[1] != instance]
+        heapq.heapify(self._free)
+
+    def is_vacated(self, instance: int) -> bool:
+        """Tell whether an instance was retired and has no sequence any more."""
+        return instance in self._retired and not any(self.slots[instance])
 
     def find(self, correlation_id: int | str) -> LiveSequence | None:
         """Return the sequence that takes requests of this id."""
@@ -171,6 +196,9 @@ class SequenceTable:
             self.backlog.remove(sequence)
             return None
         slot, instance = sequence.slot, sequence.instance
+        if instance in self._retired:
+            self.slots[instance][slot] = None
+            return None
         if not self.backlog:
             self.slots[instance][slot] = None
             heapq.heappush(self._free, (slot, instance))
@@ -234,7 +262,8 @@ class SequenceTable:
                     held.queue.clear()
                     held.is_released = True
                     slots[slot] = None
-                    heapq.heappush(self._free, (slot, instance))
+                    if instance not in self._retired:
+                        heapq.heappush(self._free, (slot, instance))
         self.live_count = 0
 
 
@@ -261,4 +290,4 @@ def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
 
 
 def _prefix(request: InferRequest) -> str:
-    return f"[request id: {request.id or '<id_unknown>'}] "
+    return f"[request id: {excerpt(request.id) or '<id_unknown>'}] "

@@ -15,7 +15,7 @@ class DirectSequenceScheduler(SequenceScheduler):
     the rows between are for whoever executes it to fill. A request of another shape than the first waits a round.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
         self,
         *,
         model_name: str,
@@ -26,8 +26,15 @@ class DirectSequenceScheduler(SequenceScheduler):
         minimum_slot_utilization: float = 0.0,
         is_decoupled: bool = False,
         is_iterative: bool = False,
+        delay_count: int = 0,
+        backlog_delay_count: int = 0,
     ) -> None:
-        """Triton: the delay counts only beside a utilisation."""
+        """Triton: the delay counts only beside a utilisation.
+
+        `delay_count` holds all instances until so many requests are queued in their slots and `backlog_delay_count`
+        in the backlog, once (Triton: TRITONSERVER_DELAY_SCHEDULER, TRITONSERVER_BACKLOG_DELAY_SCHEDULER). The second
+        has no effect without the first.
+        """
         self._slot_count = max(1, max_batch_size)
         super().__init__(
             SequenceTable(
@@ -38,6 +45,21 @@ class DirectSequenceScheduler(SequenceScheduler):
         )
         self._delay_ns = delay_ns if minimum_slot_utilization > 0.0 else 0
         self._minimum_ready = minimum_slot_utilization * self._slot_count
+        self._hold_count = delay_count
+        self._backlog_hold_count = backlog_delay_count
+
+    def enqueue(self, request: InferRequest, now_ns: int) -> bool:
+        """Take in a request. Raises InferError(INVALID_ARG) for one that belongs to no sequence."""
+        is_worth_waking = super().enqueue(request, now_ns)
+        if not self._hold_count:
+            return is_worth_waking
+        backlog_count = sum(len(sequence.queue) for sequence in self._table.backlog)
+        slot_count = self.pending_count - backlog_count
+        if slot_count < self._hold_count or backlog_count < self._backlog_hold_count:
+            return False
+        self._hold_count = 0
+        self._woken.update(range(len(self._table.slots)))
+        return True
 
     def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
         """Requests are taken straight from the sequences."""
@@ -54,7 +76,7 @@ class DirectSequenceScheduler(SequenceScheduler):
         """Return one request of each ready slot of an instance, or None while there is none or they are held back."""
         self._settle(instance, now_ns)
         heads = self._heads(instance)
-        if not heads or self._release_ns(heads) > now_ns:
+        if not heads or self._hold_count or self._release_ns(heads) > now_ns:
             return None
         shape_key = heads[0][1].queue[0].shape_key
         taken: list[InferRequest] = []
@@ -92,7 +114,7 @@ class DirectSequenceScheduler(SequenceScheduler):
         """Return when a held-back batch of this instance goes or a sequence ends, whichever comes first."""
         heads = self._heads(instance)
         expire_ns = self.expire_ns()
-        if not heads:
+        if not heads or self._hold_count:
             return expire_ns
         release_ns = self._release_ns(heads) or 1
         return min(release_ns, expire_ns) if expire_ns else release_ns

@@ -1,5 +1,6 @@
 """The oldest strategy: the oldest requests of many sequences execute together, one of each sequence at a time."""
 
+import functools
 from collections.abc import Collection
 
 from naiad.core.batch import Batch
@@ -24,8 +25,12 @@ class OldestSequenceScheduler(SequenceScheduler):
         delay_ns: int = 0,
         is_decoupled: bool = False,
         is_iterative: bool = False,
+        delay_count: int = 0,
     ) -> None:
-        """Triton: without `max_candidate_sequences` there are as many slots as rows in a batch."""
+        """Triton: without `max_candidate_sequences` there are as many slots as rows in a batch.
+
+        `delay_count` holds what waits for an instance until it is so many requests, once (a test hook).
+        """
         slot_count = max_candidate_sequences or max(1, max_batch_size)
         super().__init__(
             SequenceTable(
@@ -34,12 +39,19 @@ class OldestSequenceScheduler(SequenceScheduler):
             is_decoupled=is_decoupled,
             is_iterative=is_iterative,
         )
-        self._inner = [
-            DynamicScheduler(
-                max_batch_size=max_batch_size, preferred_batch_sizes=preferred_batch_sizes, delay_ns=delay_ns
-            )
-            for _ in range(instance_count)
-        ]
+        self._make_inner = functools.partial(
+            DynamicScheduler,
+            max_batch_size=max_batch_size,
+            preferred_batch_sizes=preferred_batch_sizes,
+            delay_ns=delay_ns,
+            delay_count=delay_count,
+        )
+        self._inner = [self._make_inner() for _ in range(instance_count)]
+
+    def add_instance(self, now_ns: int) -> None:
+        """Take in one more instance, with a batcher of its own."""
+        self._inner.append(self._make_inner())
+        super().add_instance(now_ns)
 
     def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
         if sequence.is_busy or not sequence.queue:

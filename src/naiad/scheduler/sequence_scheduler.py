@@ -105,6 +105,30 @@ class SequenceScheduler(Scheduler):
         waiting.clear()
         return ended
 
+    # --- instances come and go ------------------------------------------------------------------------------------
+
+    def add_instance(self, now_ns: int) -> None:
+        """Take in one more instance, whose number is the next one; sequences that wait for a slot may begin there."""
+        self._executing.append([])
+        self._ended.append(deque(maxlen=_ENDED_LIMIT))
+        for sequence in self._table.add_instance():
+            self._begin_in_slot(sequence, now_ns)
+
+    def retire_instance(self, instance: int) -> None:
+        """Give an instance no further sequences; it goes on with those that it has until `is_vacated`."""
+        self._table.retire_instance(instance)
+
+    def is_vacated(self, instance: int) -> bool:
+        """Tell whether an instance that was retired has nothing left to do."""
+        return self._table.is_vacated(instance)
+
+    def _begin_in_slot(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Let a sequence that has waited for a slot take part in batches."""
+        for request in sequence.queue:
+            self._backlog_deadlines.remove(request)
+        self._feed(sequence, now_ns)
+        self._woken.add(sequence.instance)
+
     # --- execution ------------------------------------------------------------------------------------------------
 
     def _note_taken(self, instance: int, requests: Sequence[InferRequest]) -> None:
@@ -147,12 +171,11 @@ class SequenceScheduler(Scheduler):
         self._note_end(sequence)
         successor = self._table.release(sequence)
         self.live_sequence_count = self._table.live_count
+        if self._table.is_vacated(sequence.instance):
+            self._woken.add(sequence.instance)
         if successor is None:
             return
-        for request in successor.queue:
-            self._backlog_deadlines.remove(request)
-        self._feed(successor, now_ns)
-        self._woken.add(successor.instance)
+        self._begin_in_slot(successor, now_ns)
         self._release_if_over(successor, now_ns)
 
     def _note_end(self, sequence: LiveSequence) -> None:
@@ -200,6 +223,11 @@ class SequenceScheduler(Scheduler):
             self._rejected.append(Dropped(waiting, error))
         self._table.end(sequence)
         self._release_if_over(sequence, now_ns)
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits in its sequence's queue; 0 when none does."""
+        slots = (sequence for slots in self._table.slots for sequence in slots if sequence is not None)
+        return min((each.queue[0].arrival_ns for each in (*slots, *self._table.backlog) if each.queue), default=0)
 
     # --- removal --------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ import gc
 import logging
 import os
 import sys
+import time
+from pathlib import Path
 
 from naiad.backend.cores import usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
 from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
+from naiad.config.artificial_delays import read_artificial_delays
 from naiad.config.options import ServerOptions
 from naiad.engine.cache_factory import open_store
 from naiad.engine.inference import Engine
@@ -21,6 +24,7 @@ from naiad.engine.resources import ResourceRegister
 from naiad.engine.response_cache import ResponseStore
 from naiad.engine.served import Served
 from naiad.memory.regions import SharedMemory
+from naiad.repository import heap
 from naiad.repository.catalog import Catalog
 from naiad.repository.control import ExplicitControl
 from naiad.repository.lifecycle import ReadyRule
@@ -31,10 +35,12 @@ from naiad.repository.poll import PollControl
 from naiad.server.cache_metrics import show_cache
 from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
+from naiad.server.freed_memory import FreedMemory
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication, settle
 from naiad.server.rate_limit import open_resources
 from naiad.server.report import log_backends, log_models
+from naiad.server.request_memory import open_budget, overload_options
 from naiad.server.runner import run_to_status
 from naiad.server.signals import StopSignal
 from naiad.telemetry import log
@@ -46,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 _DEVELOPMENT_POLL_S = 0.3
 _DEVELOPMENT_SETTLE_S = 0.2
+_CHECK_S = 1.0
+"""How often executions and slow clients are looked at."""
 _STARTUP_UNLOAD_S = 1.0
 """How long loaded models may take to go when the start is given up; no request can be in flight."""
 
@@ -78,15 +86,18 @@ class Server:
         self._engine = self._engine_type(
             server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory
         )
-        self._backends = BackendRegistry()
+        self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory))
+        self._delays = read_artificial_delays(os.environ)
         self._stop = stop or StopSignal()
         self._tracer = Tracer(options.trace)
+        self._budget = open_budget(options, self._registry)
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         ports = self._make_ports(loop)
+        ports.delay_control(self._delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
         store = open_store(self._options.cache_config, loop)
         if store is not None:
@@ -102,13 +113,29 @@ class Server:
         if self._gpu_meter is not None:
             self._gpu_meter.start()
         self._serves()
+        checking = asyncio.ensure_future(self._check_models())
         await self._stop.wait()
-        return await self._leave(control, ports)
+        status = await self._leave(control, ports)
+        checking.cancel()
+        return status
+
+    async def _check_models(self) -> None:
+        """Look at what executes, also while the server drains, and give freed memory back."""
+        freed = FreedMemory()
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            try:
+                self._engine.check_models(time.monotonic_ns())
+                if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
+                    await asyncio.to_thread(heap.trim)
+                    freed.given_back(time.monotonic_ns())
+            except Exception:
+                _log.exception("checking the models failed")
 
     # --- start ------------------------------------------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        return Ports(self._options, self._engine, loop)
+        return Ports(self._options, self._engine, loop, self._budget)
 
     def _serves(self) -> None:
         """Called once, when everything is ready and the ports are open."""
@@ -129,6 +156,9 @@ class Server:
             metrics=self._custom_metrics,
             gpu_count=gpu_count(),
             host_policies=resolve_policies(options.host_policies),
+            execute_timeout_s=options.execute_timeout_s,
+            delays=self._delays,
+            overload=overload_options(options.overload, self._budget),
         )
 
     def _make_calls(self, loop: asyncio.AbstractEventLoop, resources: ResourceRegister | None) -> ModelCalls:
@@ -214,6 +244,16 @@ class Server:
 def _gpu_meter(options: ServerOptions) -> GpuMeter | None:
     metrics = options.metrics
     return GpuMeter(metrics.interval_ms / 1000) if metrics.allow and metrics.allow_gpu else None
+
+
+def _backend_directory(text: str) -> Path | None:
+    if not text:
+        return None
+    directory = Path(text)
+    if not directory.is_dir():
+        _log.warning("--backend-directory=%s is not a directory; backends come from installed packages alone", text)
+        return None
+    return directory.resolve()
 
 
 def _end_process(status: int) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from naiad.server.listener import Address, bind, refused
+from naiad.server.listener import HANDSHAKES_S, Address, bind, refused
 from naiad.server.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
@@ -24,8 +25,14 @@ class Connections(Protocol):
     on_close: Callable[[], object] | None
     """Called whenever a connection has closed."""
 
+    def announce_drain(self) -> None:
+        """Have the answers to requests in flight say that they are the last, where the protocol can."""
+
     def drain(self) -> None:
-        """Let every connection end: idle ones soon, busy ones after their last answer."""
+        """Let every connection end: busy ones after their last answer, idle ones of HTTP/1.1 with `finish`."""
+
+    def finish(self) -> None:
+        """Let idle connections end, too."""
 
     async def wait_closed(self) -> None:
         """Return when no connection is open any more."""
@@ -46,8 +53,11 @@ class Service(Protocol):
     async def listen(self) -> None:
         """Begin to take connections. Raises InferError."""
 
-    def stop_listening(self) -> None:
-        """Take no more connections; those that are open stay."""
+    async def stop_listening(self) -> None:
+        """Take the connections that have begun, and then no more; those that are open stay."""
+
+    def close(self) -> None:
+        """Close the port at once."""
 
 
 class Endpoint:
@@ -87,9 +97,30 @@ class Endpoint:
         for service in address.services:
             _log.info("Started %s at %s%s", service, listener.name, " with TLS" if tls else "")
 
-    def stop_listening(self) -> None:
-        """Accept no more connections; those that are open stay."""
+    async def stop_listening(self) -> None:
+        """Accept the connections that have begun, and then no more; those that are open stay."""
+        self._listener.turn_away()
+        await asyncio.sleep(HANDSHAKES_S)
+        # Nothing may come between this and the end of the socket: it would be reset.
+        accepted = self._listener.accept_waiting()
+        self.close()
+        await asyncio.gather(*map(self._adopt, accepted))
+
+    def close(self) -> None:
+        """Close the port at once."""
         if self._server is not None:
             self._server.close()
             self._server = None
         self._listener.close()
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted here."""
+        timeouts = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S}
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                self._protocol, connection, ssl=self._tls, **(timeouts if self._tls else {})
+            )
+        except (OSError, TimeoutError) as error:
+            _log.debug("a connection was lost before it began: %s", error)
+            connection.close()

@@ -1,11 +1,13 @@
 """Where a service listens: an IPv4 or IPv6 address and a port, or a Unix socket."""
 
 import contextlib
+import ctypes
 import errno
 import logging
 import os
 import socket
 import stat
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,14 @@ from naiad.core.errors import InferError, internal
 _log = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 1.0
+HANDSHAKES_S = 0.01
+"""How long a handshake that has begun may take to be finished, once no more begin."""
+_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
+# Classic BPF over the TCP header: byte 13 has the flags; a packet with SYN (2) and without ACK (16) is dropped.
+_INSTRUCTIONS = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+_PROGRAM = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in _INSTRUCTIONS))
+_NO_SYN = struct.pack("@HP", len(_INSTRUCTIONS), ctypes.addressof(_PROGRAM))
+"""A `struct sock_fprog` for SO_ATTACH_FILTER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +65,40 @@ class Listener:
         host, port = where[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def turn_away(self) -> None:
+        """Let no new connection begin; those that have begun can still be accepted.
+
+        A socket that is closed resets what waits in its queue and what has not finished its handshake. So no
+        handshake begins from now on: a client sends its SYN again after a second, and by then another server that
+        shares the port gets it.
+        """
+        if self._inode is not None:
+            self._unlink()
+        else:
+            with contextlib.suppress(OSError):  # closed, or a system without such filters
+                self.socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _NO_SYN)
+
+    def accept_waiting(self) -> list[socket.socket]:
+        """Accept what waits in the queue."""
+        accepted = []
+        try:
+            while True:
+                accepted.append(self.socket.accept()[0])
+        except (BlockingIOError, OSError):  # none is left, or there are no descriptors for it
+            return accepted
+
     def close(self) -> None:
         """Close the socket; harmless when it is closed."""
         if self._inode is not None:
-            path, inode, self._inode = unix_path(self.address.host), self._inode, None
-            # Another server may have put its own there.
-            if _inode_of(path) == inode:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
+            self._unlink()
         self.socket.close()
+
+    def _unlink(self) -> None:
+        path, inode, self._inode = unix_path(self.address.host), self._inode, None
+        # Another server may have put its own there.
+        if _inode_of(path) == inode:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def bind(address: Address) -> Listener:

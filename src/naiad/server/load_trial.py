@@ -23,13 +23,14 @@ class TrialOutcome:
     seconds: float
 
 
-def try_to_load(path: str, model: str, *, auto_complete: bool) -> TrialOutcome:
+def try_to_load(path: str, model: str, *, auto_complete: bool, backend_directory: str = "") -> TrialOutcome:
     """Load a model of the repository at `path`, and its members if it is an ensemble, and let go of it again.
 
     Raises InferError when the repository cannot be opened.
     """
     repository = RepositoryOptions(paths=(path,), control_mode="explicit", auto_complete=auto_complete)
-    return asyncio.run(_Trial(ServerOptions(repository=repository)).load(model))
+    options = ServerOptions(repository=repository, backend_directory=backend_directory)
+    return asyncio.run(_Trial(options).load(model))
 
 
 class _Trial(Server):

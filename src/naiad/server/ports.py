@@ -3,18 +3,21 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
 from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
 from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
+from naiad.core.request_budget import RequestBudget
 from naiad.engine.inference import Engine
+from naiad.frontend import client_files
 from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
 from naiad.frontend.api_key_rule import ApiKeyRule
+from naiad.frontend.client_files import MayBringFiles
+from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
 from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.cors import Cors
-from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc_repository import RepositoryCalls
 from naiad.frontend.grpc_service import InferenceGrpcService
@@ -29,6 +32,7 @@ from naiad.frontend.rest import RestApi
 from naiad.frontend.rest_repository import RepositoryRoutes
 from naiad.frontend.router import Router
 from naiad.frontend.side_threads import SideThreads
+from naiad.frontend.slice_runner import SliceRunner
 from naiad.server.addresses import addresses
 from naiad.server.api_keys import read_api_keys
 from naiad.server.endpoint import Connections, Endpoint, Service
@@ -40,6 +44,8 @@ from naiad.wire.limits import Http2Limits
 _log = logging.getLogger(__name__)
 
 _CONTROL_THREADS = 8
+_METRICS_BODY_BYTES = 65536
+"""Nothing on the metrics port takes a body."""
 
 _ALPN = ("h2", "http/1.1")
 
@@ -62,6 +68,7 @@ class Group(Protocol):
         forwarding: HeaderForwarding | None,
         compression: GrpcCompression | None,
         repository: RepositoryCalls,
+        runner: SliceRunner,
     ) -> InferenceGrpcService:
         """Return the gRPC service."""
 
@@ -80,9 +87,13 @@ class Ports:
         options: ServerOptions,
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
+        budget: RequestBudget,
         group: Group | None = None,
     ) -> None:
         """`group` is given when this process is not the only one behind the ports."""
+        self._budget = budget
+        most = options.max_connections_per_address
+        self._connections_of_addresses = AddressLimit(most) if most else None
         self._options = options
         self._group = group
         self._addresses = addresses(options)
@@ -97,9 +108,15 @@ class Ports:
         """For the repository index, which reads the stores: one that is away keeps nobody else waiting."""
         self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
         """For what may take minutes: loading and unloading."""
-        self._codings = ContentCodings(self._side_threads.run, engine, options.http.max_decompressed_bytes)
+        self._codings = ContentCodings(
+            self._side_threads.run,
+            engine,
+            options.http.max_decompressed_bytes or options.http.max_input_bytes,
+            options.http.max_decompression_ratio,
+        )
+        self._runner = SliceRunner(loop.call_soon)
         self._service = self._make_service()
-        self._handle = self._make_handle()
+        self._front = self._make_front()
         self.services: list[Service] = []
         """In Triton's order of starting: gRPC, HTTP."""
         self.metrics: Service | None = None
@@ -120,6 +137,10 @@ class Ports:
         for watch in self._watches:
             watch.start()
 
+    def delay_control(self, delay_s: float) -> None:
+        """Answer gRPC calls other than inference so much later; for tests of clients' timeouts."""
+        self._service.control_delay_s = delay_s
+
     def close(self) -> None:
         """Close what is still open once the services have drained."""
         self._side_threads.close()
@@ -128,7 +149,7 @@ class Ports:
         for watch in self._watches:
             watch.stop()
         if self.metrics is not None:
-            self.metrics.stop_listening()
+            self.metrics.close()
             self.metrics.connections.abort()
 
     def endpoints(self) -> list[Service]:
@@ -143,22 +164,33 @@ class Ports:
         forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
         level = LEVELS.get(options.compression_level)
         compression = None if level is None else GrpcCompression(level, self._side_threads.run)
-        repository = RepositoryCalls(self._engine, self._index_threads.run, self._control_threads.run)
+        repository = RepositoryCalls(
+            self._engine,
+            self._index_threads.run,
+            self._control_threads.run,
+            self._may_bring_files(self._options.access.grpc_restricted),
+        )
         if self._group is not None:
-            return self._group.grpc_service(forwarding, compression, repository)
-        return InferenceGrpcService(self._engine, forwarding, compression, repository)
+            return self._group.grpc_service(forwarding, compression, repository, self._runner)
+        return InferenceGrpcService(self._engine, forwarding, compression, repository, self._runner)
 
-    def _make_handle(self) -> Callable[[HttpExchange], None]:
+    def _make_front(self) -> Router | Cors:
         options, access = self._options.http, self._options.access
         pattern = compile_header_pattern(options.header_forward_pattern)
         forwarding = HeaderForwarding(pattern) if pattern else None
-        repository = RepositoryRoutes(self._engine, self._index_threads.run, self._control_threads.run)
+        repository = RepositoryRoutes(
+            self._engine,
+            self._index_threads.run,
+            self._control_threads.run,
+            self._may_bring_files(access.http_restricted),
+        )
         api = RestApi(
             self._engine,
             max_input_bytes=options.max_input_bytes,
             forwarding=forwarding,
             codings=self._codings,
             repository=repository,
+            runner=self._runner,
         )
         router = api.router()
         if self._group is not None:
@@ -166,7 +198,8 @@ class Ports:
         rule = self._rule(access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
-        return Cors(access.http_cors_origins, router.handle).handle if access.http_cors_origins else router.handle
+        origins = access.http_cors_origins
+        return Cors(origins, router.handle, router.refuse) if origins else router
 
     # --- whom -------------------------------------------------------------------------------------------------------
 
@@ -185,6 +218,12 @@ class Ports:
         if are_overheard(self._options.http_place, self._options.grpc_place):
             _log.warning("API keys travel in plain text on ports without TLS; see --http-use-ssl and --grpc-use-ssl")
         return rule
+
+    def _may_bring_files(self, restricted: Mapping[str, RequiredHeader]) -> MayBringFiles:
+        """Return the rule for `file:` of loads over a protocol with these restrictions."""
+        is_allowed = self._options.access.allow_client_model_files or client_files.CATEGORY in restricted
+        keys = self._keys
+        return lambda: is_allowed or (keys is not None and not keys.is_open(client_files.CATEGORY))
 
     def _tls(self, options: TlsOptions, protocol: str, *alpn: str) -> ssl.SSLContext | None:
         context = server_context(options, protocol, alpn)
@@ -222,7 +261,9 @@ class Ports:
             route: MetricsRoute = SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
         else:
             route = self._group.metrics_route(self._keys)
-        return self._open("metrics", Http1Server(self._codings.around_answers(route.handle), self._loop))
+        handle = self._codings.around_answers(route.handle)
+        limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
+        return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
 
     def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
         if self._group is not None:
@@ -231,7 +272,10 @@ class Ports:
 
     def _both(self, grpc_obstacle: str) -> OnePort:
         """Return what serves REST over both versions of HTTP, and gRPC unless something is in its way."""
-        http1 = Http1Server(self._handle, self._loop, _http1_limits(self._options.http))
+        front, limits = self._front, _http1_limits(self._options.http)
+        http1 = Http1Server(
+            front.handle, self._loop, limits, self._budget, front.refuse, self._connections_of_addresses
+        )
         return OnePort(http1, self._http2(rest=True, grpc_obstacle=grpc_obstacle))
 
     def _http2(self, *, rest: bool, grpc_obstacle: str = "") -> Http2Server:
@@ -243,11 +287,12 @@ class Ports:
         server = Http2Server(
             self._service,
             self._loop,
-            _http2_limits(options.grpc),
-            max_connections=options.grpc.max_connections,
+            _http2_limits(options.grpc, options.http.body_timeout_s),
+            connections=ConnectionRegister(options.grpc.max_connections, self._connections_of_addresses),
             rule=rule,
             run_aside=self._side_threads.run,
-            rest=RestSide(self._handle, options.http.max_body_bytes) if rest else None,
+            rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.refuse) if rest else None,
+            budget=self._budget,
         )
         self._http2_servers.append(server)
         return server
@@ -267,12 +312,15 @@ def _http1_limits(options: HttpOptions) -> Http1Limits:
     )
 
 
-def _http2_limits(options: GrpcOptions) -> Http2Limits:
+def _http2_limits(options: GrpcOptions, body_timeout_s: float) -> Http2Limits:
     return Http2Limits(
+        body_timeout_s=body_timeout_s,
         concurrent_streams=options.max_concurrent_streams,
         message_bytes=options.max_message_bytes,
         decompressed_bytes=options.max_decompressed_bytes,
+        decompression_ratio=options.max_decompression_ratio,
         header_list_bytes=options.max_header_bytes,
+        header_fields=options.max_header_count,
         resets_burst=20 * options.max_resets_per_s,
         resets_per_s=options.max_resets_per_s,
         control_frames_burst=10 * options.max_control_frames_per_s,

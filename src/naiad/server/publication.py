@@ -1,8 +1,9 @@
 """What becomes of a change among the ready versions: the engine's table and the metrics follow it."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.ports import Loop
 from naiad.engine.inference import Engine
@@ -13,6 +14,7 @@ from naiad.telemetry.metrics import Registry
 from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS, model_labels
 
 _RESTARTS = "naiad_worker_restarts_total"
+_STATE = "naiad_worker_state"
 
 _TURN_TIMEOUT_S = 5.0
 """A loop that is this busy has other troubles than one request that meets a version on its way out."""
@@ -41,6 +43,7 @@ class Publication:
         self._registry = registry
         self._ready: Ready = {}
         registry.add_rendered(_RESTARTS, self._render_restarts)
+        registry.add_rendered(_STATE, self._render_states)
         show_adaptive(registry, self._served)
 
     def publish(self, ready: Ready) -> None:
@@ -64,12 +67,20 @@ class Publication:
         return [served for versions in self._ready.values() for served in versions.values()]
 
     def _render_restarts(self) -> str:
+        text = "Workers that were started again after one died"
+        return self._render_instances(_RESTARTS, "counter", text, lambda instance: instance.restart_count)
+
+    def _render_states(self) -> str:
+        text = "State of an instance: 0 ready, 1 restarting, 2 down until its next trial, 3 on trial"
+        return self._render_instances(_STATE, "gauge", text, lambda instance: int(instance.state))
+
+    def _render_instances(self, family: str, kind: str, text: str, value_of: Callable[[Instance], int]) -> str:
         lines = []
         for served in self._served():
             for number, instance in enumerate(served.instances):
                 labels = {**model_labels(served.statistics), "instance": f"{served.name}_{number}"}
-                lines.append(f"{_RESTARTS}{format_labels(labels)} {instance.restart_count}")
-        return format_family(_RESTARTS, "counter", "Workers that were started again after one died", lines)
+                lines.append(f"{family}{format_labels(labels)} {value_of(instance)}")
+        return format_family(family, kind, text, lines)
 
     def _add(self, served: Served) -> None:
         config = served.config
@@ -77,6 +88,7 @@ class Publication:
             served.statistics,
             pending=lambda: served.pending_count,
             executing=lambda: served.in_flight_count - served.pending_count,
+            oldest_ns=lambda: served.oldest_ns,
             load_duration_s=served.load_duration_ns / 1e9,
             tags=dict(config.metric_tags),
             is_decoupled=config.model_transaction_policy.decoupled,

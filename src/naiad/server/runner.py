@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 import uvloop
 
 from naiad.config.options import ServerOptions
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import InferError
 from naiad.server.file_limit import raise_file_limit
 from naiad.telemetry import log
 
@@ -34,12 +34,7 @@ def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, ob
             return runner.run(run())
     except InferError as error:
         # Triton: "error: creating server: Internal - ...".
-        _log.error("creating server: %s - %s", _words(error.code), error.message)
+        _log.error("creating server: %s - %s", error.code.words, error.message)
         return 1
     finally:
         log.shut_down()
-
-
-def _words(code: ErrorCode) -> str:
-    """Return a code as Triton's logs have it: `Invalid argument`, `Not found`."""
-    return code.name.replace("INVALID_ARG", "INVALID_ARGUMENT").replace("_", " ").capitalize()

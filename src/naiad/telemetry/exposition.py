@@ -5,6 +5,8 @@ from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 
+_LAST_LABELS = frozenset(("le", "quantile"))
+
 
 def escape_label(value: str) -> str:
     """Return a label value as it stands between quotes."""
@@ -17,10 +19,14 @@ def escape_help(text: str) -> str:
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """Return `{a="1",b="2"}`, or nothing without labels."""
+    """Return `{a="1",b="2"}`, or nothing without labels.
+
+    Triton: sorted by name, with `le` of a bucket and `quantile` of a summary last.
+    """
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{escape_label(value)}"' for name, value in labels.items()) + "}"
+    ordered = sorted(labels.items(), key=lambda label: (label[0] in _LAST_LABELS, label[0]))
+    return "{" + ",".join(f'{name}="{escape_label(value)}"' for name, value in ordered) + "}"
 
 
 def format_value(value: float) -> str:
@@ -33,5 +39,16 @@ def format_value(value: float) -> str:
 
 
 def format_family(name: str, kind: str, help_text: str, samples: Iterable[str]) -> str:
-    """Return a family: its HELP and TYPE lines and `samples`, each a line or several."""
-    return "\n".join([f"# HELP {name} {escape_help(help_text)}", f"# TYPE {name} {kind}", *samples])
+    """Return a family: its HELP and TYPE lines and `samples`, each a line or several.
+
+    Triton: a family without a sample is not announced; the result is empty then.
+    """
+    lines = list(samples)
+    if not lines:
+        return ""
+    return "\n".join([*format_opening(name, kind, help_text), *lines])
+
+
+def format_opening(name: str, kind: str, help_text: str) -> tuple[str, str]:
+    """Return the HELP and TYPE lines of a family."""
+    return f"# HELP {name} {escape_help(help_text)}", f"# TYPE {name} {kind}"

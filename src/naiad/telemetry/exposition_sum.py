@@ -14,6 +14,7 @@ _LARGEST_PREFIXES = ("nv_cpu_", "nv_gpu_")
 _LARGEST = frozenset(
     (
         *("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"),
+        "naiad_queue_oldest_age_seconds",
         *("naiad_adaptive_fixed_seconds", "naiad_adaptive_row_seconds", "naiad_adaptive_tail_ratio"),
         *("naiad_adaptive_parallelism", "nv_energy_consumption"),
     )
@@ -31,11 +32,13 @@ class Exposition:
         """Family to the values of its series; a series is its name and labels as they are written."""
 
     def render(self) -> bytes:
-        """Return the text format."""
+        """Return the text format, without families that have no sample."""
         lines: list[str] = []
         for family, opening in self.openings.items():
-            lines += opening
-            lines += [f"{series} {format_value(value)}" for series, value in self.samples[family].items()]
+            samples = self.samples[family]
+            if samples:
+                lines += opening
+                lines += [f"{series} {format_value(value)}" for series, value in samples.items()]
         return ("\n".join(lines) + "\n").encode()
 
 

@@ -1,16 +1,10 @@
-"""One log line for every failed request, unless they come in floods."""
+"""One log line for every failed request, unless they come in floods; and a limit on other lines that repeat."""
 
 import logging
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Hashable
 
-from naiad.core.errors import InferError
-from naiad.telemetry.flood import FloodGate, Suppressed
-
-_SUMMARY_AFTER_S = 1.0
-MAX_ID_CHARACTERS = 256
-"""Of a client's id in log lines and headers: clients take headers of some KiB, percent-encoded."""
+from naiad.core.errors import InferError, excerpt
+from naiad.telemetry.flood import FloodGate, LineLimiter
 
 
 class FailureLog:
@@ -18,21 +12,23 @@ class FailureLog:
 
     def __init__(self, logger: logging.Logger, gate: FloodGate | None = None) -> None:
         self._logger = logger
-        self._gate = gate or FloodGate()
-        self._lock = threading.Lock()
-        self._summary: threading.Timer | None = None
+        self._limiter = LineLimiter(self._sum_up, gate)
 
     def log(self, *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int) -> None:
         """Log one failure, or count it when there are too many of its kind."""
-        if not self._logger.isEnabledFor(level) or not self._is_admitted((protocol, model, version, error.code.name)):
+        if not self._logger.isEnabledFor(level):
             return
+        model, version = excerpt(model), excerpt(version)
+        if not self._limiter.admit((protocol, model, version, error.code.name)):
+            return
+        shown_id = excerpt(request_id)
         message = error.message
-        for prefix in (f"[request id: {request_id}] ", "[request id: <id_unknown>] "):
+        for prefix in (f"[request id: {shown_id}] ", "[request id: <id_unknown>] "):
             message = message.removeprefix(prefix)
         self._logger.log(
             level,
             "[request id: %s] %s request for model '%s' version %s failed: %s: %s%s",
-            request_id[:MAX_ID_CHARACTERS],
+            shown_id,
             protocol,
             model,
             version or "newest",
@@ -43,29 +39,36 @@ class FailureLog:
         )
 
     def flush(self) -> None:
-        """Log how many failures have been held back since the last time."""
-        with self._lock:
-            if self._summary is not None:
-                self._summary.cancel()
-                self._summary = None
-            held_back = self._gate.restart(time.monotonic_ns())
-        self._sum_up(held_back)
+        """Log how many failures have been suppressed since the last time."""
+        self._limiter.flush()
 
-    def _is_admitted(self, kind: tuple[str, ...]) -> bool:
-        now_ns = time.monotonic_ns()
-        held_back: Sequence[Suppressed] = ()
-        with self._lock:
-            if self._gate.is_over(now_ns):
-                held_back = self._gate.restart(now_ns)
-            is_admitted = self._gate.admit(kind)
-            if not is_admitted and self._summary is None:
-                # The flood may end before its window does, and then no other failure would sum it up.
-                self._summary = threading.Timer(_SUMMARY_AFTER_S, self.flush)
-                self._summary.daemon = True
-                self._summary.start()
-        self._sum_up(held_back)
-        return is_admitted
+    def _sum_up(self, kind: Hashable, count: int) -> None:
+        self._logger.warning("%d more failed requests of the kind %s were not logged one by one", count, kind)
 
-    def _sum_up(self, held_back: Sequence[Suppressed]) -> None:
-        for kind, count in held_back:
-            self._logger.warning("%d more failed requests of the kind %s were not logged one by one", count, kind)
+
+class RepeatFilter(logging.Filter):
+    """Lets so many equal lines a second pass of those that clients cause, and sums up the rest.
+
+    Lines are equal when they have one format and come from one logger. Failures of requests have their own limit.
+    """
+
+    def __init__(self, logger: logging.Logger, prefixes: tuple[str, ...], gate: FloodGate | None = None) -> None:
+        """`prefixes` are those of the loggers that are limited; `logger`, which is none of them, gets the sums."""
+        super().__init__()
+        self._logger = logger
+        self._prefixes = prefixes
+        self._limiter = LineLimiter(self._sum_up, gate)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written."""
+        if record.levelno < logging.INFO or not record.name.startswith(self._prefixes):
+            return True
+        return self._limiter.admit((record.name, record.msg))
+
+    def flush(self) -> None:
+        """Log how many lines have been suppressed since the last time."""
+        self._limiter.flush()
+
+    def _sum_up(self, kind: Hashable, count: int) -> None:
+        name, text = kind if isinstance(kind, tuple) else ("other loggers", "lines of several kinds")
+        self._logger.warning("%d more lines of %s were not logged: %s", count, name, excerpt(str(text)))

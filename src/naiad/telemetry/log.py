@@ -9,13 +9,15 @@ from dataclasses import replace
 
 from naiad.config.options import LogOptions
 from naiad.core.errors import InferError
-from naiad.telemetry.failure_log import FailureLog
+from naiad.telemetry.failure_log import FailureLog, RepeatFilter
 from naiad.telemetry.log_format import TritonFormatter, format_table
 from naiad.telemetry.log_writer import BackgroundHandler
 
 _escapes = True
 _settings = LogOptions()
 _failures = FailureLog(logging.getLogger("naiad.request"))
+_repeats = RepeatFilter(logging.getLogger(__name__), ("naiad.frontend.", "naiad.server.", "naiad.engine."))
+"""For lines that clients cause without a request: connections that break a rule, streams that are reset."""
 
 
 def configure(options: LogOptions, *, escapes: bool = True) -> None:
@@ -33,6 +35,7 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
         handler = BackgroundHandler(sys.stderr)
     handler.setFormatter(formatter)
     handler.addFilter(_switch)
+    handler.addFilter(_repeats)
     previous = _installed()
     root = logging.getLogger()
     root.setLevel(logging.INFO)
@@ -64,6 +67,7 @@ def _set_level(options: LogOptions) -> None:
 def shut_down() -> None:
     """Write what waits and detach from the loggers; `configure` starts anew."""
     _failures.flush()
+    _repeats.flush()
     _remove(_installed())
 
 

@@ -9,7 +9,7 @@ import naiad
 from naiad.config.options import MetricsOptions
 from naiad.config.quantiles import DEFAULT_QUANTILES, parse_quantiles
 from naiad.telemetry import model_metrics
-from naiad.telemetry.exposition import Kind, format_family, format_labels, format_value
+from naiad.telemetry.exposition import Kind, format_family, format_labels, format_opening, format_value
 from naiad.telemetry.gpu_meter import GPU_FAMILIES
 from naiad.telemetry.model_metrics import ModelFamily, ModelSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
@@ -59,12 +59,13 @@ class Registry:
 
     # --- models ---------------------------------------------------------------------------------------------------
 
-    def add_model(
+    def add_model(  # noqa: PLR0913 - what is shown of a model
         self,
         statistics: ModelStatistics,
         *,
         pending: Callable[[], int],
         executing: Callable[[], int],
+        oldest_ns: Callable[[], int] = lambda: 0,
         load_duration_s: float = 0.0,
         tags: Mapping[str, str] | None = None,
         is_decoupled: bool = False,
@@ -73,14 +74,16 @@ class Registry:
     ) -> None:
         """Show a model version from now on; it takes the place of one with the same name and version.
 
-        `pending` and `executing` count its waiting and its executing requests; `tags` are `metric_tags` of its
-        configuration, which become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
+        `pending` and `executing` count its waiting and its executing requests; `oldest_ns` returns the monotonic
+        arrival of the oldest that waits, 0 for none. `tags` are `metric_tags` of its configuration, which
+        become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
         `nv_inference_first_response_histogram_ms` when they are not Triton's.
         """
         source = ModelSource(
             statistics,
             pending=pending,
             executing=executing,
+            oldest_ns=oldest_ns,
             load_duration_s=load_duration_s,
             tags=tags or {},
             is_decoupled=is_decoupled,
@@ -121,7 +124,10 @@ class Registry:
             self._callbacks[name] = render
 
     def add_rendered(self, name: str, render: Callable[[], str]) -> None:
-        """Show what `render` returns at each scrape: the family `name`, complete. Raises ValueError when taken."""
+        """Show what `render` returns at each scrape: the complete family `name`, or nothing while it has no sample.
+
+        Raises ValueError when the name is taken.
+        """
         with self._lock:
             self._check_free(name)
             self._callbacks[name] = render
@@ -160,22 +166,23 @@ class Registry:
             sources = [self._models[key] for key in sorted(self._models)]
             callbacks = list(self._callbacks.values())
             renders = list(self._renders)
-        shown: list[list[bytes]] = [
-            [_encoded(format_family(family.name, family.kind, family.help, ()))] for family in self._model_families
-        ]
+        shown: list[list[bytes]] = [[] for _ in self._model_families]
         for start in range(0, len(sources), _SLICE_MODELS):
             scrapes = [_scrape(source) for source in sources[start : start + _SLICE_MODELS]]
             for parts, family in zip(shown, self._model_families, strict=True):
                 lines = [text for scrape in scrapes if (text := family.lines(scrape))]
+                if lines and not parts:
+                    parts.append(_encoded("\n".join(format_opening(family.name, family.kind, family.help))))
                 if lines:
                     parts.append(_encoded("\n".join(lines)))
             yield
         rendered = [part for parts in shown for part in parts]
         for render in callbacks:
-            rendered.append(_encoded(render()))
+            if text := render():
+                rendered.append(_encoded(text))
             yield
         for render_all in renders:
-            rendered += map(_encoded, render_all())
+            rendered += [_encoded(text) for text in render_all() if text]
             yield
         return [*rendered, *map(_encoded, (*self._machine(), *_process()))]
 

@@ -32,12 +32,13 @@ _SUMMARY_WINDOW_NS = 60 * 10**9
 class ModelSource:
     """Where the numbers of one model version come from."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is shown of a model
         self,
         statistics: ModelStatistics,
         *,
         pending: Callable[[], int],
         executing: Callable[[], int],
+        oldest_ns: Callable[[], int] = lambda: 0,
         load_duration_s: float,
         tags: Mapping[str, str],
         is_decoupled: bool = False,
@@ -57,6 +58,7 @@ class ModelSource:
             self.first_latencies_ms = statistics.responses.keep_first_latencies([int(b * 1e6) for b in bounds_ms])
         self.pending = pending
         self.executing = executing
+        self.oldest_ns = oldest_ns
         self.load_duration_s = load_duration_s
         self.labels = model_labels(statistics, tags)
         self.templates: dict[str, str] = {}
@@ -281,7 +283,18 @@ GAUGES: Sequence[ModelFamily] = (
         _single,
         lambda scrape: (scrape.source.executing(),),
     ),
+    ModelFamily(
+        "naiad_queue_oldest_age_seconds",
+        "gauge",
+        "Age of the oldest request that waits for an instance; 0 when none does",
+        _single,
+        lambda scrape: (format_value(_age_s(scrape.source.oldest_ns())),),
+    ),
 )
+
+
+def _age_s(arrival_ns: int) -> float:
+    return max(0, time.monotonic_ns() - arrival_ns) / 1e9 if arrival_ns else 0.0
 
 
 def summaries(quantiles: Sequence[float]) -> Sequence[ModelFamily]:

@@ -1,5 +1,6 @@
 """What the operating system tells about the machine and this process. Linux's /proc; elsewhere what is known."""
 
+import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,14 @@ def read_process(proc: Path = Path("/proc")) -> ProcessUsage | None:
     except OSError:
         return None
     return ProcessUsage(status.get("VmRSS", 0) * 1024, open_fds, status.get("Threads", 0))
+
+
+def read_resident_bytes(proc: Path = Path("/proc")) -> int:
+    """Return how much memory this process has resident, 0 where there is no /proc; one small file is read."""
+    try:
+        return int((proc / "self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 def read_memory(proc: Path = Path("/proc")) -> MachineMemory | None:

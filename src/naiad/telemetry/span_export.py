@@ -20,6 +20,7 @@ from opentelemetry.trace.status import Status, StatusCode
 import naiad
 from naiad.config.trace import OpenTelemetryOptions
 from naiad.telemetry.trace_context import new_id
+from naiad.telemetry.trace_file import TraceSeries
 from naiad.telemetry.trace_record import Stamp, TraceRecord
 
 _SERVICE_NAME = "triton-inference-server"
@@ -48,10 +49,13 @@ class SpanExport:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         """Spans have the time of day."""
 
-    def write(self, record: TraceRecord, frequency: int) -> None:
-        """Hand the spans of a trace to the batch; `frequency` is about files. What the queue cannot take is lost."""
+    def write(self, record: TraceRecord, series: TraceSeries) -> None:
+        """Hand the spans of a trace to the batch; `series` is about files. What the queue cannot take is lost."""
         for span in self._spans(record):
             self._processor.on_end(span)
+
+    def end(self, series: TraceSeries, *, is_complete: bool) -> None:
+        """Nothing to do: spans are sent in batches of their own."""
 
     def close(self) -> None:
         """Send what waits; takes as long as the collector, within the SDK's bounds."""

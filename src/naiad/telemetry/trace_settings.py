@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from naiad.config.trace import TraceOptions, parse_count, parse_level, parse_log_frequency, parse_rate
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported
 
 Changes = Mapping[str, Sequence[str] | None]
 """Name of a setting to its new values, None to go back to what it was, or to what the server has."""
@@ -37,6 +37,15 @@ class TraceSettings:
     def own(self) -> Mapping[str, TraceOptions]:
         """Return the settings of the models that have some of their own."""
         return {model: self.of_model(model) for model in self._models}
+
+    def note_count(self, model: str, left: int) -> None:
+        """Take note of how many traces are left of a count that was set for a model, or for the server with "".
+
+        Triton: other changes leave them, while a count from the start of the server begins anew.
+        """
+        table = self._models.get(model, {}) if model else self._server
+        if "count" in table:
+            table["count"] = left
 
     def change(self, model: str, changes: Changes) -> None:
         """Change settings of a model, or of the server with "". Raises InferError; nothing has changed then."""
@@ -76,4 +85,4 @@ def _parsed(parse: Any, values: Sequence[str], mode: str) -> Any:
 
 def unknown_model(name: str) -> InferError:
     """Return Triton's error for trace settings of a model that is not there."""
-    return invalid_argument(f"Request for unknown model : {name}")
+    return invalid_argument(f"Request for unknown model : {excerpt(name)}")

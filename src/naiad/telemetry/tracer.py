@@ -7,6 +7,7 @@ Off costs nothing: `begin` is then not called at all. A traced request has its `
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 from naiad.config.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
@@ -24,7 +25,7 @@ from naiad.telemetry.trace_context import (
     new_spans,
     parse_trace_context,
 )
-from naiad.telemetry.trace_file import TraceFile, TraceSink, TraceWriter
+from naiad.telemetry.trace_file import TraceFile, TraceSeries, TraceSink, TraceWriter
 from naiad.telemetry.trace_record import TracedTensor, TraceRecord
 from naiad.telemetry.trace_settings import Changes, TraceSettings
 
@@ -41,12 +42,30 @@ _SENDING = {"HTTP": ("HTTP_SEND_START", "HTTP_SEND_END"), "GRPC": ("GRPC_SEND_ST
 class _Sampler:
     """Counts the requests that one set of settings is about."""
 
-    __slots__ = ("left", "options", "seen")
+    __slots__ = ("_open_count", "left", "options", "seen", "series")
 
     def __init__(self, options: TraceOptions) -> None:
         self.options = options
         self.seen = 0
         self.left = options.count
+        # Triton: compares the traces with all requests that came, which are as many at rate 1 only.
+        self.series = TraceSeries(options.log_frequency, is_counted=options.count > 0 and options.rate == 1)
+        self._open_count = 0
+        """Traces that are not over."""
+
+    @property
+    def options_left(self) -> TraceOptions:
+        """The settings with the traces that are left of the count."""
+        return replace(self.options, count=self.left)
+
+    def begin(self) -> None:
+        """Note that a trace begins, of a sampled request or within it."""
+        self._open_count += 1
+
+    def end(self) -> bool:
+        """Note that a trace is over; whether it is the last one of a count."""
+        self._open_count -= 1
+        return not self.left and not self._open_count and self.options.count > 0 and self.options.rate == 1
 
     def takes(self) -> bool:
         """Tell whether this request is one to trace."""
@@ -80,15 +99,26 @@ class Tracer:
 
     def change(self, model: str, changes: Changes) -> None:
         """Change settings of a model, or of the server with "". Raises InferError; nothing has changed then."""
+        for name, sampler in {"": self._server, **self._models}.items():
+            self.settings.note_count(name, sampler.left)
         self.settings.change(model, changes)
+        before = {"": self._server, **self._models}
         if not model:
             self._server = _Sampler(self.settings.of_server())
         self._models = {name: self._sampler(name, options) for name, options in self.settings.own().items()}
+        now = {"": self._server, **self._models}
+        for name, sampler in before.items():
+            if now.get(name) is not sampler:
+                self._writer.end(sampler.series, is_complete=False)
+
+    def options_of(self, model: str) -> TraceOptions:
+        """Return the settings of a model, or of the server with "", with the traces that are left of the count."""
+        return self._models.get(model, self._server).options_left if model else self._server.options_left
 
     def _sampler(self, model: str, options: TraceOptions) -> _Sampler:
         known = self._models.get(model)
-        # Triton: a change starts its counts anew; that of another model does not.
-        return known if known is not None and known.options == options else _Sampler(options)
+        # Triton: a change begins a series anew; that of another model does not.
+        return known if known is not None and known.options_left == options else _Sampler(options)
 
     def begin(self, request: InferRequest) -> None:
         """Trace a request that is about to be submitted, if it is one to trace."""
@@ -102,7 +132,7 @@ class Tracer:
             parent = getattr(getattr(whole, "on_response", None), "__self__", None)
             if not isinstance(parent, Trace):
                 return
-            options = parent.options
+            sampler = parent.sampler
         else:
             sampler = self._models.get(model, self._server)
             client = _context_of(asker, request) if self._makes_spans else None
@@ -110,12 +140,11 @@ class Tracer:
             is_taken = sampler.options.is_on if client is not None else sampler.takes()
             if not is_taken:
                 return
-            options = sampler.options
         number = next(self._numbers)
         record = TraceRecord(number, model, request.id, parent.record.id if parent else 0)
         if self._makes_spans:
             record.spans = new_spans(client) if parent is None else _within(parent)
-        trace = Trace(record, options, request.on_response, getattr(asker, "protocol", ""), self._writer)
+        trace = Trace(record, sampler, request.on_response, getattr(asker, "protocol", ""), self._writer)
         trace.start(request)
 
     def close(self) -> None:
@@ -156,19 +185,21 @@ def _within(parent: "Trace") -> SpanIds | None:
 class Trace:
     """One request that is traced."""
 
-    __slots__ = ("_answer", "_protocol", "_writer", "options", "record")
+    __slots__ = ("_answer", "_protocol", "_writer", "options", "record", "sampler")
 
     def __init__(
-        self, record: TraceRecord, options: TraceOptions, answer: OnResponse, protocol: str, writer: TraceWriter
+        self, record: TraceRecord, sampler: _Sampler, answer: OnResponse, protocol: str, writer: TraceWriter
     ) -> None:
         self.record = record
-        self.options = options
+        self.sampler = sampler
+        self.options = sampler.options
         self._answer = answer
         self._protocol = protocol
         self._writer = writer
 
     def start(self, request: InferRequest) -> None:
         """Note the arrival, and see that the rest is noted as well."""
+        self.sampler.begin()
         if TIMESTAMPS in self.options.level:
             # The transport knows when a request was complete.
             self.record.stamps += [(name, request.arrival_ns) for name in _ARRIVAL.get(self._protocol, ())]
@@ -202,7 +233,9 @@ class Trace:
         else:
             self._note_answer(request, response)
         if response.final:
-            self._writer.put(record, self.options.log_frequency)
+            self._writer.put(record, self.sampler.series)
+            if self.sampler.end():
+                self._writer.end(self.sampler.series, is_complete=True)
 
     def _note_answer(self, request: InferRequest, response: InferResponse) -> None:
         stamps = self.record.stamps

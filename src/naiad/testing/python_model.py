@@ -1,6 +1,5 @@
 """A Python model in the test's own process."""
 
-import asyncio
 import inspect
 import os
 import queue
@@ -14,6 +13,7 @@ from naiad.backend.worker import pb_utils
 from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, RequestPlan, StreamedRequest
 from naiad.backend.worker.loading import load_model_class
 from naiad.backend.worker.loop import completed_config
+from naiad.backend.worker.model_loop import ModelLoop
 from naiad.backend.worker.returned import awaited, checked
 from naiad.config.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
@@ -63,7 +63,7 @@ class PythonModel:
         self.is_decoupled = self.config.model_transaction_policy.decoupled
         self.instance: Any = model_class()
         """The model's own object."""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = ModelLoop()
         self._called = CalledModels(models) if models else None
         METRICS.open()
         try:
@@ -87,8 +87,7 @@ class PythonModel:
 
         Arrays have the batch dimension that a client would send. `flags` are those of sequences.
         """
-        request = self._request(inputs, outputs, request_id, correlation_id, flags, parameters)
-        (answer,) = self._execute([request])
+        (answer,) = self._execute([self._request(inputs, outputs, request_id, correlation_id, flags, parameters)])
         return _outputs(answer)
 
     def infer_batch(self, batch: Sequence[Arrays]) -> list[dict[str, Array] | ModelError]:
@@ -105,7 +104,7 @@ class PythonModel:
         tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
         returned = self.instance.execute([StreamedRequest(RequestPlan(parameters="{}"), request_id, tensors, stream)])
         if inspect.iscoroutine(returned):
-            returned = self._run(returned)
+            returned = self._loop.run(returned)
         if returned is not None:
             raise ModelError("the execute function of a decoupled model must return None")
         while True:
@@ -148,21 +147,20 @@ class PythonModel:
     def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:
         returned = self.instance.execute(requests)
         if inspect.iscoroutine(returned):
-            returned = self._run(returned)
+            returned = self._loop.run(returned)
         responses, are_late = checked(requests, returned)
-        return awaited(responses) if are_late else responses
-
-    def _run(self, coroutine: Any) -> Any:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(coroutine)
+        if not are_late:
+            return responses
+        self._loop.keep_running()
+        # What nothing but this list refers to is not answered any more.
+        requests.clear()
+        return awaited(responses)
 
     def close(self) -> None:
         """Finalize the model."""
         if hasattr(self.instance, "finalize"):
             self.instance.finalize()
-        if self._loop is not None:
-            self._loop.close()
+        self._loop.close()
         self._leave()
 
     def _leave(self) -> None:

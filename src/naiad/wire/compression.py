@@ -16,6 +16,11 @@ MAX_INLINE_BYTES = 16 * 1024
 MAX_INLINE_PLAIN_BYTES = 64 * 1024
 """The same for what comes out of decompression."""
 FASTEST_LEVEL = 1
+_HIGHEST_RATIO = 1032
+"""No more can come out of a byte of deflate."""
+_GZIP_TRAILER_BYTES = 8
+_STEP_IN_BYTES, _STEP_OUT_BYTES = 256 * 1024, 1 << 20
+"""How much long data is decompressed at a time."""
 _OFFERED = (b"gzip", b"deflate")
 """What answers are coded with, the preferred first."""
 _MAX_ACCEPT_BYTES = 1024
@@ -29,24 +34,53 @@ class TooLargeError(Exception):
     """Compressed data of which more comes out than is allowed."""
 
 
-def decompress(data: Payload, bits: int, max_bytes: int) -> bytes:
+def plain_limit(size: int, max_bytes: int, ratio: int, floor_bytes: int) -> int:
+    """Return how much may come out of `size` bytes of compressed data.
+
+    Up to `floor_bytes` any ratio is allowed, as real tensors and documents reach the highest one; beyond it `ratio`.
+    """
+    return min(max_bytes, max(floor_bytes, ratio * size))
+
+
+def most_plain_bytes(data: Payload, bits: int, limit: int) -> int:
+    """Return how much memory decompression may take; what gzip says of its size counts, as a lie is an error."""
+    size = len(data)
+    if bits > zlib.MAX_WBITS and size >= _GZIP_TRAILER_BYTES:
+        announced = int.from_bytes(data[-4:], "little")  # RFC 1952 2.3.1: ISIZE
+        if announced <= limit:
+            return max(announced, 1)  # zlib: 0 is no limit
+    return min(limit, _HIGHEST_RATIO * size)
+
+
+def decompress(data: Payload, bits: int, max_bytes: int) -> Payload:
     """Return at most `max_bytes` of decompressed data; no more than that is ever produced.
+
+    Long data grows in place: zlib would collect it in blocks and then copy them, which takes twice the memory.
 
     Raises TooLargeError when there is more, CorruptError when the data is damaged, cut short or longer than its end.
     """
     engine = zlib.decompressobj(bits)
+    view, plain, at, rest = memoryview(data), bytearray(), 0, b""
     try:
-        plain = engine.decompress(data, max_bytes)
-        if not engine.eof and engine.decompress(engine.unconsumed_tail, 1):
-            raise TooLargeError
+        while not engine.eof:
+            if not rest:
+                rest = bytes(view[at : at + _STEP_IN_BYTES])
+                at += len(rest)
+            left = max_bytes - len(plain)
+            piece = engine.decompress(rest, min(_STEP_OUT_BYTES, left) or 1)  # zlib: 0 is no limit
+            if len(piece) > left:
+                raise TooLargeError
+            rest = engine.unconsumed_tail
+            plain += piece
+            if not (piece or rest or engine.eof) and at >= len(view):
+                raise CorruptError("the data is incomplete")
     except zlib.error as error:
         raise CorruptError(str(error)) from None
-    if not engine.eof:
-        raise CorruptError("the data is incomplete")
-    if engine.unused_data:
+    unused_bytes = len(engine.unused_data) + len(view) - at
+    if unused_bytes:
         # Also what gzip calls further members: each could be empty, and a body be millions of them.
-        raise CorruptError(f"{len(engine.unused_data)} bytes follow the end of the compressed data")
-    return plain
+        raise CorruptError(f"{unused_bytes} bytes follow the end of the compressed data")
+    return memoryview(plain) if len(plain) > MAX_INLINE_PLAIN_BYTES else bytes(plain)
 
 
 def compress(parts: Iterable[Payload], bits: int, level: int = FASTEST_LEVEL) -> bytes:

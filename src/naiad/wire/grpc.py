@@ -15,6 +15,8 @@ from naiad.wire.compression import (
     CorruptError,
     TooLargeError,
     decompress,
+    most_plain_bytes,
+    plain_limit,
 )
 from naiad.wire.http2_headers import Field, encode_fields
 
@@ -38,6 +40,12 @@ ENCODINGS = (b"gzip", b"deflate")
 _MUST_ESCAPE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _MAX_STATUS_TEXT_BYTES = 4096  # clients refuse long header lists
 
+_BEGINNING_BYTES = 4096
+"""Enough for the fields before the tensors of a request."""
+MAX_DECOMPRESSION_RATIO = 200
+"""Default of --grpc-max-decompression-ratio."""
+_ANY_RATIO_BYTES = 64 * 1024 * 1024
+"""A message up to this size may be compressed by any ratio."""
 _EARNED_BYTES = 1024 * 1024
 """So much of a message must have come before memory for all of it is asked for."""
 
@@ -87,11 +95,6 @@ COMPRESSED_HEADER_BLOCKS: Mapping[bytes, bytes] = {
 }
 """The header block of answers with compressed messages, by encoding."""
 OK_TRAILER_BLOCK = encode_fields(((b"grpc-status", b"0"),))
-
-
-def is_grpc_content_type(value: bytes | None) -> bool:
-    """Tell whether a content-type is application/grpc, with or without a +format or parameters."""
-    return value is not None and value[:16] == b"application/grpc" and value[16:17] in (b"", b"+", b";")
 
 
 def parse_timeout_ns(value: bytes) -> int:
@@ -147,13 +150,20 @@ class MessageAssembler:
         "_length",
         "_max_message_bytes",
         "_max_plain_bytes",
+        "_max_ratio",
         "_prefix",
         "_window_bits",
     )
 
     def __init__(
-        self, max_message_bytes: int, encoding: bytes | None = None, *, max_decompressed_bytes: int | None = None
+        self,
+        max_message_bytes: int,
+        encoding: bytes | None = None,
+        *,
+        max_decompressed_bytes: int | None = None,
+        max_ratio: int = MAX_DECOMPRESSION_RATIO,
     ) -> None:
+        self._max_ratio = max_ratio
         self._max_message_bytes = max_message_bytes
         self._max_plain_bytes = min(max_message_bytes, max_decompressed_bytes or max_message_bytes)
         self._window_bits = window_bits(encoding)
@@ -166,6 +176,12 @@ class MessageAssembler:
     def pending_bytes(self) -> int:
         """Bytes held of a message that is not complete."""
         return len(self._prefix) + (0 if self._collector is None else self._collector.filled_bytes)
+
+    def beginning(self) -> memoryview:
+        """Return what has come of a plain message that is not complete; empty for a compressed one."""
+        if self._collector is None or self._is_compressed:
+            return memoryview(b"")
+        return self._collector.beginning()
 
     def feed(self, data: memoryview) -> "list[Payload | CompressedMessage]":
         """Take a piece of the body and return the messages it completes.
@@ -234,7 +250,8 @@ class MessageAssembler:
     def _finish(self, message: memoryview) -> "Payload | CompressedMessage":
         if not self._is_compressed:
             return message
-        compressed = CompressedMessage(message, self._window_bits, self._max_plain_bytes)
+        limit = plain_limit(len(message), self._max_plain_bytes, self._max_ratio, _ANY_RATIO_BYTES)
+        compressed = CompressedMessage(message, self._window_bits, limit)
         plain = compressed.decompressed_if_small()
         return compressed if plain is None else plain
 
@@ -253,7 +270,12 @@ class CompressedMessage:
         """Bytes of the compressed message."""
         return len(self._data)
 
-    def decompressed_if_small(self) -> bytes | None:
+    @property
+    def most_plain_bytes(self) -> int:
+        """How much memory its decompression may take."""
+        return most_plain_bytes(self._data, self._bits, self._max_plain_bytes)
+
+    def decompressed_if_small(self) -> "Payload | None":
         """Return the message when that takes no time worth mentioning. Raises GrpcError as `decompress` does."""
         if len(self._data) > MAX_INLINE_BYTES:
             return None
@@ -266,7 +288,7 @@ class CompressedMessage:
         except CorruptError as error:
             raise _corrupt(error) from None
 
-    def decompress(self) -> bytes:
+    def decompress(self) -> "Payload":
         """Return the message.
 
         Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the data is corrupt.
@@ -314,6 +336,11 @@ class _Collector:
         else:
             self._block[self.filled_bytes : filled] = piece
         self.filled_bytes = filled
+
+    def beginning(self) -> memoryview:
+        """Return a copy of the first bytes, as far as they have come."""
+        known = self._grown if self._block is None else self._block[: self.filled_bytes]
+        return memoryview(bytes(known[:_BEGINNING_BYTES]))
 
     def message(self) -> memoryview:
         """Return the whole message."""

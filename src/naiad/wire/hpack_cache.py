@@ -18,6 +18,7 @@ _CACHED_BLOCKS = 64
 _CACHED_BLOCK_BYTES = 2048
 _STATIC = HeaderTable.STATIC_TABLE
 _STATIC_COUNT = len(_STATIC)
+_MAX_RESIZES = 2  # RFC 7541 4.2: the smallest size in between, and the final one
 _MAX_INTEGER_BYTES = 5  # carries 2**35; nothing in HPACK is larger than 2**32
 
 
@@ -26,7 +27,7 @@ class HpackError(Exception):
 
 
 class HeaderListTooLargeError(Exception):
-    """The block unfolds to more than twice the limit; decoding stopped (ENHANCE_YOUR_CALM)."""
+    """The block unfolds to more than twice a limit; decoding stopped (ENHANCE_YOUR_CALM)."""
 
 
 class HeaderDecoder:
@@ -35,7 +36,9 @@ class HeaderDecoder:
     __slots__ = (
         "_changed_table",
         "_hard_limit_bytes",
+        "_hard_limit_fields",
         "_limit_bytes",
+        "_limit_fields",
         "_table",
         "_table_limit_bytes",
         "_used_dynamic",
@@ -43,10 +46,14 @@ class HeaderDecoder:
         "cached_static",
     )
 
-    def __init__(self, header_list_bytes: int, table_bytes: int = HeaderTable.DEFAULT_SIZE) -> None:
+    def __init__(
+        self, header_list_bytes: int, header_fields: int = 128, table_bytes: int = HeaderTable.DEFAULT_SIZE
+    ) -> None:
         self._limit_bytes = header_list_bytes
-        # Between the limit and twice it the block is decoded, so that its one request can be answered with 431.
+        self._limit_fields = header_fields
+        # Between a limit and twice it the block is decoded, so that its one request can be answered with 431.
         self._hard_limit_bytes = 2 * header_list_bytes
+        self._hard_limit_fields = 2 * header_fields
         self._table = HeaderTable()
         self._table_limit_bytes = table_bytes
         self._changed_table = False
@@ -66,7 +73,7 @@ class HeaderDecoder:
         if head is not None:
             return head
         fields = self._decode(block)
-        head = parse_request_head(fields, self._limit_bytes)
+        head = parse_request_head(fields, self._limit_bytes, self._limit_fields)
         if not self._changed_table and len(block) <= _CACHED_BLOCK_BYTES:
             blocks = self.cached if self._used_dynamic else self.cached_static
             if len(blocks) >= _CACHED_BLOCKS:
@@ -107,12 +114,17 @@ class HeaderDecoder:
             size += 32 + len(field[0]) + len(field[1])
             if size > self._hard_limit_bytes:
                 raise HeaderListTooLargeError(f"header list of more than {self._hard_limit_bytes} bytes")
+            if len(fields) > self._hard_limit_fields:
+                raise HeaderListTooLargeError(f"more than {self._hard_limit_fields} header fields")
         return tuple(fields)
 
     def _read_resizes(self, block: bytes) -> int:
         """Apply the table size updates in front of the fields (RFC 7541 4.2) and return where they end."""
-        position = 0
+        position = count = 0
         while position < len(block) and block[position] & 0xE0 == 0x20:
+            count += 1
+            if count > _MAX_RESIZES:
+                raise HpackError(f"more than {_MAX_RESIZES} table size updates in a block")
             size, position = _read_integer(block, position, 0x1F)
             if size > self._table_limit_bytes:
                 raise HpackError(f"table size update to {size}, above {self._table_limit_bytes}")

@@ -10,10 +10,10 @@ calls for different streams interleave depends on how the bytes were cut.
 """
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from naiad.wire import http2_frames as wire
-from naiad.wire.flood import FloodGuard
+from naiad.wire.flood import REOPENED_STREAM, SMALL_FRAME, FloodGuard
 from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
 from naiad.wire.http2_blocks import HeaderBlock, HeaderBlocks
 from naiad.wire.http2_frames import Http2Code, Http2Error, StreamError
@@ -34,12 +34,18 @@ _DRAIN_PING = b"drain..."
 _KEEPALIVE_PING = b"alive..?"
 _TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"),))
 _NO_TRAILERS: Fields = ()
+_SMALL_DATA_BYTES = 256
+"""A DATA frame with less, after which the body goes on, is counted."""
+_FREE_UPDATES = 16
+"""So many WINDOW_UPDATE frames of one read are not counted: reading costs more than they do."""
+_SLICE_BYTES = 16 * 1024
+_SLOW_SLICE_BYTES = 2 * 1024
 
 
 class Http2Sink(Protocol[S]):
     """Who is told what the peer does. Streams are of the sink's own class."""
 
-    def new_stream(self, stream_id: int, head: RequestHead, send_window: int, receive_window: int) -> S:
+    def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> S:
         """Make the object of a new stream."""
 
     def request_received(self, stream: S, body: memoryview) -> None:
@@ -72,7 +78,7 @@ class Http2Connection(Generic[S]):
         self._limits = limits
         self._streams: dict[int, S] = {}
         self.output = Http2Output(self._streams, limits.write_buffer_bytes)  # type: ignore[arg-type]  # it adds none
-        self._decoder = HeaderDecoder(limits.header_list_bytes)
+        self._decoder = HeaderDecoder(limits.header_list_bytes, limits.header_fields)
         self._now_ns = 0
         self._last_stream_id = 0
         self.windows = ReceiveWindows(self.output, limits)
@@ -80,6 +86,10 @@ class Http2Connection(Generic[S]):
         # Received bytes that are not yet a complete frame, and how many it takes to go on.
         self._tail = bytearray()
         self._needed_bytes = 0
+        # Received bytes that no slice has come to yet, from a position on.
+        self._unread = b""
+        self._unread_position = 0
+        self._slice_bytes = _SLICE_BYTES
         self._has_preface = False
         self._has_settings = False
         # New requests may take the short way: SETTINGS have come, no header block is unfinished, no GOAWAY was sent.
@@ -92,24 +102,14 @@ class Http2Connection(Generic[S]):
         self._blocks = HeaderBlocks(limits)
         self._floods = FloodGuard(limits)
         self._ping_strikes = PingStrikes(limits.keepalive)
-        self._data_frames = 0
+        self.message_count = 0
+        """Messages of streaming calls; counted by the sink, since only it sees them. They earn frames."""
         self._goaway_last_id = -1
         self.is_draining = False
         """The connection ends with its last stream: a GOAWAY has been sent."""
         self._is_closed = False
         self.incomplete_since_ns = 0
         """Since when a frame or header block has been incomplete; 0 when none is."""
-        self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
-            wire.HEADERS: self._headers_frame,
-            wire.PRIORITY: self._priority_frame,
-            wire.RST_STREAM: self._rst_stream_frame,
-            wire.SETTINGS: self._settings_frame,
-            wire.PUSH_PROMISE: self._push_promise_frame,
-            wire.PING: self._ping_frame,
-            wire.GOAWAY: self._goaway_frame,
-            wire.WINDOW_UPDATE: self._window_update_frame,
-            wire.CONTINUATION: self._continuation_frame,
-        }
         self.output.send_control(own_settings(limits))
         self.windows.announce()
 
@@ -157,25 +157,54 @@ class Http2Connection(Generic[S]):
         """Look at nothing that is received from now on."""
         self._is_closed = True
 
+    def lose(self) -> None:
+        """The connection is lost: nothing more is received, and the sink is not referred to any more."""
+        self._is_closed = True
+        self._unread = b""
+        self._tail.clear()
+        del self._sink
+
     def fail(self, code: Http2Code, message: str) -> None:
         """Queue the GOAWAY of a connection error; nothing received later is looked at."""
         if not self._is_closed:
             self._is_closed = True
             self.output.send_control(wire.goaway(self._last_stream_id, code, message))
 
+    @property
+    def has_unread(self) -> bool:
+        """`receive_slice` has left some of the bytes that it was given."""
+        return bool(self._unread) and not self._is_closed
+
+    def slow_down(self, is_slow: bool) -> None:
+        """Make slices small for a peer whose bytes take long, or large again."""
+        self._slice_bytes = _SLOW_SLICE_BYTES if is_slow else _SLICE_BYTES
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Take received bytes, cut anywhere. Raises Http2Error when the connection must be closed."""
+        has_unread = self.receive_slice(data, now_ns)
+        while has_unread:
+            has_unread = self.receive_slice(b"", now_ns)
+
+    def receive_slice(self, data: bytes, now_ns: int) -> bool:
+        """Take received bytes, cut anywhere, and look at the frames that begin in the next slice of them.
+
+        Return whether a rest waits for the next call: a peer that sends thousands of tiny frames at once does not
+        keep the loop from others. Raises Http2Error when the connection must be closed.
+        """
         if self._is_closed:
-            return
+            return False
         self._now_ns = now_ns
-        if self._tail:
+        begin = 0
+        if self._unread:
+            data, begin = self._take_unread(data)
+        elif self._tail:
             self._tail += data
             if len(self._tail) < self._needed_bytes:
-                return
+                return False
             data = bytes(self._tail)
             self._tail.clear()
         try:
-            position = 0 if self._has_preface else self._receive_preface(data)
+            position = begin if self._has_preface else self._receive_preface(data)
             self._receive_frames(data, position)
         except Http2Error as error:
             self.fail(error.code, error.message)
@@ -184,6 +213,13 @@ class Http2Connection(Generic[S]):
             self.incomplete_since_ns = 0
         elif not self.incomplete_since_ns:
             self.incomplete_since_ns = now_ns
+        return not self._is_closed if self._unread else False
+
+    def _take_unread(self, data: bytes) -> tuple[bytes, int]:
+        """Return what an earlier slice has left, and `data` behind it, and the position to begin at."""
+        begin, unread = self._unread_position, self._unread
+        self._unread = b""
+        return (unread[begin:] + data, 0) if data else (unread, begin)
 
     # Frames
 
@@ -212,9 +248,14 @@ class Http2Connection(Generic[S]):
         new_stream, request_received = self._sink.new_stream, self._sink.request_received
         # Streams whose head the sink has not been told: their body may follow in these bytes.
         untold: dict[int, S] = {}
+        updates = 0
         if self._data_left or self._data_padding:
             position = self._continue_data(view, position)
-        while end - position >= 9:
+        # Frames that begin before it are looked at: whole headers, and not more than a slice.
+        limit = end - 8
+        if end > self._slice_bytes:
+            limit = min(limit, position + self._slice_bytes)
+        while position < limit:
             word, flags, stream_id = unpack(data, position)
             body = position + 9
             length = word >> 8
@@ -225,7 +266,6 @@ class Http2Connection(Generic[S]):
                 expected = stream.head.content_length
                 if (expected < 0 or expected == length) and length <= max_frame_bytes and length <= window.left_bytes:
                     del untold[stream_id]
-                    self._data_frames += 1
                     window.left_bytes -= length
                     if window.left_bytes < window.half_bytes:
                         window.refill()
@@ -244,24 +284,31 @@ class Http2Connection(Generic[S]):
                     and len(streams) < max_streams
                 ):
                     self._last_stream_id = stream_id
-                    stream = new_stream(stream_id, head, output.peer_window, receive_window)
+                    stream = new_stream(stream_id, head, receive_window)
                     streams[stream_id] = untold[stream_id] = stream
                     position = stop
                     continue
             elif kind == 8 and length == 4 and stop <= end and output.widen(stream_id, unpack_uint32(data, body)[0]):
                 # grpc-core sends one between the head and the body of every request.
+                updates += 1
                 position = stop
                 continue
             if untold:
                 self._tell_heads(untold)
             following = self._receive_frame(data, view, position)
             if following < 0:
+                limit = end
                 break
             position = following
         if untold:
             self._tell_heads(untold)
+        if updates > _FREE_UPDATES:
+            self._count_frame("WINDOW_UPDATE", updates * SMALL_FRAME)
         if position < end:
-            self._keep_tail(data, position, self._needed_bytes)
+            if limit <= position < end - 8:
+                self._unread, self._unread_position = data, position
+            else:
+                self._keep_tail(data, position, self._needed_bytes)
 
     def _tell_heads(self, untold: dict[int, S]) -> None:
         for stream in untold.values():
@@ -285,12 +332,12 @@ class Http2Connection(Generic[S]):
         if len(data) - body < length:
             self._needed_bytes = wire.FRAME_HEADER_BYTES + length
             return _INCOMPLETE
-        handler = self._handlers.get(kind)
+        handler = _HANDLERS.get(kind)
         if handler is None:
-            self._count_control_frame("unknown")
+            self._count_frame("unknown")
             return body + length
         try:
-            handler(flags, stream_id, view[body : body + length])
+            handler(self, flags, stream_id, view[body : body + length])
         except StreamError as error:
             self._reset_stream(error.stream_id, error.code)
         return body + length
@@ -326,10 +373,11 @@ class Http2Connection(Generic[S]):
         self._data_ends_stream = bool(flags & wire.FLAG_END_STREAM)
         self._data_left = length - padding - (content - body)
         self._data_padding = padding
-        if self._data_left:
-            self._data_frames += 1
-        elif not self._data_ends_stream:
-            self._count_control_frame("empty DATA")
+        if self._data_left < _SMALL_DATA_BYTES and not self._data_ends_stream:
+            if self._data_left:
+                self._count_frame("small DATA", SMALL_FRAME)
+            else:
+                self._count_frame("empty DATA")
         try:
             self._data_stream = self._find_data_stream(stream_id, length)
         except StreamError as error:
@@ -439,7 +487,7 @@ class Http2Connection(Generic[S]):
         # RFC 9113 8.1.1: a body of another size than announced. RFC 7540 5.3.1: a stream that depends on itself.
         if head.error or (ends_stream and head.content_length > 0) or block.depends_on_itself:
             raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
-        stream = self._sink.new_stream(stream_id, head, output.peer_window, limits.stream_window_bytes)
+        stream = self._sink.new_stream(stream_id, head, limits.stream_window_bytes)
         self._streams[stream_id] = stream
         # Before the sink answers: a stream that both sides have ended needs no RST_STREAM.
         stream.is_remote_closed = ends_stream
@@ -468,7 +516,7 @@ class Http2Connection(Generic[S]):
     def _priority_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id == 0:
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
-        self._count_control_frame("PRIORITY")
+        self._count_frame("PRIORITY")
         if len(payload) != 5:
             raise StreamError(stream_id, Http2Code.FRAME_SIZE_ERROR)
         if wire.dependency(payload) == stream_id:  # RFC 7540 5.3.1
@@ -480,6 +528,7 @@ class Http2Connection(Generic[S]):
         self._check_not_idle(stream_id, "RST_STREAM")
         stream = self._streams.get(stream_id)
         if stream is None:
+            self._count_frame("RST_STREAM", SMALL_FRAME)
             # The peer knows now that the stream is gone: what follows on it is a mistake.
             self.output.recently_reset.pop(stream_id, None)
             return
@@ -496,11 +545,12 @@ class Http2Connection(Generic[S]):
                 raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "SETTINGS ACK with a payload")
             if not self._has_settings:
                 raise Http2Error(Http2Code.PROTOCOL_ERROR, "the first frame is a SETTINGS ACK")
+            self._count_frame("SETTINGS ACK")
             return
         if len(payload) % wire.SETTING.size:
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "SETTINGS is no multiple of 6 bytes long")
-        self._count_control_frame("SETTINGS")
-        apply_settings(payload, self.output)
+        reopened = apply_settings(payload, self.output)
+        self._count_frame("SETTINGS", 1 + reopened * REOPENED_STREAM)
         self.output.send_control(wire.SETTINGS_ACK)
         self.output.pump()
         if not self._has_settings:
@@ -515,7 +565,7 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "PING is not 8 bytes long")
-        self._count_control_frame("PING")
+        self._count_frame("PING")
         if not flags & wire.FLAG_ACK:
             if self._ping_strikes.is_one_too_many(
                 self._now_ns, self.output.data_count, has_calls=bool(self._streams)
@@ -531,12 +581,14 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "GOAWAY on a stream")
         if len(payload) < 8:
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "GOAWAY is too short")
+        self._count_frame("GOAWAY")
         (code,) = wire.UINT32.unpack_from(payload, 4)
         self._sink.goaway_received(code)
 
     def _window_update_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if len(payload) != 4:
             raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not 4 bytes long")
+        self._count_frame("WINDOW_UPDATE", SMALL_FRAME)
         increment = wire.UINT32.unpack(payload)[0] & wire.MAX_WINDOW
         if stream_id == 0:
             if not increment:
@@ -565,9 +617,8 @@ class Http2Connection(Generic[S]):
         """Reset a stream for a mistake of the peer's; one that is idle cannot be reset (RFC 9113 5.1)."""
         if stream_id > self._last_stream_id or not stream_id & 1:
             raise Http2Error(code, f"illegal frame on idle stream {stream_id}")
-        # Resets that the peer provokes count as its own (CVE-2025-8671); refusals are our doing.
-        if code is not Http2Code.REFUSED_STREAM:
-            self._floods.count_reset(self._now_ns)
+        # Resets that the peer provokes count as its own (CVE-2025-8671), also those of streams that are too many.
+        self._floods.count_reset(self._now_ns)
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id not in self.output.recently_reset:
@@ -576,6 +627,21 @@ class Http2Connection(Generic[S]):
         self.output.reset(stream, code)
         self._sink.stream_broken(stream, code)
 
-    def _count_control_frame(self, name: str) -> None:
-        work = self._last_stream_id // 2 + self._data_frames + self.output.data_count
-        self._floods.count_control_frame(name, self._now_ns, work)
+    def _count_frame(self, name: str, cost: float = 1.0) -> None:
+        output = self.output
+        streams, kibibytes = self._last_stream_id // 2, self.windows.received_bytes >> 10
+        useful = streams + self.message_count + kibibytes + output.data_count - output.drip_count
+        self._floods.count_frame(name, self._now_ns, useful, cost)
+
+
+_HANDLERS: dict[int, Callable[[Http2Connection[Any], int, int, memoryview], None]] = {
+    wire.HEADERS: Http2Connection._headers_frame,
+    wire.PRIORITY: Http2Connection._priority_frame,
+    wire.RST_STREAM: Http2Connection._rst_stream_frame,
+    wire.SETTINGS: Http2Connection._settings_frame,
+    wire.PUSH_PROMISE: Http2Connection._push_promise_frame,
+    wire.PING: Http2Connection._ping_frame,
+    wire.GOAWAY: Http2Connection._goaway_frame,
+    wire.WINDOW_UPDATE: Http2Connection._window_update_frame,
+    wire.CONTINUATION: Http2Connection._continuation_frame,
+}

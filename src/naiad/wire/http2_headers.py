@@ -65,8 +65,18 @@ class RequestHead:
         return None
 
 
-def parse_request_head(fields: Fields, limit_bytes: int) -> RequestHead:
-    """Return the head of a request; one that breaks a rule has `error`, one above `limit_bytes` `is_too_large`."""
+def is_grpc_content_type(value: bytes | None) -> bool:
+    """Return whether a content-type is application/grpc, with or without a +format or parameters."""
+    return value is not None and value[:16] == b"application/grpc" and value[16:17] in (b"", b"+", b";")
+
+
+def parse_request_head(fields: Fields, limit_bytes: int, limit_fields: int) -> RequestHead:
+    """Return the head of a request; one that breaks a rule has `error`, one above a limit `is_too_large`."""
+    if len(fields) > limit_fields or sum(32 + len(name) + len(value) for name, value in fields) > limit_bytes:
+        # Nothing else matters for its answer, and checking costs more than decoding.
+        return RequestHead({}, (), -1, "", is_too_large=True)
+    # gRPC's PROTOCOL-HTTP2 lets metadata have outer spaces, which RFC 9113 8.2.1 forbids, and strips them.
+    strips_values = any(name == b"content-type" and is_grpc_content_type(value.strip()) for name, value in fields)
     pseudo: dict[bytes, bytes] = {}
     regular: list[Field] = []
     error = ""
@@ -75,19 +85,20 @@ def parse_request_head(fields: Fields, limit_bytes: int) -> RequestHead:
             error = error or _pseudo_error(name, pseudo, bool(regular))
             pseudo[name] = value
         else:
+            if strips_values:
+                value = value.strip(b" \t")  # noqa: PLW2901
             regular.append((name, value))
         error = error or _field_error(name, value)
     content_length, length_error = _content_length(regular)
     error = error or length_error or _missing_pseudo(pseudo)
-    list_bytes = sum(32 + len(name) + len(value) for name, value in fields)
-    return RequestHead(pseudo, tuple(regular), content_length, error, list_bytes > limit_bytes)
+    return RequestHead(pseudo, tuple(regular), content_length, error, is_too_large=False)
 
 
 def trailers_error(fields: Fields) -> str:
     """Return why `fields` are no legal trailers, empty when they are."""
     for name, value in fields:
         if name[:1] == b":":
-            return f"pseudo-field {name!r} in trailers"
+            return f"pseudo-field {name[:200]!r} in trailers"
         error = _field_error(name, value)
         if error:
             return error
@@ -96,19 +107,19 @@ def trailers_error(fields: Fields) -> str:
 
 def _pseudo_error(name: bytes, seen: dict[bytes, bytes], after_regular: bool) -> str:
     if name not in _REQUEST_PSEUDO:
-        return f"unknown pseudo-field {name!r}"
+        return f"unknown pseudo-field {name[:200]!r}"
     if name in seen:
-        return f"repeated pseudo-field {name!r}"
-    return f"pseudo-field {name!r} after a regular field" if after_regular else ""
+        return f"repeated pseudo-field {name[:200]!r}"
+    return f"pseudo-field {name[:200]!r} after a regular field" if after_regular else ""
 
 
 def _field_error(name: bytes, value: bytes) -> str:
     if not _NAME.fullmatch(name):
-        return f"invalid field name {name!r}"
+        return f"invalid field name {name[:200]!r}"
     if _FORBIDDEN_IN_VALUE.search(value) or value != value.strip(b" \t"):
-        return f"invalid value of field {name!r}"
+        return f"invalid value of field {name[:200]!r}"
     if name in _CONNECTION_SPECIFIC or (name == b"te" and value.lower() != b"trailers"):
-        return f"connection-specific field {name!r}"
+        return f"connection-specific field {name[:200]!r}"
     return ""
 
 

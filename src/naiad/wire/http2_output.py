@@ -2,6 +2,10 @@
 
 Rules: whatever fits the windows becomes frames at once. The rest waits in its stream's queue. Streams whose own
 window is open take turns. Frames collect in `take`'s list until the transport writes them.
+
+The window of a stream is `stream.window_offset + peer_window`: a change of SETTINGS_INITIAL_WINDOW_SIZE, which
+applies to all open streams (RFC 9113 6.9.2), changes one number. Only streams that wait for their window are looked
+at.
 """
 
 from collections import deque
@@ -26,6 +30,7 @@ from naiad.wire.http2_frames import (
 from naiad.wire.http2_stream import Payload, Stream
 
 _TURN_BYTES = 256 * 1024
+_DRIP_BYTES = 256
 _REMEMBERED_RESETS = 1024
 _JOINED_BYTES = 64 * 1024
 _UNCOPIED_BYTES = 8 * 1024  # measured: below it, copying is cheaper than one more buffer for the kernel
@@ -38,13 +43,17 @@ class Http2Output:
     """Frames and queues of everything that is sent on one connection."""
 
     __slots__ = (
+        "_blocked",
         "_frames",
         "_frames_bytes",
+        "_highest_offset",
         "_must_resize_table",
         "_ready",
         "_streams",
         "_write_buffer_bytes",
+        "accepted_bytes",
         "data_count",
+        "drip_count",
         "is_paused",
         "peer_frame_bytes",
         "peer_window",
@@ -58,7 +67,11 @@ class Http2Output:
         self._frames: list[Payload] = []
         self._frames_bytes = 0
         self._write_buffer_bytes = write_buffer_bytes
-        self._ready: dict[int, Stream] = {}  # streams with a queue and an open window, in the order of their turns
+        # Streams with a queue: those whose window is open, in the order of their turns, and those whose is not. The
+        # peer may close windows of the first by a setting; they are found when it is their turn.
+        self._ready: dict[int, Stream] = {}
+        self._blocked: dict[int, Stream] = {}
+        self._highest_offset = 0  # no stream's `window_offset` is above it
         self._must_resize_table = False
         self.window = DEFAULT_WINDOW
         self.peer_frame_bytes = DEFAULT_FRAME_BYTES
@@ -66,9 +79,13 @@ class Http2Output:
         """The peer's SETTINGS_INITIAL_WINDOW_SIZE."""
         self.queued_bytes = 0
         """Bytes that wait for windows, over all streams."""
+        self.accepted_bytes = 0
+        """What was ever queued, over all streams."""
         self.data_count = 0
         """Heads, messages and frames of bodies sent so far. Grows while a long answer flows: gRPC forgives every PING
         that comes between two frames of it, and clients that measure the bandwidth send one per round trip."""
+        self.drip_count = 0
+        """Those of `data_count` that were small only because the peer opens its windows by a few bytes."""
         self.is_paused = False
         """The socket takes no more; frames of queues are not made."""
         self.recently_reset: dict[int, None] = {}
@@ -83,7 +100,7 @@ class Http2Output:
         if (
             payload_bytes <= self.peer_frame_bytes
             and payload_bytes <= self.window
-            and payload_bytes <= stream.send_window
+            and payload_bytes <= stream.window_offset + self.peer_window
             and not self._ready
             and not self._must_resize_table
         ):
@@ -137,14 +154,14 @@ class Http2Output:
             stream.queue is None
             and 0 < size <= self.peer_frame_bytes
             and size <= self.window
-            and size <= stream.send_window
+            and size <= stream.window_offset + self.peer_window
             and not self._ready
             and not self.is_paused
             and self._frames_bytes < self._write_buffer_bytes
         ):
             self.data_count += 1
             self.window -= size
-            stream.send_window -= size
+            stream.window_offset -= size
             self._frames += (_pack(size << 8, 0, stream.id), *payload)
             self._frames_bytes += size + 9
             return
@@ -164,10 +181,14 @@ class Http2Output:
             return
         stream.queue = queue
         stream.queued_bytes += size
+        stream.accepted_bytes += size
         self.queued_bytes += size
-        if stream.send_window > 0:
+        self.accepted_bytes += size
+        if stream.window_offset + self.peer_window > 0:
             self._ready[stream.id] = stream
             self.pump()
+        else:
+            self._blocked[stream.id] = stream
 
     def send_end(self, stream: Stream, trailers: bytes = b"") -> None:
         """End the answer after all queued data, with a trailer block if one is given."""
@@ -196,6 +217,7 @@ class Http2Output:
         stream.is_local_closed = stream.is_remote_closed = True
         self._streams.pop(stream.id, None)
         self._ready.pop(stream.id, None)
+        self._blocked.pop(stream.id, None)
         self.queued_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
         stream.queue = None
@@ -211,10 +233,13 @@ class Http2Output:
 
     def open_stream_window(self, stream: Stream, increment: int) -> None:
         """The peer takes `increment` more bytes of one stream. Raises StreamError when its window overflows."""
-        stream.send_window += increment
-        if stream.send_window > MAX_WINDOW:
+        stream.window_offset += increment
+        window = stream.window_offset + self.peer_window
+        if window > MAX_WINDOW:
             raise StreamError(stream.id, Http2Code.FLOW_CONTROL_ERROR)
-        if stream.queue is not None and stream.send_window > 0:
+        self._highest_offset = max(self._highest_offset, stream.window_offset)
+        if stream.queue is not None and window > 0:
+            self._blocked.pop(stream.id, None)
             self._ready[stream.id] = stream
             self.pump()
 
@@ -226,27 +251,40 @@ class Http2Output:
                 return True
             return False
         stream = self._streams.get(stream_id)
-        if stream is None or stream.queue is not None or not 0 < increment <= MAX_WINDOW - stream.send_window:
+        if stream is None or stream.queue is not None or increment <= 0:
             return False
-        stream.send_window += increment
+        offset = stream.window_offset + increment
+        if offset + self.peer_window > MAX_WINDOW:
+            return False
+        stream.window_offset = offset
+        if offset > self._highest_offset:
+            self._highest_offset = offset
         return True
 
-    def set_initial_window(self, size: int) -> None:
+    def window_of(self, stream: Stream) -> int:
+        """Return how much the peer takes of a stream; negative after it has shrunk its initial window."""
+        return stream.window_offset + self.peer_window
+
+    def set_initial_window(self, size: int) -> int:
         """Apply SETTINGS_INITIAL_WINDOW_SIZE to new and open streams (RFC 9113 6.9.2). Raises Http2Error.
+
+        Return how many streams it may have set going, which is what the frame costs beside its bytes.
 
         The caller acknowledges the setting, and only then has `pump` send what it allows: grpc-core counts data that
         come before the acknowledgement against the window of before, and resets their stream.
         """
-        change = size - self.peer_window
+        is_wider = size > self.peer_window
         self.peer_window = size
-        for stream in self._streams.values():
-            stream.send_window += change
-            if stream.send_window > MAX_WINDOW:
+        if size + self._highest_offset > MAX_WINDOW:
+            self._highest_offset = max((stream.window_offset for stream in self._streams.values()), default=0)
+            if size + self._highest_offset > MAX_WINDOW:
                 raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "a stream's window exceeds 2**31 - 1")
-            if stream.queue is not None and stream.send_window > 0:
-                self._ready[stream.id] = stream
-            else:
-                self._ready.pop(stream.id, None)
+        if not is_wider or not self._blocked:
+            return 0
+        waiting, self._blocked = self._blocked, {}
+        for stream_id, stream in waiting.items():
+            (self._ready if stream.window_offset + size > 0 else self._blocked)[stream_id] = stream
+        return len(waiting)
 
     def set_peer_table_bytes(self, size: int) -> None:
         """Apply SETTINGS_HEADER_TABLE_SIZE. Our blocks use no table, but a smaller one must be acknowledged."""
@@ -266,17 +304,18 @@ class Http2Output:
             if stream.queue is None:
                 if stream.end_block is not None:
                     self._send_end_block(stream)
-            elif stream.send_window > 0:
+            elif stream.window_offset + self.peer_window > 0:
                 ready[stream_id] = stream
+            else:
+                self._blocked[stream_id] = stream
 
     def _take_turn(self, stream: Stream) -> None:
         sent = 0
         while stream.queue is not None and sent < _TURN_BYTES:
-            room = min(self.peer_frame_bytes, stream.send_window, self.window)
+            room = min(self.peer_frame_bytes, stream.window_offset + self.peer_window, self.window)
             if room <= 0:
                 break
             sent += self._send_frame(stream, stream.queue, room)
-        stream.blocked_since_ns = 0
 
     def _send_frame(self, stream: Stream, queue: deque[memoryview], room: int) -> int:
         pieces: list[memoryview] = []
@@ -294,9 +333,11 @@ class Http2Output:
         self._frames += (_pack(size << 8 | DATA, 0, stream.id), *pieces)
         self._frames_bytes += size + 9
         self.data_count += 1
+        if size < _DRIP_BYTES and queue:
+            self.drip_count += 1
         self.window -= size
         self.queued_bytes -= size
-        stream.send_window -= size
+        stream.window_offset -= size
         stream.queued_bytes -= size
         if not queue:
             stream.queue = None

@@ -20,25 +20,33 @@ def own_settings(limits: Http2Limits) -> bytes:
     )
 
 
-def apply_settings(payload: memoryview, output: Http2Output) -> None:
-    """Apply the settings of a frame; the caller acknowledges them. Raises Http2Error for values that are illegal."""
+def apply_settings(payload: memoryview, output: Http2Output) -> int:
+    """Apply the settings of a frame; the caller acknowledges them. Raises Http2Error for values that are illegal.
+
+    All values are checked, and the last of each setting is applied (RFC 9113 6.5.3). Return how many streams may have
+    been set going.
+    """
     if len(payload) > _MAX_SETTINGS_BYTES:
         raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "too many settings in a frame")
+    last: dict[int, int] = {}
     for key, value in wire.SETTING.iter_unpack(payload):
-        _apply(key, value, output)
+        _check(key, value)
+        last[key] = value
+        if key == wire.SETTING_HEADER_TABLE_SIZE:
+            output.set_peer_table_bytes(value)  # RFC 7541 4.2: the smallest in between counts
+    output.peer_frame_bytes = last.get(wire.SETTING_MAX_FRAME_SIZE, output.peer_frame_bytes)
+    if wire.SETTING_INITIAL_WINDOW_SIZE in last:
+        return output.set_initial_window(last[wire.SETTING_INITIAL_WINDOW_SIZE])
+    return 0
 
 
-def _apply(key: int, value: int, output: Http2Output) -> None:
+def _check(key: int, value: int) -> None:
+    """Raise Http2Error for a value that its setting cannot have (RFC 9113 6.5.2)."""
     if key == wire.SETTING_INITIAL_WINDOW_SIZE:
         if value > wire.MAX_WINDOW:
             raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
-        output.set_initial_window(value)
     elif key == wire.SETTING_MAX_FRAME_SIZE:
         if not wire.DEFAULT_FRAME_BYTES <= value <= MAX_FRAME_BYTES:
             raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
-        output.peer_frame_bytes = value
-    elif key == wire.SETTING_ENABLE_PUSH:
-        if value > 1:
-            raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
-    elif key == wire.SETTING_HEADER_TABLE_SIZE:
-        output.set_peer_table_bytes(value)
+    elif key == wire.SETTING_ENABLE_PUSH and value > 1:
+        raise Http2Error(Http2Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")

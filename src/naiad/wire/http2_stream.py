@@ -16,7 +16,7 @@ class Stream:
     """
 
     __slots__ = (
-        "blocked_since_ns",
+        "accepted_bytes",
         "end_block",
         "head",
         "id",
@@ -27,14 +27,14 @@ class Stream:
         "queued_bytes",
         "receive_window",
         "received_bytes",
-        "send_window",
+        "window_offset",
     )
 
-    def __init__(self, stream_id: int, head: RequestHead, send_window: int, receive_window: int) -> None:
+    def __init__(self, stream_id: int, head: RequestHead, receive_window: int) -> None:
         self.id = stream_id
         self.head = head
-        self.send_window = send_window
-        """May be negative after the peer has shrunk its initial window (RFC 9113 6.9.2)."""
+        self.window_offset = 0
+        """The window for sending, less the peer's SETTINGS_INITIAL_WINDOW_SIZE, whose changes thus cost nothing."""
         self.receive_window = receive_window
         self.received_bytes = 0
         """Body bytes so far, padding left out. Stays 0 for a request that came in one piece."""
@@ -46,7 +46,7 @@ class Stream:
         self.queue: deque[memoryview] | None = None
         """Pieces that wait for a window; None or non-empty."""
         self.queued_bytes = 0
+        self.accepted_bytes = 0
+        """What was ever queued: without `queued_bytes` it is what the peer has taken of it."""
         self.end_block: bytes | None = None
         """Trailers that follow the queue; b"" for an end without trailers, None while the answer goes on."""
-        self.blocked_since_ns = 0
-        """Belongs to the transport: when it first saw the queue without progress; 0 after progress."""

@@ -9,7 +9,15 @@ from naiad.wire.limits import Http2Limits
 class ReceiveWindows:
     """The connection's window and those of its streams; given back lazily, when half of one is used."""
 
-    __slots__ = ("_full_bytes", "_output", "_stream_full_bytes", "half_bytes", "is_held", "left_bytes")
+    __slots__ = (
+        "_full_bytes",
+        "_output",
+        "_returned_bytes",
+        "_stream_full_bytes",
+        "half_bytes",
+        "is_held",
+        "left_bytes",
+    )
 
     def __init__(self, output: Http2Output, limits: Http2Limits) -> None:
         self._output = output
@@ -18,6 +26,7 @@ class ReceiveWindows:
         self.half_bytes = self._full_bytes // 2
         self.left_bytes = self._full_bytes
         """What the peer may send still, over all streams."""
+        self._returned_bytes = 0
         self.is_held = False
         """The peer gets no more window for the connection."""
 
@@ -25,6 +34,11 @@ class ReceiveWindows:
         """Widen the connection's window, which no setting does, from the protocol's first size to ours."""
         if self._full_bytes > DEFAULT_WINDOW:
             self._output.send_control(window_update(0, self._full_bytes - DEFAULT_WINDOW))
+
+    @property
+    def received_bytes(self) -> int:
+        """DATA that has come so far, padding included."""
+        return self._returned_bytes + self._full_bytes - self.left_bytes
 
     def take(self, size: int) -> None:
         """Count a DATA frame, padding included. Raises Http2Error when the connection's window is exceeded."""
@@ -37,7 +51,9 @@ class ReceiveWindows:
         if self.left_bytes < 0:
             raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is exceeded")
         if not self.is_held:
-            self._output.send_control(window_update(0, self._full_bytes - self.left_bytes))
+            used_bytes = self._full_bytes - self.left_bytes
+            self._output.send_control(window_update(0, used_bytes))
+            self._returned_bytes += used_bytes
             self.left_bytes = self._full_bytes
 
     def refill_stream(self, stream: Stream) -> None:

@@ -17,6 +17,8 @@ class Http2Limits:
 
     header_list_bytes: int = 64 * 1024
     """Largest header list of a request, as RFC 7541 counts it (32 bytes per field added). Larger: 431."""
+    header_fields: int = 128
+    """Most fields of a request, pseudo-fields included. More: 431; more than twice as many end the connection."""
     continuation_frames: int = 32
     """Most CONTINUATION frames of one header block."""
     concurrent_streams: int = 1024
@@ -27,6 +29,7 @@ class Http2Limits:
     message_bytes: int = INT32_MAX
     """Largest gRPC message or body as it comes."""
     decompressed_bytes: int = 64 * 1024 * 1024
+    decompression_ratio: int = 200
     """Largest message that a compressed one may become."""
     collecting_bytes: int = 2 * INT32_MAX
     """Most bytes of incomplete messages over all streams of a connection."""
@@ -40,16 +43,21 @@ class Http2Limits:
     """Streams reset at once; beyond it `resets_per_s` (CVE-2023-44487). High: clients do cancel in storms."""
     resets_per_s: int = 1_000
     control_frames_burst: int = 2_000
-    """PING, SETTINGS, PRIORITY, empty DATA and unknown frames at once; beyond it `control_frames_per_s`."""
+    """PING, SETTINGS, PRIORITY, empty DATA and unknown frames at once; beyond it `control_frames_per_s`.
+    Sixteen small frames, see `flood`, count as one."""
     control_frames_per_s: int = 200
     preface_timeout_s: float = 10.0
     """From the connection to its first complete SETTINGS frame."""
     frame_timeout_s: float = 30.0
     """A frame or header block, once begun, is complete after this."""
-    body_timeout_s: float = 120.0
-    """A unary request whose body makes no progress for this long is reset."""
+    body_timeout_s: float = 60.0
+    """How far a body, or a message of a streaming call, may fall behind `body_rate_bytes_per_s`; it is refused."""
+    body_rate_bytes_per_s: int = 16384
     write_timeout_s: float = 60.0
-    """A connection whose peer takes no byte of waiting answers for this long is closed."""
+    """How far a peer may fall behind `write_rate_bytes_per_s` in taking what waits for it.
+
+    A stream is then reset; a connection whose socket takes too little is dropped."""
+    write_rate_bytes_per_s: int = 1024
     keepalive: KeepaliveRules = field(default_factory=KeepaliveRules)
 
     def __post_init__(self) -> None:
@@ -60,6 +68,7 @@ class Http2Limits:
         _require("stream_window_bytes", self.stream_window_bytes, max(self.frame_bytes, 2**16 - 1), INT32_MAX)
         _require("message_bytes", self.message_bytes, 1, 2**32 - 1)
         _require("concurrent_streams", self.concurrent_streams, 1, INT32_MAX)
+        _require("header_fields", self.header_fields, 4, INT32_MAX)  # the pseudo-fields of a request
 
 
 def _require(name: str, value: int, lowest: int, highest: int) -> None:

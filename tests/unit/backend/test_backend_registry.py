@@ -1,5 +1,6 @@
 """Backends by name."""
 
+import re
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -10,8 +11,11 @@ import pytest
 from naiad.backend import registry
 from naiad.backend.api import Backend, Model, ModelContext
 from naiad.backend.identity import IdentityBackend
+from naiad.backend.python_based import PythonBasedBackend
 from naiad.backend.registry import BUILT_IN, BackendRegistry
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
+from support.backend_parts import make_context
 
 
 class ThirdPartyBackend(Backend):
@@ -69,6 +73,7 @@ def test_a_framework_that_is_not_installed_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.delitem(sys.modules, "naiad.backend.onnxruntime", raising=False)
     monkeypatch.delitem(sys.modules, "naiad.backend.onnx_options", raising=False)
+    monkeypatch.delitem(sys.modules, "naiad.backend.onnx_library", raising=False)
     error = failure(BackendRegistry({}), "onnxruntime")
     assert error.message == (
         "backend 'onnxruntime' needs the package 'onnxruntime', which is not installed: pip install 'naiad[onnx]'"
@@ -94,3 +99,63 @@ def test_a_package_that_does_not_work_is_named(value, text):
 def test_every_built_in_backend_is_announced_in_the_package_too():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["naiad.backends"] == dict(BUILT_IN)
+
+
+# --- Python-based backends ------------------------------------------------------------------------------------------
+
+
+def directory_with(tmp_path, *names):
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").touch()
+    return tmp_path
+
+
+def test_a_directory_with_a_model_file_is_a_backend(tmp_path):
+    (tmp_path / "empty").mkdir()
+    found = BackendRegistry({}, directory_with(tmp_path, "linear"))
+    assert found.names() == ["identity", "linear", "onnxruntime", "python", "repeat"]
+    backend = found.get("linear")
+    assert type(backend) is PythonBasedBackend
+    assert found.get("linear", "model.py") is backend
+    assert (found.runtime_of("linear"), found.runtime_of("identity"), found.runtime_of("empty")) == (
+        "model.py",
+        "",
+        "",
+    )
+    assert found.modules() == {"linear": str(tmp_path / "linear" / "model.py")}
+
+
+def test_a_package_wins_unless_runtime_says_otherwise(tmp_path):
+    found = BackendRegistry({}, directory_with(tmp_path, "identity"))
+    assert type(found.get("identity")) is IdentityBackend
+    assert type(found.get("identity", "libtriton_identity.so")) is IdentityBackend
+    assert type(found.get("identity", "model.py")) is PythonBasedBackend
+
+
+@pytest.mark.parametrize("name", ["nothing", "../models", ".", ""])
+def test_runtime_names_a_backend_that_is_not_there(tmp_path, name):
+    found = BackendRegistry({}, directory_with(tmp_path, "linear"))
+    with pytest.raises(InferError) as caught:
+        found.get(name, "model.py", "m")
+    assert caught.value.code is ErrorCode.INVALID_ARG
+    assert caught.value.message.startswith(
+        "unable to find Python backend based backend library 'model.py' for model 'm', searched: "
+    )
+
+
+def test_another_runtime_is_refused():
+    with pytest.raises(InferError, match=r"unable to find backend library 'libother\.so' for model 'm'"):
+        BackendRegistry({}).get("identity", "libother.so", "m")
+
+
+def test_the_environment_beside_the_backend_is_used(tmp_path):
+    backend = PythonBasedBackend(directory_with(tmp_path, "linear") / "linear")
+    archive = tmp_path / "linear" / "pb_exec_env_model.py.tar.gz"
+    archive.write_bytes(b"no archive")
+    with pytest.raises(InferError, match=f"'EXECUTION_ENV_PATH' is '{re.escape(str(archive))}'"):
+        backend.load(make_context(ModelConfig(name="m")))
+    own = ModelConfig(name="m")
+    own.parameters["EXECUTION_ENV_PATH"].string_value = "/own"
+    with pytest.raises(InferError, match="'EXECUTION_ENV_PATH' is '/own'"):
+        backend.load(make_context(own))

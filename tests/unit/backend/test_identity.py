@@ -95,5 +95,49 @@ def test_tensors_without_a_partner_are_refused():
         identity.pair_tensors(made)
     made = config()
     made.output[0].data_type = made.output[1].data_type
-    with pytest.raises(InferError, match="the same data_type and dims"):
+    with pytest.raises(InferError, match="expected input and output datatype to match, got"):
         identity.pair_tensors(made)
+
+
+# --- reshape and optional inputs ------------------------------------------------------------------------------------
+
+
+def reshaped(dims, target, output_dims, output_target=None, **fields) -> ModelConfig:
+    made = ModelConfig(name="m", **fields)
+    source = made.input.add(name="INPUT0", data_type="TYPE_INT8", dims=dims)
+    source.reshape.shape.extend(target)
+    output = made.output.add(name="OUTPUT0", data_type="TYPE_INT8", dims=output_dims)
+    if output_target is not None:
+        output.reshape.shape.extend(output_target)
+    return made
+
+
+def test_shapes_are_compared_after_reshape():
+    instance = IdentityBackend().load(make_context(reshaped([2, 3], [6], [6]))).create_instance(spec())
+    returned = infer(instance, {"INPUT0": np.arange(6, dtype=np.int8).reshape(2, 3)})
+    assert returned["OUTPUT0"].tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InferError) as caught:
+        IdentityBackend().load(make_context(reshaped([2, 3], [6], [2, 3])))
+    assert caught.value.message.startswith("expected input and output shape to match, got [6] and [2,3]")
+
+
+def test_both_reshapes_count_in_the_answer():
+    made = reshaped([-1, 2], [-1, 1, 2], [-1, 2], [-1, 1, 2], max_batch_size=4)
+    instance = IdentityBackend().load(make_context(made)).create_instance(spec())
+    assert infer(instance, {"INPUT0": np.ones((3, 5, 2), np.int8)})["OUTPUT0"].shape == (3, 5, 2)
+
+
+def test_a_missing_optional_input_is_answered_with_zeros():
+    made = config()
+    for tensor in made.input:
+        tensor.optional = True
+    made.input[0].dims[:] = [-1, 2]
+    made.output[0].dims[:] = [-1, 2]
+    instance = IdentityBackend().load(make_context(made)).create_instance(spec())
+    returned = infer(instance, {"INPUT1": strings(b"a", b"b").reshape(2, 1)})
+    assert returned["OUTPUT0"].tolist() == [[[0, 0]], [[0, 0]]]
+    assert returned["OUTPUT1"].tolist() == [[b"a"], [b"b"]]
+    returned = infer(instance, {"INPUT0": np.ones((3, 1, 2), np.float32)})
+    assert returned["OUTPUT1"].tolist() == [[b""]] * 3
+    # An output that was not asked for is not made.
+    assert list(infer(instance, {"INPUT0": np.ones((1, 1, 2), np.float32)}, ["OUTPUT0"])) == ["OUTPUT0"]

@@ -15,8 +15,8 @@ from naiad.backend import python_process
 from naiad.backend.python_channel import ServerChannel
 from naiad.backend.python_conversation import Conversation
 from naiad.backend.python_emission import EmittingConversation
-from naiad.backend.python_outputs import OutputRules
 from naiad.backend.python_process import WorkerProcess, _CallsDoor
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.worker import block as block_module
 from naiad.backend.worker import channel as channel_module
 from naiad.backend.worker import frame as frames
@@ -44,7 +44,7 @@ class Talk:
         self.worker = Channel(their_read, their_write, theirs, limit_bytes=0, own=bytearray)
         self.board, self._board_fd = create_board()
         process: Any = SimpleNamespace(channel=self.channel, board=self.board, settled=threading.Event())
-        self.conversation = kind(process, "m_0", "m", "1", CAP_BYTES, OutputRules(ModelConfig(name="m")))
+        self.conversation = kind(process, "m_0", "m", "1", CAP_BYTES, TensorRules(ModelConfig(name="m")))
         self._headers: dict[int, Any] = {}
         self.intake = Intake(frozenset({"OUT"}))
 

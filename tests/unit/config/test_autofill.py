@@ -54,7 +54,10 @@ def test_what_is_configured_stays(text: str, files: list[str], backend: str, pla
 
 
 def test_name_tells_a_custom_backend_only_when_no_file_does():
-    assert autofill(ModelConfig(), model_name="a.b.identity", version_files=[]).backend == "identity"
+    filled = autofill(ModelConfig(), model_name="a.identity", version_files=[])
+    assert (filled.backend, filled.default_model_filename) == ("identity", "model.identity")
+    assert autofill(ModelConfig(), model_name="a.b.identity", version_files=[]).backend == "b.identity"
+    assert autofill(config_of('default_model_filename: "x"'), model_name="a.identity").backend == ""
     assert autofill(ModelConfig(), model_name="a.identity", version_files=["model.py"]).backend == "python"
     assert autofill(ModelConfig(), model_name="plain", version_files=["x.bin"]).backend == ""
 
@@ -145,7 +148,11 @@ def test_instance_groups_are_named_by_their_index():
     [
         ("kind: KIND_GPU", 0, "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
         ("kind: KIND_GPU gpus: [ 0 ]", 0, "instance group m_0 of model m specifies invalid or unsupported gpu id 0"),
-        ("kind: KIND_GPU gpus: [ 0, 4 ]", 2, "specifies invalid or unsupported gpu id 4. GPUs available: 0, 1"),
+        (
+            "kind: KIND_GPU gpus: [ 0, 4 ]",
+            2,
+            "gpu id 4. GPUs with at least the minimum required CUDA compute compatibility of 6.000000 are: 0, 1",
+        ),
         ("kind: KIND_CPU gpus: [ 0 ]", 2, "has kind KIND_CPU but specifies one or more GPUs"),
         ("kind: KIND_MODEL gpus: [ 0 ]", 0, "has kind KIND_MODEL but specifies one or more GPUs"),
         ("gpus: [ 0 ]", 0, "has kind KIND_CPU but specifies one or more GPUs"),

@@ -283,10 +283,13 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
     ),
     "configuration under another name": (
         {"m/config.pbtx": GOOD, "m/1/model.bin": ""},
-        [("m/config.pbtx", "not read as the configuration of model 'm'", "config.pbtxt"), ("m", "must specify", "")],
+        [
+            ("m/config.pbtx", "not read as the configuration of model 'm'", "config.pbtxt"),
+            ("m", "Could not determine backend", ""),
+        ],
     ),
     "no configuration and no known file": (
-        {"m/1/weights.h5": ""}, [("m", "must specify 'platform' or 'backend' for 'm'", "")]
+        {"m/1/weights.h5": ""}, [("m", "Could not determine backend for model 'm'", "")]
     ),
     "label file that is not there": (
         model(GOOD.replace('name: "O"', 'name: "O" label_filename: "label.txt"'), **{"m/labels.txt": ""}),
@@ -322,20 +325,21 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
     "ensemble reads a tensor that nobody writes": (
         ensemble('value: "I"', 'value: "J"'),
         [
-            ("e/config.pbtxt:3:17", "ensemble input 'I' for ensemble 'e' is not used", ""),
+            ("e/config.pbtxt:3:17", "ensemble input 'I' for ensemble e' is not used", ""),
+            ("e/config.pbtxt:4:18", "at least one of its depending tensors, 'J', is not connected", ""),
             ("e/config.pbtxt:7:22", "ensemble tensor 'J' is not written", ""),
         ],
     ),
     "ensemble output that nobody writes": (
         ensemble('value: "O"', 'value: "OUT"'),
         [
-            ("e/config.pbtxt:4:18", "ensemble output 'O' for ensemble 'e' is not written", ""),
+            ("e/config.pbtxt:4:18", "ensemble output 'O' for ensemble e' is not used", ""),
             ("e/config.pbtxt:8:23", "ensemble tensor 'OUT' is unused", ""),
         ],
     ),
     "ensemble of itself": (
         ensemble('model_name: "a"', 'model_name: "e"'),
-        [("e/config.pbtxt:6:24", "circular dependency between ensembles: e -> e", "")],
+        [("e/config.pbtxt:6:24", "circular dependency between ensembles: e -> ... -> e -> e", "")],
     ),
     "two ensembles of each other": (
         {
@@ -344,8 +348,8 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
             "f/1/": "",
         },
         [
-            ("e/config.pbtxt:6:24", "circular dependency between ensembles: e -> f -> e", ""),
-            ("f/config.pbtxt:6:24", "circular dependency between ensembles: f -> e -> f", ""),
+            ("e/config.pbtxt:6:24", "circular dependency between ensembles: e -> ... -> f -> e", ""),
+            ("f/config.pbtxt:6:24", "circular dependency between ensembles: f -> ... -> e -> f", ""),
         ],
     ),
     "ensemble with another datatype": (

@@ -23,6 +23,7 @@ naiad serve --model-repository models --http-port 9000 --log-verbose=1
 """
 _DEFAULTS: Mapping[str, str] = {
     "metrics.address": "that of HTTP",
+    "http.max_decompressed_bytes": "as `--http-max-input-size`",
     "repository.paths": "required",
     "repository.cloud_cache_directory": "the user's cache",
 }

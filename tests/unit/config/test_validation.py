@@ -376,11 +376,27 @@ REFUSED = [
     ),
     (
         ensemble(step(), rest='input { name: "J" data_type: TYPE_FP32 dims: 1 }'),
-        "ensemble input 'J' for ensemble 'm' is not used",
+        "ensemble input 'J' for ensemble m' is not used",
     ),
     (
         ensemble(step(), rest='output { name: "P" data_type: TYPE_FP32 dims: 1 }'),
-        "ensemble output 'P' for ensemble 'm' is not written",
+        "ensemble output 'P' for ensemble m' is not used",
+    ),
+    (
+        ensemble(
+            step(),
+            step(inputs='key: "I" value: "X"', outputs='key: "O" value: "Y"'),
+            rest='output { name: "Y" data_type: TYPE_FP32 dims: 1 }',
+        ),
+        "output 'Y' for ensemble 'm' is not written: at least one of its depending tensors, 'X', is not connected",
+    ),
+    (
+        ensemble(
+            step(),
+            step(inputs='key: "I" value: "X"', outputs='key: "O" value: "Q"'),
+            rest='output { name: "X" data_type: TYPE_FP32 dims: 1 }',
+        ),
+        "output 'X' for ensemble 'm' is not written",
     ),
 ]
 
@@ -501,7 +517,10 @@ def test_config_without_a_name_is_refused():
 
 def test_config_without_backend_and_platform_is_refused():
     (problem,) = validate(ModelConfig(name="m"), known_backends=["python"])
-    assert problem.message == "must specify 'platform' or 'backend' for 'm'"
+    assert problem.message == (
+        "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
+        "Expected model name of the form 'model.<backend_name>'."
+    )
 
 
 def member(text: str = MODEL, name: str = "m1") -> ModelConfig:

@@ -1,5 +1,7 @@
 """Top classes: order, ties, formats, shapes and labels, held against a plain sort."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.engine.classification import MAX_ELEMENTS, class_shape, classify, top_indices
+from naiad.engine.classification import MAX_CLASSES, MAX_VALUES, class_shape, classify, top_indices
 
 
 def classes(values, count, labels=(), *, datatype="FP32", is_batching=False):
@@ -94,11 +96,38 @@ def test_datatypes_that_are_refused(datatype):
     assert caught.value.message == expected
 
 
-def test_limit():
-    spec = TensorSpec("OUT", DataType.UINT8, (MAX_ELEMENTS + 1,))
-    with pytest.raises(InferError, match="it has 1000001 values, more than the 1000000") as caught:
-        classify(spec, bytes(MAX_ELEMENTS + 1), 1, (), is_batching=False)
+@pytest.mark.parametrize(
+    ("shape", "count", "is_batching"),
+    [
+        ((MAX_VALUES + 1,), 1, False),
+        ((MAX_CLASSES + 1,), MAX_CLASSES + 1, False),
+        ((MAX_CLASSES + 1, 2), 1, True),
+        ((1001, 100), 1, True),
+    ],
+)
+def test_limits(shape, count, is_batching):
+    spec = TensorSpec("OUT", DataType.UINT8, shape)
+    with pytest.raises(
+        InferError, match=r"class result not available for output 'OUT': .* a response may have"
+    ) as caught:
+        classify(spec, bytes(spec.byte_size), count, (), is_batching=is_batching)
     assert caught.value.code is ErrorCode.INVALID_ARG
+
+
+def test_four_million_values_take_little():
+    values = np.random.default_rng(0).standard_normal(MAX_VALUES).astype(np.float32)
+    began_s = time.thread_time()
+    found = top_indices(values, 3)
+    assert time.thread_time() - began_s < 0.5
+    assert found.tolist() == np.argsort(-values)[:3].tolist()
+
+
+def test_many_short_entries_are_sorted_together():
+    values = np.arange(50_000 * 10, dtype=np.int32).reshape(50_000, 10)
+    began_s = time.thread_time()
+    found = classes(values, 1, datatype="INT32", is_batching=True)
+    assert time.thread_time() - began_s < 0.5
+    assert found == [f"{row * 10 + 9}:9" for row in range(50_000)]
 
 
 @pytest.mark.parametrize(

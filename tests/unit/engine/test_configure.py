@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.errors import ErrorCode, InferError, UnloadableError
+from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.configure import finish_config, prepare_config, read_config
 from naiad.repository.store import LocalStore, ModelEntry, open_path
 
@@ -54,28 +54,29 @@ def test_missing_file_is_an_error_only_without_auto_complete(tmp_path: Path) -> 
 def test_bare_file_brings_what_is_known_of_it(tmp_path: Path) -> None:
     (tmp_path / "resnet.onnx").write_bytes(b"")
     entry = open_path(tmp_path / "resnet.onnx").open_model("resnet")
-    config = prepare_config(read_config(entry, required=False), entry, ["resnet.onnx"], BACKENDS)
+    config, _ = prepare_config(read_config(entry, required=False), entry, ["resnet.onnx"], BACKENDS)
     assert (config.name, config.backend, config.default_model_filename) == ("resnet", "onnxruntime", "resnet.onnx")
 
 
 def test_file_names_tell_the_backend(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, None)
-    config = prepare_config(read_config(entry, required=False), entry, ["model.py"], BACKENDS)
+    config, _ = prepare_config(read_config(entry, required=False), entry, ["model.py"], BACKENDS)
     assert (config.name, config.backend) == ("m", "python")
 
 
 def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, '\nbackend: "pythn"\n')
-    with pytest.raises(InferError) as caught:
-        prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
-    assert "config.pbtxt:2:" in caught.value.message
-    assert "'python'" in caught.value.message
+    _, obstacle = prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
+    assert obstacle is not None
+    assert obstacle.message.startswith("unable to find backend library for backend 'pythn', try specifying runtime")
+    assert "config.pbtxt:2:" in obstacle.message
+    assert "'python'" in obstacle.message
 
 
 def test_finish_takes_over_what_the_backend_completed_and_adds_instances(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity"')
     parsed = read_config(entry, required=False)
-    config = prepare_config(parsed, entry, [], BACKENDS)
+    config, _ = prepare_config(parsed, entry, [], BACKENDS)
     completed = ModelConfig()
     completed.CopyFrom(config)
     completed.max_batch_size = 8
@@ -95,7 +96,7 @@ def test_finish_takes_over_what_the_backend_completed_and_adds_instances(tmp_pat
 def test_finish_refuses_a_model_that_stays_incomplete(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity" input [ { name: "A" } ]')
     parsed = read_config(entry, required=False)
-    config = prepare_config(parsed, entry, [], BACKENDS)
+    config, _ = prepare_config(parsed, entry, [], BACKENDS)
     with pytest.raises(InferError) as caught:
         finish_config(config, config, parsed, default_instance_count=1)
     assert caught.value.code is ErrorCode.INVALID_ARG
@@ -113,7 +114,23 @@ def test_finish_refuses_a_model_that_stays_incomplete(tmp_path: Path) -> None:
 )
 def test_mistakes_that_triton_finds_when_it_loads(tmp_path: Path, config: str, is_for_the_load: bool) -> None:
     entry = make_entry(tmp_path, config)
+    parsed = read_config(entry, required=False)
+    try:
+        _, error = prepare_config(parsed, entry, [], BACKENDS)
+        is_found_by_loading = True
+    except InferError as raised:
+        error, is_found_by_loading = raised, False
+    assert error is not None
+    assert error.code is ErrorCode.INVALID_ARG
+    assert is_found_by_loading is is_for_the_load
+    if "nowhere" not in config:
+        with pytest.raises(InferError):
+            prepare_config(parsed, entry, [], BACKENDS, auto_complete=False)
+
+
+def test_unreadable_file_is_said_in_tritons_words(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, "junk {{")
     with pytest.raises(InferError) as caught:
-        prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
-    assert caught.value.code is ErrorCode.INVALID_ARG
-    assert isinstance(caught.value, UnloadableError) is is_for_the_load
+        read_config(entry, required=False)
+    assert caught.value.message.startswith(f"failed to read text proto from {entry.config_path}\n")
+    assert "config.pbtxt:1:1: unknown field 'junk'" in caught.value.message

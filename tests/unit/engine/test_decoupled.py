@@ -7,6 +7,8 @@ import pytest
 
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, invalid_argument
+from naiad.core.model_call import ModelCall
+from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.served_model import ServedModel
 from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop, config, request, served_model
@@ -166,3 +168,68 @@ def test_responses_are_counted_by_position_and_outcome(serve: Serve, loop: StepL
     assert (second.success.count, second.cancel.count, second.fail.count, second.empty_response.count) == (0, 1, 1, 1)
     assert (first.compute_infer.count, second.compute_infer.count) == (2, 1)
     assert first.success.ns == first.compute_infer.ns > 0
+
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def streaming(serve: Serve, loop: StepLoop) -> tuple[ServedModel, Answers, list[Batch]]:
+    """A model that keeps its requests open, what they are answered with, and its batches."""
+    batches: list[Batch] = []
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        batches.append(batch)
+        return ()
+
+    return serve(script), Answers(), batches
+
+
+def test_a_client_slow_for_too_long_fails(
+    streaming: tuple[ServedModel, Answers, list[Batch]], loop: StepLoop
+) -> None:
+    model, answers, batches = streaming
+    slow = request(answers, "slow")
+    model.submit(slow)
+    model.submit(request(answers, "other"))
+    while sum(len(batch.requests) for batch in batches) < 2:
+        threading.Event().wait(0.001)
+    slow.is_congested = True
+    for second in range(31):
+        model.check(second * SECOND_NS + 1)
+    assert not answers.received
+    model.check(32 * SECOND_NS)
+    loop.run_until(lambda: len(answers) == 1)
+    assert answers.received[0][0] == "slow"
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert "has not taken the responses of model 'm'" in error.message
+    assert slow.cancelled
+    assert model.in_flight_count == 1
+
+
+def test_a_client_that_catches_up_is_not_slow(
+    streaming: tuple[ServedModel, Answers, list[Batch]], loop: StepLoop
+) -> None:
+    model, answers, batches = streaming
+    steady = request(answers, "steady")
+    model.submit(steady)
+    while not batches:
+        threading.Event().wait(0.001)
+    emit = batches[0].emit
+    assert emit is not None
+    steady.is_congested = True
+    for second in range(1, 100):
+        if not second % 20:
+            # It was congested whenever it was looked at, but has taken something in between.
+            emit(steady, part(second))
+        model.check(second * SECOND_NS)
+    loop.run_until(lambda: len(answers) == 4)
+    assert not steady.cancelled
+
+
+def test_calls_of_models_have_no_limit() -> None:
+    call = ModelCall(RequestHeader(model_name="m"), (), lambda request, response: None)
+    call.is_congested = True
+    assert not call.waits_for_client

@@ -1,12 +1,15 @@
 """The rules by which an ensemble runs, each with members that answer when the test says so."""
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
+import pytest
 from google.protobuf import text_format
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
-from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.ensemble import EnsembleModel
@@ -22,6 +25,8 @@ class Members:
 
     def __init__(self) -> None:
         self.asked: list[InferRequest] = []
+        self.labels: dict[str, Mapping[str, Sequence[str]]] = {}
+        """By the name of a member."""
 
     def submit(self, request: InferRequest) -> None:
         self.asked.append(request)
@@ -30,21 +35,21 @@ class Members:
         request.cancelled = True
         return False
 
-    def served(self, name: str, version: str = "") -> None:
-        raise AssertionError("nobody asks here")
+    def served(self, name: str, version: str = "") -> SimpleNamespace:
+        return SimpleNamespace(labels=self.labels.get(name, {}))
 
     def names(self) -> list[str]:
         return [request.header.model_name for request in self.asked]
 
-    def answer(self, name: str, data: bytes = b"abcd") -> None:
+    def answer(self, name: str, data: bytes = b"abcd", *, without: str = "", **parameters: ParameterValue) -> None:
         """Answer the first step of a member that is open, with its outputs in the shape of its first input."""
         request = next(each for each in self.asked if each.header.model_name == name)
         self.asked.remove(request)
-        wanted = [output.name for output in request.header.outputs] or ["Y"]
+        wanted = [output.name for output in request.header.outputs if output.name != without]
         datatype = DataType.BOOL if name == "condition" else DataType.FP32
         specs = [TensorSpec(each, datatype, request.shape_of(0)) for each in wanted]
         header = ResponseHeader(name, "1", specs)
-        request.on_response(request, InferResponse(header, [data] * len(specs)))
+        request.on_response(request, InferResponse(header, [data] * len(specs), parameters=parameters))
 
 
 def member(name: str, *, rows: int = 0, inputs: Sequence[str] = ("X",), optional: Sequence[str] = ()) -> ModelConfig:
@@ -65,6 +70,7 @@ def ensemble(
     optional: Sequence[str] = (),
     rows: int = 0,
     extra: str = "",
+    labels: Mapping[str, Sequence[str]] | None = None,
 ) -> EnsembleModel:
     config = ModelConfig(name="e", max_batch_size=rows)
     text_format.Merge(extra, config)
@@ -84,6 +90,7 @@ def ensemble(
         router=members,
         statistics=ModelStatistics("e", "1"),
         loop=StepLoop(),
+        labels=labels,
     )
 
 
@@ -215,3 +222,139 @@ def test_no_more_requests_of_a_step_execute_than_allowed() -> None:
         members.answer("one")
         assert len(members.asked) <= 2
     assert [len(answers) for answers in everybody] == [1] * 5
+
+
+# --- outputs that are needed, and outputs that do not come ----------------------------------------------------------
+
+FORK = [
+    ("first", {"X": "IN"}, {"Y": "OUT", "Z": "t"}),
+    ("second", {"X": "t"}, {"Y": "MORE"}),
+    ("third", {"X": "OUT", "Z": "t"}, {"Y": "LAST"}),
+]
+
+
+def fork(members: Members) -> EnsembleModel:
+    configs = [member("first"), member("second"), member("third", optional=("Z",))]
+    return ensemble(members, configs, FORK, outputs=("OUT", "MORE", "LAST"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "started"),
+    [
+        (("OUT",), []),
+        (("MORE",), ["second"]),
+        (("LAST", "OUT"), ["third"]),
+        ((), ["second", "third"]),
+    ],
+)
+def test_only_needed_steps_run(wanted: Sequence[str], started: list[str]) -> None:
+    members = Members()
+    answers = ask(fork(members), outputs=[RequestedOutput(name) for name in wanted])
+    assert members.names() == ["first"]
+    members.answer("first")
+    assert members.names() == started
+    for name in started:
+        members.answer(name)
+    ((_, response),) = answers.received
+    assert tuple(spec.name for spec in response.header.outputs) == (wanted or ("OUT", "MORE", "LAST"))
+
+
+def test_missing_output_reaches_its_readers_as_absent() -> None:
+    members = Members()
+    answers = ask(fork(members), outputs=[RequestedOutput("LAST"), RequestedOutput("OUT")])
+    members.answer("first", without="Z")
+    (third,) = members.asked
+    assert [spec.name for spec in third.header.inputs] == ["X"]
+    members.answer("third")
+    assert [spec.name for spec in answers.received[0][1].header.outputs] == ["LAST", "OUT"]
+
+
+def test_missing_output_is_sent_to_a_member_that_requires_it() -> None:
+    # Triton: the member refuses the request then, and says which input is missing.
+    members = Members()
+    ask(fork(members), outputs=[RequestedOutput("MORE")])
+    members.answer("first", without="Z")
+    (second,) = members.asked
+    assert not second.header.inputs
+
+
+def test_missing_output_of_the_ensemble_is_left_out() -> None:
+    members = Members()
+    answers = ask(fork(members), outputs=[RequestedOutput("OUT"), RequestedOutput("MORE")])
+    members.answer("first", without="Y")
+    members.answer("second")
+    assert [spec.name for spec in answers.received[0][1].header.outputs] == ["MORE"]
+
+
+def test_response_without_any_requested_output_is_an_error() -> None:
+    members = Members()
+    answers = ask(fork(members), outputs=[RequestedOutput("OUT")])
+    members.answer("first", without="Y")
+    error = answers.received[0][1].error
+    assert error is not None
+    assert error.message == "in ensemble 'e', its models answered with none of its outputs: 'OUT'"
+
+
+# --- sequences ------------------------------------------------------------------------------------------------------
+
+PAIR = [("one", {"X": "IN"}, {"Y": "t"}), ("two", {"X": "t"}, {"Y": "OUT"})]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (0, False, False)),
+        ({"sequence_id": 7, "sequence_start": True}, (7, True, False)),
+        ({"sequence_id": "a", "sequence_end": True}, ("a", False, True)),
+        ({"sequence_id": 2**64 - 1}, (-1, False, False)),
+    ],
+)
+def test_response_has_the_sequence_of_its_request(fields: dict[str, object], expected: tuple[object, ...]) -> None:
+    members = Members()
+    answers = ask(ensemble(members, [member("one"), member("two")], PAIR), **fields)
+    members.answer("one")
+    members.answer("two")
+    names = ("sequence_id", "sequence_start", "sequence_end")
+    assert answers.received[0][1].parameters == dict(zip(names, expected, strict=True))
+
+
+def test_sequence_of_a_member_response_replaces_that_of_the_request() -> None:
+    members = Members()
+    model = ensemble(members, [member("one"), member("two")], PAIR)
+    answers = ask(model, sequence_id=5, sequence_start=True)
+    members.answer("one", sequence_end=True, other=1)
+    header = members.asked[0].header
+    assert (header.sequence_id, header.sequence_start, header.sequence_end) == (5, False, True)
+    members.answer("two")
+    expected = {"sequence_id": 5, "sequence_start": False, "sequence_end": True}
+    assert answers.received[0][1].parameters == expected
+    ask(model, sequence_id=5, sequence_start=True)
+    members.answer("one")
+    assert members.asked[0].header.sequence_start, "the next request has its own sequence"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"sequence_id": True}, "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or"),
+        ({"sequence_start": 1}, "expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL"),
+    ],
+)
+def test_ill_typed_sequence_of_a_member_is_an_error(parameters: dict[str, ParameterValue], message: str) -> None:
+    members = Members()
+    answers = ask(ensemble(members, [member("one"), member("two")], PAIR))
+    members.answer("one", **parameters)
+    error = answers.received[0][1].error
+    assert error is not None
+    assert message in error.message
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------
+
+
+def test_output_without_labels_has_those_of_its_member() -> None:
+    members = Members()
+    members.labels = {"first": {"Y": ["cat", "dog"]}, "second": {"Y": ["no", "yes"]}}
+    configs = [member("first"), member("second"), member("third", optional=("Z",))]
+    model = ensemble(members, configs, FORK, outputs=("OUT", "MORE", "LAST"), labels={"MORE": ["own"]})
+    assert model.labels == {"OUT": ["cat", "dog"], "MORE": ["own"], "LAST": ()}

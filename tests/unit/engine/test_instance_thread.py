@@ -1,67 +1,101 @@
-"""The thread of an instance, when several others wake it."""
+"""How much of its time the loop gives to executions, with a clock of the test."""
 
-import os
-import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from naiad.core.batch import Batch
 from naiad.engine.instance_thread import InstanceThread
-from support.engine_parts import ScriptedInstance, StepLoop
+from support.engine_parts import ScriptedInstance
+from support.scheduling import MS, waiting_request
+
+if TYPE_CHECKING:
+    from naiad.engine.completion import Completion
+    from naiad.engine.dispatcher import Dispatcher
 
 
-class Source:
-    """A dispatcher that has nothing to do, and has stopped when it is asked a second time."""
+class _Instance(ScriptedInstance):
+    runs_on_any_thread = True
 
+
+class _Placement:
+    is_on_loop = True
+    is_wary = False
+
+    def executed_on_loop(self, batch: Batch, before: object) -> None:
+        pass
+
+
+class _Loop:
     def __init__(self) -> None:
-        self.asked = threading.Semaphore(0)
-        self.count = 0
+        self.soon: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> None:
+        """Call what has been asked for until an execution is over, which asks for the next."""
+        callbacks, self.soon = self.soon, []
+        for callback in callbacks:
+            callback()
+
+
+class _Scene:
+    """Single requests without end; each execution takes a millisecond."""
+
+    def __init__(self, *, waiting: int = 10_000) -> None:
+        self.now_ns = 1000 * MS
+        self.waiting = waiting
+        self.executed_count = 0
+        self.loop = _Loop()
+        self.thread = InstanceThread(
+            cast("Dispatcher", self), cast("Completion", self), _Instance(), cast("Any", self.loop)
+        )
+        self.thread._placement = cast("Any", _Placement())
+        self.request_vigil = self
+
+    def begin(self) -> None:
+        pass
 
     def take(self, driver: object) -> tuple[Batch | None, int]:
-        self.count += 1
-        self.asked.release()
-        return None, 0 if self.count == 1 else -1
+        if not self.waiting:
+            return None, 0
+        self.waiting -= 1
+        return Batch([waiting_request()], 1), 0
+
+    def execute(self, instance: object, batch: Batch, **_: Any) -> Sequence[object]:
+        batch.exec_start_ns = self.now_ns
+        self.now_ns += MS
+        batch.exec_end_ns = self.now_ns
+        self.executed_count += 1
+        return ()
+
+    def executed_in_turn(self, away_ns: int) -> int:
+        """Return how many requests execute in a turn before which the loop did other things for so long."""
+        self.now_ns += away_ns
+        before = self.executed_count
+        self.loop.turn()
+        return self.executed_count - before
 
 
-def test_a_thread_may_be_woken_again_before_its_start_has_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_return = threading.Event()
-    plain = threading.Thread
-
-    class SlowToStart(plain):
-        def start(self) -> None:
-            super().start()
-            may_return.wait(60)
-
-    monkeypatch.setattr(threading, "Thread", SlowToStart)
-    source = Source()
-    driver = InstanceThread(source, None, ScriptedInstance(), StepLoop())  # nothing is executed
-    monkeypatch.undo()
-    starter = plain(target=driver.wake_now)
-    starter.start()
-    assert source.asked.acquire(timeout=60)
-    driver.wake_now()
-    assert source.asked.acquire(timeout=60)
-    may_return.set()
-    starter.join()
-    assert driver.join(60)
-    assert source.count == 2
+@pytest.mark.parametrize(("away_ms", "executed"), [(1, 1), (10, 10), (30, 30), (500, 40)])
+def test_executions_get_their_share_of_the_loop(away_ms: int, executed: int) -> None:
+    scene = _Scene()
+    scene.thread.wake()
+    scene.loop.turn()  # it gives way once before the first
+    scene.loop.turn()
+    assert scene.executed_in_turn(away_ms * MS) == executed
+    assert scene.executed_in_turn(MS) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
-def test_the_thread_of_an_instance_runs_on_the_cores_of_its_host_policy() -> None:
-    class Anywhere(ScriptedInstance):
-        runs_on_any_thread = True
-
-    class Asked(Source):
-        def take(self, driver: object) -> tuple[Batch | None, int]:
-            self.seen = os.sched_getaffinity(0)
-            return None, -1
-
-    before = os.sched_getaffinity(0)
-    instance, source = Anywhere(), Asked()
-    instance.cores = frozenset({min(before)})
-    driver = InstanceThread(source, None, instance, StepLoop())
-    driver.wake_now()
-    assert driver.join(60)
-    assert source.seen == instance.cores
-    assert os.sched_getaffinity(0) == before
+def test_a_pause_without_requests_is_no_debt() -> None:
+    scene = _Scene(waiting=1)
+    scene.thread.wake()
+    scene.loop.turn()
+    scene.loop.turn()
+    scene.loop.turn()
+    assert (scene.executed_count, scene.loop.soon) == (1, [])
+    scene.waiting = 10
+    scene.thread.wake()
+    assert scene.executed_in_turn(1000 * MS) == 1

@@ -65,8 +65,11 @@ class OneBackend:
     def names(self) -> list[str]:
         return [self._backend.name]
 
-    def get(self, name: str) -> Backend:
-        assert name == self._backend.name
+    def runtime_of(self, name: str) -> str:
+        return ""
+
+    def get(self, name: str, runtime: str = "", model: str = "") -> Backend:
+        assert (name, runtime) == (self._backend.name, "")
         return self._backend
 
 
@@ -98,6 +101,52 @@ def test_plan_refuses_an_empty_selection_and_says_what_is_there(tmp_path: Path, 
         make_loader(backend).plan(entry)
     assert "at least one version must be available under the version policy of model 'm'" in caught.value.message
     assert "1, 2" in caught.value.message
+
+
+@pytest.mark.parametrize("auto_complete", [True, False])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
+        ("max_batch_size: 4 dynamic_batching { preferred_batch_size: 0 }", "dynamic batching preferred size must be"),
+        (
+            "max_batch_size: 4 dynamic_batching { preferred_batch_size: 5 }",
+            "dynamic batching preferred size must be <=",
+        ),
+        ("dynamic_batching { priority_levels: 3 }", "default priority level must be in range [1, 3] for m"),
+        ('platform: "ensemble"', "Ensemble model 'm' must have platform type 'ensemble' and empty backend type"),
+        ("ensemble_scheduling { }", "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"),
+        ('name: "n"', "unexpected directory name 'm' for model 'n', directory name must equal model name"),
+        ("junk { }", "failed to read text proto from "),
+    ],
+)
+def test_mistakes_are_named_before_missing_versions(
+    tmp_path: Path, backend: RecordingBackend, config: str, words: str, auto_complete: bool
+) -> None:
+    (tmp_path / "m").mkdir()
+    entry = make_entry(tmp_path, TENSORS + config, versions=())
+    with pytest.raises(InferError) as caught:
+        make_loader(backend, auto_complete=auto_complete).plan(entry)
+    assert caught.value.message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "tensors", ['input [ { name: "IN" dims: [ 0 ] } ]', 'output [ { name: "OUT" dims: [ 4 ] } ]']
+)
+def test_tensors_are_checked_earlier_without_auto_complete(
+    tmp_path: Path, backend: RecordingBackend, tensors: str
+) -> None:
+    entry = make_entry(tmp_path, tensors.replace("name", "data_type: TYPE_INVALID name"))
+    with pytest.raises(InferError, match="must specify 'data_type'"):
+        make_loader(backend, auto_complete=False).plan(entry)
+
+
+def test_obstacle_of_a_plan_fails_each_version(tmp_path: Path, backend: RecordingBackend) -> None:
+    loader = make_loader(backend)
+    plan = loader.plan(make_entry(tmp_path, 'input [ { name: "IN" data_type: TYPE_FP32 dims: [ 0 ] } ]'))
+    with pytest.raises(InferError, match=r"^model input 'IN' dimension must be integer >= 1, or -1"):
+        loader.load(plan, 1)
+    assert not backend.contexts
 
 
 def test_load_completes_creates_instances_and_serves(tmp_path: Path, backend: RecordingBackend) -> None:

@@ -101,7 +101,8 @@ def test_turns_count_executions_of_all_processes() -> None:
                 claims.start(0)
                 assert not claims.acquire(0)
                 break
-    assert executed == [30, 10]
+    # Loading counts as two executions of each, so that the one of priority 1 has 4 before the turns are equal.
+    assert executed == [31, 9]
 
 
 def test_what_an_unloaded_model_held_is_given_back() -> None:

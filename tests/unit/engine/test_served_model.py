@@ -13,10 +13,16 @@ import pytest
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.served_model import ServedModel
+from naiad.scheduler.api import Dropped
+from naiad.scheduler.direct import DirectScheduler
+from naiad.scheduler.queue import refused
+from naiad.telemetry.statistics import ModelStatistics
 from support.engine_parts import (
     Answers,
     Gate,
     ScriptedInstance,
+    ScriptedModel,
     Serve,
     StepLoop,
     config,
@@ -383,3 +389,92 @@ def test_a_remembered_header_does_not_keep_a_version_in_memory_that_was_stopped(
     gc.collect()
     assert remembered.admission is not None
     assert left() is None
+
+
+def test_a_request_whose_deadline_has_passed_never_executes(serve: Serve, loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    instance = ScriptedInstance(gate)
+    model = serve([instance], config(dynamic_batching={}))
+    model.submit(now_request(answers, "running"))
+    gate.reached.acquire()
+    made = [now_request(answers, name) for name in ("over", "in time", "without")]
+    for waiting in made:
+        # As one that waited while a loop with much to do came late to its timers.
+        waiting.arrival_ns = time.monotonic_ns() - 20_000_000
+    made[0].deadline_ns = time.monotonic_ns() - 1
+    made[1].deadline_ns = time.monotonic_ns() + 60 * 10**9
+    for waiting in made:
+        model.submit(waiting)
+    gate.opened.release(2)
+    loop.run_until(lambda: len(answers) == 4)
+    assert [[r.id for r in batch.requests] for batch in instance.batches] == [["running"], ["in time", "without"]]
+    assert instance.batches[1].size == 2
+    errors = {request_id: response.error for request_id, response in answers.received}
+    assert errors["over"] is not None
+    assert errors["over"].code is ErrorCode.DEADLINE_EXCEEDED
+    assert model.statistics.snapshot().failures[FailureReason.CANCELED] == 1
+
+
+@pytest.mark.parametrize("batching", [None, {}, {"parameters": True}], ids=["direct", "dynamic", "adaptive"])
+def test_a_batch_without_anybody_left_is_passed_over(serve: Serve, loop: StepLoop, batching: Any) -> None:
+    gate, answers = Gate(), Answers()
+    instance = ScriptedInstance(gate)
+    made = config() if batching is None else config(dynamic_batching={})
+    if batching:
+        made.parameters["adaptive_batching"].string_value = "true"
+    model = serve([instance], made)
+    model.submit(now_request(answers, "running"))
+    gate.reached.acquire()
+    for name in ("a", "b", "c"):
+        waiting = now_request(answers, name)
+        waiting.arrival_ns, waiting.deadline_ns = time.monotonic_ns() - 20_000_000, 1
+        model.submit(waiting)
+    gate.opened.release()
+    loop.run_until(lambda: len(answers) == 4)
+    model.submit(now_request(answers, "next"))
+    gate.opened.release()
+    loop.run_until(lambda: len(answers) == 5)
+    assert [[r.id for r in batch.requests] for batch in instance.batches] == [["running"], ["next"]]
+    assert model.in_flight_count == 0
+
+
+class RefusingScheduler(DirectScheduler):
+    """Drops what waits for a request that is taken, as overload does with the oldest."""
+
+    def take(self, now_ns: int, instance: int = 0) -> Batch | None:
+        batch = super().take(now_ns, instance)
+        self.dropped = [Dropped(each, refused(each)) for each in self.drain()]
+        return batch
+
+
+def test_what_overload_refuses_is_answered_and_counted(loop: StepLoop) -> None:
+    gate, answers = Gate(), Answers()
+    instance, made = ScriptedInstance(gate), config()
+    model = ServedModel(
+        name="m",
+        version=1,
+        config=made,
+        backend_model=ScriptedModel(),
+        instances=[instance],
+        scheduler=RefusingScheduler(),
+        statistics=ModelStatistics("m", "1"),
+        loop=loop,
+    )
+    try:
+        model.submit(now_request(answers, "running"))
+        gate.reached.acquire()
+        assert model.oldest_ns == 0
+        for name in ("goes", "a", "b"):
+            model.submit(now_request(answers, name))
+        assert 0 < model.oldest_ns <= time.monotonic_ns()
+        gate.opened.release(2)
+        loop.run_until(lambda: len(answers) == 4)
+    finally:
+        gate.opened.release(10)
+        assert model.stop(60)
+    errors = {name: response.error for name, response in answers.received if response.error is not None}
+    assert set(errors) == {"a", "b"}
+    assert errors["a"].message == "[request id: a] Exceeds maximum queue size"
+    assert errors["a"].code is ErrorCode.UNAVAILABLE
+    assert model.statistics.snapshot().failures[FailureReason.REJECTED] == 2
+    assert [r.id for batch in instance.batches for r in batch.requests] == ["running", "goes"]

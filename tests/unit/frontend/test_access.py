@@ -87,6 +87,12 @@ def test_restriction_holds_for_paths_that_were_met_before() -> None:
 
 
 class Service:
+    def message_began(self, call: object, beginning: object) -> None:
+        """Refuse nothing."""
+
+    def refusal(self, path: str) -> None:
+        """Answer every path."""
+
     def is_streaming(self, path: str) -> bool:
         return path.endswith("StreamInfer")
 

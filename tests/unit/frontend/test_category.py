@@ -2,6 +2,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from naiad.config.security import CATEGORIES
+from naiad.core.request_limits import unlimited
 from naiad.frontend.category import OTHER, category_of_call, category_of_path
 from naiad.frontend.rest import RestApi
 from naiad.memory.regions import SharedMemory
@@ -54,9 +55,10 @@ def test_every_route_has_a_category() -> None:
     class Engine:
         is_draining = False
         shared_memory = SharedMemory()
+        request_limits = staticmethod(unlimited)
 
     routes = RestApi(Engine()).router()._routes  # type: ignore[arg-type]  # nothing is asked of it
-    for pattern, _ in routes:
+    for pattern, _, _ in routes:
         path = pattern.pattern
         for group, text in ((r"(?P<model>[^/]+)", "m"), (r"(?:/versions/(?P<version>[0-9]+))?", "/versions/1")):
             path = path.replace(group, text)

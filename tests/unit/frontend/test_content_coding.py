@@ -10,6 +10,7 @@ from naiad.core.errors import not_found
 from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.departure import Departure
 from naiad.frontend.exchange import HeaderFields, written_fields
+from naiad.wire.compression import plain_limit
 from support.side_work import Aside
 
 LARGE = random.Random(1).randbytes(200_000)
@@ -26,6 +27,7 @@ class Models:
 class Exchange:
     method, path, arrival_ns = "POST", "/v2/models/m/infer", 5
     on_disconnect = on_congestion = None
+    has_room, reserved_bytes = True, 0
 
     def __init__(self, body=b"", **headers):
         self.body = body
@@ -39,6 +41,15 @@ class Exchange:
     def respond(self, status, headers, parts):
         self.on_disconnect = None
         self.answers.append((status, dict(headers), b"".join(parts)))
+
+    def reserve_bytes(self, size):
+        if not self.has_room:
+            return False
+        self.reserved_bytes += size
+        return True
+
+    def release_bytes(self, size):
+        self.reserved_bytes -= size
 
     def start_stream(self, status, headers):
         self.streamed.append((status, dict(headers)))
@@ -114,7 +125,7 @@ def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
     aside.go()
     ((status, headers, body),) = exchange.answers
     assert status == 400
-    assert f"exceeds the limit of {limit} bytes. Use --http-max-decompressed-size" in orjson.loads(body)["error"]
+    assert f"exceeds the maximum allowed value of {limit} bytes" in orjson.loads(body)["error"]
     assert headers[b"triton-request-id"].decode() in logged.text
     assert route.seen == []
 
@@ -238,3 +249,33 @@ def test_many_accept_fields_are_not_kept_for_ever(aside):
     for number in range(1000):
         handle(Exchange(accept_encoding=b"gzip;q=0.%d" % number), PLACE)
     assert len(codings._accepted) <= 256
+
+
+def test_a_body_without_room_is_refused_before_it_is_decompressed(aside):
+    exchange = Exchange(zlib.compress(bytes(1_000_000)), content_encoding=b"deflate")
+    exchange.has_room = False
+    route = Route()
+    ContentCodings(aside, Models()).around(route)(exchange, PLACE)
+    assert exchange.answers[0][0] == 503
+    assert not route.seen
+
+
+def test_the_budget_counts_the_bytes_that_came_out(aside):
+    exchange = Exchange(gzip.compress(bytes(1_000_000)), content_encoding=b"gzip")
+    ContentCodings(aside, Models()).around(lambda *_: None)(exchange, PLACE)
+    aside.go()
+    assert exchange.reserved_bytes == 1_000_000
+
+
+def test_any_ratio_is_allowed_up_to_the_floor():
+    assert plain_limit(1000, 1 << 30, 200, 64 << 20) == 64 << 20
+    assert plain_limit(1 << 20, 1 << 30, 200, 64 << 20) == 200 << 20
+    assert plain_limit(1 << 20, 100 << 20, 200, 64 << 20) == 100 << 20
+
+
+def test_a_lying_gzip_trailer_is_an_error(aside):
+    body = gzip.compress(bytes(1_000_000))
+    exchange = Exchange(body[:-4] + (70_000).to_bytes(4, "little"), content_encoding=b"gzip")
+    ContentCodings(aside, Models()).around(Route())(exchange, PLACE)
+    aside.go()
+    assert exchange.answers[0][0] == 400

@@ -37,7 +37,7 @@ def ask(exchange: Exchange, *origins: str) -> Any:
     def route(given: Any) -> None:
         given.respond(200, ((b"Content-Type", b"text/plain"),), (given.method.encode(), given.body))
 
-    Cors(origins or (PAGE,), route).handle(exchange)  # type: ignore[arg-type]
+    Cors(origins or (PAGE,), route, route).handle(exchange)  # type: ignore[arg-type]
     ((_, status, headers, body),) = exchange.calls
     return status, headers, body
 
@@ -112,7 +112,7 @@ def test_streams_and_disconnects_pass_through() -> None:
         given.send((b"a", b"b"))
         given.end()
 
-    Cors((PAGE,), route).handle(exchange)  # type: ignore[arg-type]
+    Cors((PAGE,), route, route).handle(exchange)  # type: ignore[arg-type]
     assert exchange.on_disconnect is print
     assert [call[0] for call in exchange.calls] == ["start_stream", "send", "end"]
     assert b"Access-Control-Allow-Origin" in exchange.calls[0][2]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tritonclient.grpc import service_pb2
 
+from naiad.core.request_limits import unlimited
 from naiad.frontend.rest import RestApi
 from naiad.memory.regions import SharedMemory
 
@@ -25,7 +26,9 @@ def readable(pattern):
 def test_the_page_lists_every_route_and_no_other():
     served = {
         f"{method} {readable(pattern)}"
-        for pattern, method in RestApi(engine=SimpleNamespace(shared_memory=SharedMemory())).router().endpoints()
+        for pattern, method in RestApi(engine=SimpleNamespace(shared_memory=SharedMemory(), request_limits=unlimited))
+        .router()
+        .endpoints()
     }
     listed = {name for name, *_ in ROWS if " /" in name and name != "GET /metrics"}
     assert served == listed, "keep docs/endpoints.md in step with the routes"

@@ -1,3 +1,4 @@
+import asyncio
 import logging
 
 import pytest
@@ -18,6 +19,7 @@ RESPONSE_HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))
 
 
 class Call:
+    client = None
     metadata = ()
     deadline_ns = 0
     arrival_ns = 77
@@ -64,8 +66,7 @@ class Engine(RecordingEngine):
         return self.ready and not self.is_draining
 
     def is_model_ready(self, name, version):
-        self.check(name, version)
-        return name == "m"
+        return name == "m" and version in ("", "1")
 
     def server_metadata(self):
         return ServerMetadata("naiad", "1", ["statistics"])
@@ -275,7 +276,7 @@ class TestControl:
         it = call(service, "ModelReady", pb.ModelReadyRequest(name=name))
         assert pb.ModelReadyResponse.FromString(it.answer).ready is ready
 
-    @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
+    @pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig"])
     def test_unknown_model(self, service, method, failures):
         it = call(service, method, pb.ModelReadyRequest(name="?"))
         assert (it.status, it.message) == (5, "Request for unknown model: '?' is not found")
@@ -322,3 +323,21 @@ class TestControl:
 def test_one_method_streams(service):
     assert service.is_streaming(SERVICE + "ModelStreamInfer")
     assert not service.is_streaming(SERVICE + "ModelInfer")
+
+
+def test_control_calls_are_answered_after_the_delay(service, monkeypatch):
+    later = []
+
+    class Loop:
+        def call_later(self, delay_s, handle):
+            later.append((delay_s, handle))
+
+    monkeypatch.setattr(asyncio, "get_running_loop", Loop)
+    service.control_delay_s = 2
+    it = call(service, "ServerLive")
+    failing = call(service, "NoSuchMethod")
+    assert it.status is None
+    assert [delay_s for delay_s, _ in later] == [2, 2]
+    for _, handle in later:
+        handle()
+    assert (it.status, failing.status) == (0, 12)

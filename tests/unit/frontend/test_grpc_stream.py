@@ -29,6 +29,8 @@ class Call:
     deadline_ns = 0
     arrival_ns = 77
 
+    client = None
+
     def __init__(self, metadata=()):
         self.path = "/inference.GRPCInferenceService/ModelStreamInfer"
         self.metadata = metadata

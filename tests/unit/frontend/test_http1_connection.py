@@ -1,145 +1,11 @@
 import asyncio
-import socket
 
 import numpy as np
 import pytest
 
 from naiad.frontend.departure import Departure
 from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_limits import Http1Limits
-
-GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
-SECOND_NS = 1_000_000_000
-
-
-class Transport(asyncio.Transport):
-    """Records what a connection does to it."""
-
-    def __init__(self):
-        super().__init__()
-        self.output = b""
-        self.writes = 0
-        self.closed = self.aborted = self.eof_written = False
-        self.reading = True
-        self.unsent = 0
-        self.socket_error = 0
-
-    def get_extra_info(self, name, default=None):
-        return self if name == "socket" else default
-
-    def fileno(self):
-        raise OSError("no such socket")
-
-    def getsockopt(self, level, option):
-        assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
-        return self.socket_error
-
-    def write(self, data):
-        self.output += bytes(data)
-        self.writes += 1
-
-    def writelines(self, parts):
-        self.output += b"".join(parts)
-        self.writes += 1
-
-    def set_write_buffer_limits(self, high=None, low=None):
-        self.high = high
-
-    def get_write_buffer_size(self):
-        return self.unsent
-
-    def can_write_eof(self):
-        return True
-
-    def write_eof(self):
-        self.eof_written = True
-
-    def pause_reading(self):
-        assert self.reading
-        self.reading = False
-
-    def resume_reading(self):
-        assert not self.reading
-        self.reading = True
-
-    def close(self):
-        self.closed = True
-
-    def abort(self):
-        self.aborted = True
-
-    def is_closing(self):
-        return self.closed or self.aborted
-
-
-class Timer:
-    def cancel(self):
-        pass
-
-
-class Loop:
-    """Never fires; the tests sweep themselves, and run what is to come with the next turn."""
-
-    def __init__(self):
-        self.next = []
-        self.later = []
-
-    def call_later(self, delay, callback, *args):
-        if not delay:
-            self.next.append(callback)
-        elif delay < 1:  # longer ones are the sweeps
-            self.later.append(callback)
-        return Timer()
-
-    def run_later(self):
-        later, self.later = self.later, []
-        for callback in later:
-            callback()
-
-    def call_soon_threadsafe(self, callback, *args):
-        raise AssertionError
-
-
-class Peer:
-    """A client of one connection of a server that keeps exchanges until the test answers them."""
-
-    def __init__(self, server=None, **limits):
-        self.exchanges = []
-        self.loop = Loop()
-        self.server = server or Http1Server(self.exchanges.append, self.loop, Http1Limits(**limits))
-        self.transport = Transport()
-        self.connection = self.server.protocol()
-        self.connection.connection_made(self.transport)
-
-    def send(self, data):
-        while data and not self.transport.is_closing():
-            buffer = self.connection.get_buffer(-1)
-            count = min(len(buffer), len(data))
-            buffer[:count] = data[:count]
-            self.connection.buffer_updated(count)
-            data = data[count:]
-
-    def sweep(self, *seconds):
-        for second in seconds:
-            self.server.sweep(second * SECOND_NS)
-
-    @property
-    def statuses(self):
-        lines = self.transport.output.split(b"\r\n")
-        return [int(line.split()[1]) for line in lines if b"HTTP/1.1 " in line]
-
-    @property
-    def output(self):
-        return self.transport.output
-
-
-def post(body, *fields):
-    head = b"\r\n".join([b"POST /a HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *fields, b"", b""])
-    return head + body
-
-
-def answer(exchange, text=b"ok", status=200):
-    exchange.respond(status, ((b"Content-Type", b"text/plain"),), (text,))
+from support.http1_scene import GET, Loop, Peer, answer, post
 
 
 def test_peer_that_fills_the_buffer_lets_others_pass():
@@ -261,7 +127,7 @@ def test_body_of_known_length_is_received_in_place():
     peer = Peer()
     whole = post(b"x" * 200_000)
     peer.send(whole[:100])
-    assert len(peer.connection.get_buffer(-1)) == len(whole) - 100
+    assert len(peer.connection.get_buffer(-1)) == 65536 - (100 - len(whole) + 200_000)
 
 
 def test_chunked_body_and_the_request_behind_it():
@@ -340,7 +206,7 @@ def test_peer_that_takes_nothing_is_dropped_but_a_slow_one_is_not():
     peer.connection.pause_writing()
     peer.sweep(1, 5)
     peer.transport.unsent = 900
-    peer.sweep(7, 8, 12)
+    peer.sweep(7, 8, 11)
     assert not peer.transport.aborted
     peer.sweep(14)
     assert peer.transport.aborted
@@ -536,10 +402,13 @@ def test_slow_head_slow_body_and_idle_connection_time_out():
 
 def test_body_gets_more_time_the_more_of_it_has_arrived():
     peer = Peer(body_timeout_s=5, body_rate_bytes_per_s=1000)
-    peer.send(post(bytes(100_000))[:20_000])
-    peer.sweep(1, 20)
+    peer.send(post(bytes(100_000))[:100])
+    for second in range(1, 21):
+        peer.send(bytes(1000))
+        peer.sweep(second)
+    peer.sweep(24)
     assert peer.statuses == []
-    peer.sweep(30)
+    peer.sweep(25)
     assert peer.statuses == [408]
 
 
@@ -624,7 +493,7 @@ def test_too_many_connections_are_refused():
     assert first.server.connection_count == 1
 
 
-def test_drain_tells_busy_connections_and_closes_idle_ones():
+def test_drain_tells_busy_connections_and_serves_idle_ones():
     busy = Peer()
     idle = Peer(busy.server)
     busy.send(GET)
@@ -633,9 +502,27 @@ def test_drain_tells_busy_connections_and_closes_idle_ones():
     answer(busy.exchanges[0])
     assert b"Connection: close" in busy.output
     assert busy.transport.eof_written
+    busy.sweep(3, 20)
     assert not idle.transport.closed
-    busy.sweep(3)
+    for _ in range(2):  # the connection goes on
+        idle.send(GET)
+        answer(busy.exchanges[-1])
+    assert idle.statuses == [200, 200]
+    assert b"Connection" not in idle.output
+
+
+def test_the_end_of_a_drain_closes_idle_connections():
+    idle = Peer()
+    last = Peer(idle.server)
+    idle.server.drain()
+    idle.sweep(1)
+    last.send(GET)
+    idle.server.finish()
     assert idle.transport.closed
+    assert not last.transport.closed
+    answer(idle.exchanges[0])
+    assert b"Connection: close" in last.output
+    assert last.transport.eof_written
 
 
 def test_drain_lets_pipelined_requests_finish():
@@ -798,3 +685,57 @@ def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
     assert told == [True]
     peer.connection.resume_writing()
     assert told == [True, False]
+
+
+def test_a_connection_without_a_first_byte_is_closed():
+    silent, used = Peer(), Peer()
+    used.send(GET)
+    answer(used.exchanges[0])
+    for peer in (silent, used):
+        peer.sweep(1, 30)
+        assert not peer.transport.closed
+        peer.sweep(31)
+    assert silent.transport.closed
+    assert not used.transport.closed
+
+
+def test_a_body_that_stops_after_much_is_late():
+    peer = Peer(body_timeout_s=60)
+    peer.send(post(bytes(10_000_000))[:9_000_000])
+    peer.sweep(1, 60)
+    assert peer.statuses == []
+    peer.sweep(61)
+    assert peer.statuses == [408]
+
+
+def test_a_client_that_reads_a_byte_now_and_then_is_dropped(monkeypatch):
+    taken = [1]
+    monkeypatch.setattr("naiad.frontend.farewell.acknowledged_bytes", lambda transport: taken[0])
+    peer = Peer()
+    peer.send(GET)
+    gone = []
+    peer.exchanges[0].on_disconnect = gone.append
+    peer.exchanges[0].start_stream(200, ())
+    peer.transport.unsent = 2_000_000
+    peer.connection.pause_writing()
+    for second in range(1, 60):
+        taken[0] += second % 15 == 0
+        peer.transport.unsent -= second % 15 == 0
+        peer.sweep(second)
+    assert not peer.transport.aborted
+    peer.sweep(60, 61, 62)
+    assert peer.transport.aborted
+
+
+def test_a_client_that_reads_at_the_least_rate_is_kept(monkeypatch):
+    taken = [1]
+    monkeypatch.setattr("naiad.frontend.farewell.acknowledged_bytes", lambda transport: taken[0])
+    peer = Peer()
+    peer.send(GET)
+    peer.exchanges[0].start_stream(200, ())
+    peer.transport.unsent = 2_000_000  # what the model adds makes up for what the client takes
+    peer.connection.pause_writing()
+    for second in range(1, 300):
+        taken[0] += 1100
+        peer.sweep(second)
+    assert not peer.transport.aborted

@@ -32,6 +32,12 @@ class Service:
         self.calls.append(call)
         self.messages.append(bytes(message))
 
+    def message_began(self, call, beginning):
+        pass
+
+    def refusal(self, path):
+        return None
+
     def is_streaming(self, path):
         return path == STREAM
 

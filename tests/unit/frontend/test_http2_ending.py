@@ -100,7 +100,7 @@ def test_answers_that_wait_for_their_turn_on_a_slow_line_are_kept(scene):
     begin_ns = start_ns(scene)
     for turn in range(20):
         scene.server.sweep(begin_ns + turn * 30 * SECOND_NS)
-        scene.send(window_update(0, 10))
+        scene.send(window_update(0, 40_000))  # more than a KiB a second
     kinds = {kind for kind, _, _, _ in scene.frames()}
     assert wire.RST_STREAM not in kinds
     for turn in range(20, 24):
@@ -261,3 +261,63 @@ def test_streaming_calls_are_left_alone_by_age():
     for second in (12, 13, 14):
         scene.protocol.sweep(scene.protocol._receiving.arrival_ns + second * SECOND_NS)
     assert not scene.transport.is_closed
+
+
+def test_a_body_below_the_least_rate_ends_its_call(scene):
+    """One byte every ten seconds is progress, and still holds memory for hours."""
+    scene.send(scene.headers(1, "/s/Keep") + data_frame(1, framed(bytes(1_000_000))[:1000]))
+    begin_ns = start_ns(scene)
+    for second in range(10, 60, 10):
+        scene.send(data_frame(1, b"x"))
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+    assert 1 not in scene.answers()
+    scene.server.sweep(begin_ns + 61 * SECOND_NS)
+    assert scene.status(1)[0] == "4"
+    assert not scene.transport.is_closed
+
+
+def test_a_slow_message_of_a_stream_ends_its_call(scene):
+    scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"whole")))
+    scene.send(scene.headers(3, "/s/Stream") + data_frame(3, framed(b"part")[:6]))
+    begin_ns = start_ns(scene)
+    for second in range(0, 70, 10):
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+    answers = scene.answers()
+    assert answers[3][0]["grpc-status"] == "4"
+    assert 1 not in answers
+
+
+def test_a_stream_that_opens_its_window_by_bytes_is_reset(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].send([bytes(10**6)])
+    begin_ns = start_ns(scene)
+    for second in range(0, 60, 15):
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+        scene.send(window_update(0, 10) + window_update(1, 1))
+    assert wire.RST_STREAM not in {kind for kind, _, _, _ in scene.frames()}
+    scene.server.sweep(begin_ns + 61 * SECOND_NS)
+    assert scene.frames()[-1][0] == wire.RST_STREAM
+    assert len(scene.service.cancelled) == 1
+    assert not scene.transport.is_closed
+
+
+def test_a_stream_that_is_read_at_the_least_rate_goes_on(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].send([bytes(10**6)])
+    begin_ns = start_ns(scene)
+    for second in range(0, 300, 10):
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+        scene.send(window_update(0, 11_000) + window_update(1, 11_000))
+    assert wire.RST_STREAM not in {kind for kind, _, _, _ in scene.frames()}
+
+
+def test_a_connection_that_opens_its_window_by_bytes_loses_its_calls(scene):
+    scene.send(settings_frame({4: 2**31 - 1}) + scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].send([bytes(10**6)])
+    begin_ns = start_ns(scene)
+    for second in range(0, 60, 15):
+        scene.server.sweep(begin_ns + second * SECOND_NS)
+        scene.send(window_update(0, 1))
+    scene.server.sweep(begin_ns + 61 * SECOND_NS)
+    assert scene.frames()[-1][0] == wire.RST_STREAM
+    assert len(scene.service.cancelled) == 1

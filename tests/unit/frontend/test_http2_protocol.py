@@ -1,7 +1,11 @@
 """What the transport and the server tell a connection."""
 
+import gc
+import weakref
+
 import pytest
 
+from naiad.frontend.connection_register import ConnectionRegister
 from naiad.wire import http2_frames as wire
 from naiad.wire.http2_frames import frame
 from support.http2_peer import split_frames
@@ -23,6 +27,53 @@ def test_peer_whose_bytes_take_long_lets_others_pass(monkeypatch, size, took_ns,
     scene.send(frame(0x77, 0, 0, bytes(size)))
     assert scene.transport.is_reading is not pauses
     scene.loop.run_soon()
+    assert scene.transport.is_reading
+
+
+def test_many_short_reads_let_others_pass(monkeypatch):
+    scene = Scene().open()
+    times = iter(range(10**9, 10**12, 500_000))
+    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    was_reading = []
+    for _ in range(10):
+        scene.send(frame(0x77, 0, 0, bytes(70_000)))
+        was_reading.append(scene.transport.is_reading)
+        scene.loop.run_soon()
+    assert was_reading == [True, True, True, True, False] * 2
+
+
+def test_slow_frames_are_read_in_slices(monkeypatch):
+    scene = Scene().open()
+    times = iter(range(10**9, 10**12, 3_000_000))
+    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    scene.send(scene.headers(1, "/s/Stream"))
+    pieces = frame(wire.DATA, 0, 1, b"\0\0\0\0\1x" * 50) * 100
+    scene.protocol.data_received(pieces)
+    assert not scene.transport.is_reading
+    seen = [len(scene.service.messages)]
+    while scene.loop.soon:
+        scene.loop.run_soon()
+        seen.append(len(scene.service.messages))
+    assert seen[-1] == 5000
+    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) < 3000
+    assert scene.transport.is_reading
+
+
+def test_rest_of_a_slice_waits_while_the_socket_is_full(monkeypatch):
+    scene = Scene().open()
+    times = iter(range(10**9, 10**12, 3_000_000))
+    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    scene.send(scene.headers(1, "/s/Stream"))
+    scene.protocol.data_received(frame(wire.DATA, 0, 1, b"\0\0\0\0\1x" * 50) * 100)
+    scene.protocol.pause_writing()
+    before = len(scene.service.messages)
+    scene.loop.run_soon()
+    assert len(scene.service.messages) == before
+    assert not scene.transport.is_reading
+    scene.protocol.resume_writing()
+    while scene.loop.soon:
+        scene.loop.run_soon()
+    assert len(scene.service.messages) == 5000
     assert scene.transport.is_reading
 
 
@@ -51,7 +102,7 @@ def test_connection_error_is_told_and_closes(scene):
 
 
 def test_connections_are_counted_and_bounded():
-    scene = Scene(max_connections=1)
+    scene = Scene(connections=ConnectionRegister(1))
     assert scene.server.connection_count == 1
     second = scene.server.protocol()
     transport = FakeTransport()
@@ -73,3 +124,24 @@ def test_server_without_connections_has_no_timer():
     scene.protocol.connection_lost(None)
     timer.callback()
     assert len(scene.loop.timers) == 1
+
+
+@pytest.mark.parametrize("path", ["/s/Hold", "/s/Stream", "/s/Echo"])
+def test_lost_connection_is_freed_at_once(path):
+    scene = Scene().open()
+    scene.send(scene.headers(1, path))
+    scene.send(frame(wire.DATA, 0, 1, b"\0\0\0\0\1x"))
+    scene.send(scene.headers(3, path) + frame(wire.DATA, wire.FLAG_END_STREAM, 3, b"\0\0\0\0\1x"))
+    lost = weakref.ref(scene.protocol)
+    parts = [weakref.ref(part) for part in (scene.protocol._connection, scene.protocol._receiving)]
+    gc.collect()
+    gc.disable()
+    try:
+        scene.protocol.connection_lost(None)
+        scene.service.calls.clear()
+        scene.service.cancelled.clear()
+        scene.loop.soon.clear()
+        scene.protocol = None
+        assert [lost(), *(part() for part in parts)] == [None, None, None]
+    finally:
+        gc.enable()

@@ -1,5 +1,8 @@
 """Frames become calls and messages; streaming calls that are held."""
 
+import gc
+import sys
+
 import pytest
 
 from naiad.frontend.departure import Departure
@@ -236,3 +239,22 @@ def test_a_peer_that_finds_fault_with_its_answer_is_in_the_log_once(scene, caplo
         scene.send(frame(wire.RST_STREAM, 0, stream_id, code.to_bytes(4, "big")))
     lines = [line for line in caplog.messages if "reset" in line]
     assert lines == ([f"the client reset its call of /s/Keep {said}"] if said else [])
+
+
+@pytest.mark.parametrize("ending", ["lost", "reset"])
+@pytest.mark.parametrize("path", ["/s/Echo", "/s/Stream"])
+def test_incomplete_message_is_freed_with_its_peer(path, ending):
+    scene = Scene().open()
+    scene.send(scene.headers(1, path) + data_frame(1, b"\0\0\1\0\0" + bytes(1000)))
+    call = scene.protocol._connection.streams[1]
+    assembler = call.assembler
+    assert sys.getrefcount(assembler) == 3
+    gc.disable()  # a connection's objects refer to each other
+    try:
+        if ending == "lost":
+            scene.protocol.connection_lost(None)
+        else:
+            scene.send(frame(wire.RST_STREAM, 0, 1, bytes(4)))
+        assert sys.getrefcount(assembler) == 2  # this frame and the argument
+    finally:
+        gc.enable()

@@ -232,7 +232,7 @@ def test_body_that_makes_no_progress_is_408():
     scene.protocol.sweep(scene.protocol._receiving.arrival_ns + 6 * SECOND_NS)
     fields, body, _ = scene.answer()
     assert fields[":status"] == "408"
-    assert "no progress" in json.loads(body)["error"]
+    assert "too slow" in json.loads(body)["error"]
 
 
 def test_peer_that_expects_it_is_told_to_continue():

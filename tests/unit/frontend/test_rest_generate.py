@@ -15,6 +15,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend.departure import Departure
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest import RestApi
+from naiad.frontend.slice_runner import SliceRunner
 from support.recording_engine import RecordingEngine
 
 CONFIG = """
@@ -67,6 +68,8 @@ class Engine(RecordingEngine):
 
 
 class Exchange:
+    client = None
+
     method = "POST"
     arrival_ns = 5
 
@@ -74,13 +77,17 @@ class Exchange:
         self.path, self.body, self.headers = path, body, headers
         self.on_disconnect = self.on_congestion = None
         self.status = self.answer_headers = self.is_streamed = None
-        self.answer = b""
+        self._answer = bytearray()
         self.ended = False
+
+    @property
+    def answer(self):
+        return bytes(self._answer)
 
     def respond(self, status, headers, parts):
         assert self.status is None
         self._begin(status, headers)
-        self.answer = b"".join(parts)
+        self._answer += b"".join(parts)
         self.end()
 
     def _begin(self, status, headers):
@@ -94,7 +101,7 @@ class Exchange:
     def send(self, parts):
         assert self.is_streamed
         assert not self.ended
-        self.answer += b"".join(parts)
+        self._answer += b"".join(parts)
 
     def end(self):
         assert not self.ended
@@ -348,6 +355,135 @@ def test_request_knows_that_its_client_is_slow(server):
     assert request.is_congested
     exchange.on_congestion(False)
     assert not request.is_congested
+
+
+# --- large responses --------------------------------------------------------------------------------------------
+
+LONG_OUT = (TensorSpec("OUT", DataType.BYTES, (1,)),)
+LONG_TEXT = "x" * 600_000
+
+
+class Turns:
+    """An event loop whose turns the test takes, and a clock by which each turn is time for one slice."""
+
+    def __init__(self):
+        self._soon = []
+        self._now_ns = 0
+
+    def call_soon(self, callback):
+        self._soon.append(callback)
+
+    def now_ns(self):
+        self._now_ns += 1_000_000
+        return self._now_ns
+
+    def take(self, count=1000):
+        for _ in range(count):
+            if self._soon:
+                self._soon.pop(0)()
+
+
+@pytest.fixture
+def turns():
+    return Turns()
+
+
+@pytest.fixture
+def busy(monkeypatch, turns):
+    """A stream of a server that writes large responses in slices."""
+    engine = Engine()
+    logged = []
+    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: logged.append(fields))
+    runner = SliceRunner(turns.call_soon, clock_ns=turns.now_ns)
+    exchange = Exchange("/v2/models/m/generate_stream", b'{"IN":1,"id":"7"}', {})
+    RestApi(engine, runner=runner).router().handle(exchange)
+    turns.take()
+    return types.SimpleNamespace(engine=engine, exchange=exchange, logged=logged, runner=runner)
+
+
+def emit_long(engine, text=LONG_TEXT):
+    (request,) = engine.submitted
+    data = struct.pack("<I", len(text)) + text.encode()
+    request.on_response(request, InferResponse(ResponseHeader("m", "1", LONG_OUT), (data,), final=False))
+
+
+def test_responses_behind_a_large_one_keep_order(busy, turns):
+    emit_long(busy.engine)
+    busy.engine.emit(5)
+    emit_long(busy.engine)
+    busy.engine.emit(6, final=True)
+    assert busy.exchange.answer == b""
+    turns.take()
+    assert [event["OUT"] for event in events(busy.exchange)] == [LONG_TEXT, 5, LONG_TEXT, 6]
+    assert busy.exchange.ended
+
+
+def test_failure_behind_a_large_response_is_told(busy, turns):
+    """The engine fails the request of a slow client, and marks it as cancelled so that its model stops."""
+    (request,) = busy.engine.submitted
+    emit_long(busy.engine)
+    busy.engine.emit(5)
+    busy.engine.emit(error=failed("too slow"), final=True)
+    request.cancelled = True
+    turns.take()
+    *responses, last = events(busy.exchange)
+    assert [event["OUT"] for event in responses] == [LONG_TEXT, 5]
+    assert last == {"error": "too slow"}
+    assert busy.exchange.ended
+    assert [(line["request_id"], line["error"].message) for line in busy.logged] == [("7", "too slow")]
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_client_leaves_while_responses_wait(busy, turns, is_marked):
+    (request,) = busy.engine.submitted
+    emit_long(busy.engine)
+    busy.engine.emit(5)
+    if is_marked:
+        busy.engine.emit(error=failed("too slow"), final=True)
+        request.cancelled = True
+    busy.exchange.on_disconnect(Departure.DISCONNECTED)
+    turns.take()
+    busy.engine.emit(6)
+    assert (busy.exchange.answer, busy.exchange.ended) == (b"", False)
+    assert [line["error"].code for line in busy.logged] == [ErrorCode.CANCELLED]
+    assert busy.runner.job_count == busy.runner.waiting_bytes == 0
+
+
+def test_too_many_waiting_responses_end_the_stream(busy, turns):
+    emit_long(busy.engine)
+    for number in range(2000):
+        busy.engine.emit(number)
+    turns.take()
+    (event,) = events(busy.exchange)
+    assert event["error"].startswith("responses come faster")
+    assert busy.exchange.ended
+    assert busy.engine.cancelled == busy.engine.submitted
+    assert len(busy.logged) == 1
+
+
+def test_many_large_responses_take_turns(busy, turns):
+    """Each is written in a turn of its own: what waits is not written in one turn, nor by recursion."""
+    emit_long(busy.engine)
+    for _ in range(400):
+        emit_long(busy.engine, "x" * 70_000)
+    busy.engine.emit(final=True)
+    turns.take(200)
+    assert not busy.exchange.ended
+    turns.take()
+    assert busy.exchange.answer.count(b"\n\n") == 401
+    assert busy.exchange.ended
+
+
+def test_request_is_congested_while_a_response_is_written(busy, turns):
+    (request,) = busy.engine.submitted
+    emit_long(busy.engine)
+    assert request.is_congested
+    turns.take()
+    assert not request.is_congested
+    busy.exchange.on_congestion(True)
+    emit_long(busy.engine)
+    turns.take()
+    assert request.is_congested
 
 
 # --- infer, streamed --------------------------------------------------------------------------------------------

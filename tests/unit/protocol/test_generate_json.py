@@ -7,8 +7,19 @@ from naiad.config.pbtxt import parse_pbtxt
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec, encode_bytes_elements, to_array
-from naiad.protocol.generate_json import decode_generate, encode_generate, inputs_of
+from naiad.protocol import generate_json
+from naiad.protocol.generate_json import inputs_of
+
+
+def decode_generate(*arguments):
+    return finish(generate_json.decode_generate(*arguments))
+
+
+def encode_generate(*arguments):
+    return b"".join(finish(generate_json.encode_generate(*arguments)))
+
 
 LIMIT = 1 << 20
 

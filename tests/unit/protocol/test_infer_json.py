@@ -20,6 +20,12 @@ def body(*inputs, **members):
     return json.dumps({"inputs": list(inputs) or [tensor()], **members}).encode()
 
 
+def admitted(decoded):
+    """Note, as the engine does, that a request was admitted."""
+    decoded[0].admission = "admitted"
+    return decoded
+
+
 def decode(text, json_length=None):
     return InferJsonDecoder().decode("m", "", text, json_length)
 
@@ -113,7 +119,7 @@ def test_inline_and_tail_data_mix():
 @pytest.mark.parametrize("members", [{}, {"id": "x"}, {"id": 'quo"te'}])
 def test_repeated_json_shares_one_header(members):
     decoder = InferJsonDecoder()
-    first, first_id, _ = decoder.decode("m", "", *binary(b"ab", 2, **members))
+    first, first_id, _ = admitted(decoder.decode("m", "", *binary(b"ab", 2, **members)))
     second, second_id, data = decoder.decode("m", "", *binary(b"cd", 2, **members))
     assert first is second
     assert first_id == second_id == members.get("id", "")
@@ -122,7 +128,7 @@ def test_repeated_json_shares_one_header(members):
 
 def test_requests_that_differ_in_their_id_share_one_header():
     decoder = InferJsonDecoder()
-    first, first_id, _ = decoder.decode("m", "", *binary(b"ab", 2, id="1"))
+    first, first_id, _ = admitted(decoder.decode("m", "", *binary(b"ab", 2, id="1")))
     second, second_id, _ = decoder.decode("m", "", *binary(b"ab", 2, id="two"))
     assert first is second
     assert (first_id, second_id) == ("1", "two")
@@ -138,7 +144,7 @@ def test_same_json_for_another_model_or_version_has_its_own_header():
 def test_pure_json_requests_with_equal_meaning_share_one_header_but_types_of_parameters_count():
     decoder = InferJsonDecoder()
     headers = [
-        decoder.decode("m", "", body(tensor(data=[i, i]), parameters={"p": p}), None)[0]
+        admitted(decoder.decode("m", "", body(tensor(data=[i, i]), parameters={"p": p}), None))[0]
         for i, p in enumerate((1, 1, True))
     ]
     assert headers[0] is headers[1]
@@ -147,9 +153,9 @@ def test_pure_json_requests_with_equal_meaning_share_one_header_but_types_of_par
 
 def test_caches_are_bounded():
     decoder = InferJsonDecoder(cached_headers=2)
-    first = decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0}))[0]
+    first = admitted(decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0})))[0]
     for p in range(1, 4):
-        decoder.decode("m", "", *binary(b"", 0, parameters={"p": p}))
+        admitted(decoder.decode("m", "", *binary(b"", 0, parameters={"p": p})))
     assert decoder.decode("m", "", *binary(b"", 0, parameters={"p": 0}))[0] is not first
 
 

@@ -51,6 +51,7 @@ def test_a_template_makes_data_of_arrays_and_leaves_everything_else_to_the_parse
 def test_requests_that_differ_in_id_and_numbers_share_their_header():
     decoder = InferJsonDecoder()
     first, first_id, _ = decoder.decode("m", "", document([1, 2], id="a"), None)
+    first.admission = "admitted"
     second, second_id, (data,) = decoder.decode("m", "", document([3, 4], id="b"), None)
     assert second is first
     assert (first_id, second_id) == ("a", "b")
@@ -62,4 +63,6 @@ def test_the_oldest_template_is_forgotten():
     for name in ("A", "B", "C", "A", "C"):
         header, _, _ = decoder.decode("m", "", document([1, 2], name), None)
         assert header.inputs[0].name == name
+        header.admission = "admitted"
+    decoder.decode("m", "", document([1, 2], "D"), None)
     assert len(decoder._templates) == 2

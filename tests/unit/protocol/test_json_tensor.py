@@ -7,8 +7,9 @@ import simdjson
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
+from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
-from naiad.protocol.json_tensor import decode_data, encode_data
+from naiad.protocol.json_tensor import decode_data, encode_data, encode_long_data
 
 NUMERIC = [d for d in DataType if d not in (DataType.BOOL, DataType.BYTES, DataType.FP16, DataType.BF16)]
 
@@ -126,3 +127,11 @@ def test_strings_are_encoded_and_must_be_utf8():
     assert orjson.loads(encode_data(spec, encode_bytes_elements([b"a\0", "é".encode()]))) == ["a\0", "é"]
     with pytest.raises(InferError, match="ask for it as binary data"):
         encode_data(spec, encode_bytes_elements([b"\xff"]))
+
+
+def test_long_strings_are_encoded_in_parts_without_a_difference():
+    elements = [b"a", ("é€\n" * 200_000).encode(), b"", b"\\" * 300_000, b"z"]
+    spec = TensorSpec("A", DataType.BYTES, (len(elements),))
+    parts = finish(encode_long_data(spec, encode_bytes_elements(elements)))
+    assert max(map(len, parts)) < 1_000_000
+    assert json.loads(b"".join(parts)) == [element.decode() for element in elements]

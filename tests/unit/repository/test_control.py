@@ -214,6 +214,30 @@ class TestStart:
         assert not scene.control.load_at_start()
         assert scene.served() == {"a": [1]}
 
+    def test_only_what_was_tried_counts_for_readiness(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("bad",))
+        (scene.write("bad") / "bad").mkdir()
+        assert not scene.control.load_at_start()
+        assert scene.control.is_ready()
+
+    def test_failure_at_start_counts_until_it_is_mended(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("a",))
+        broken = scene.write("a") / "1" / "broken"
+        broken.touch()
+        assert not scene.control.load_at_start()
+        assert not scene.control.is_ready()
+        scene.refused("a")
+        assert not scene.control.is_ready()
+        broken.unlink()
+        scene.load("a")
+        assert scene.control.is_ready()
+
+    def test_model_without_version_counts_at_start(self, tmp_path: Path) -> None:
+        scene = Scene(tmp_path, at_start=("a",))
+        (tmp_path / "a").mkdir()
+        assert not scene.control.load_at_start()
+        assert not scene.control.is_ready()
+
 
 class TestLoad:
     def test_a_model(self, scene: Scene) -> None:
@@ -257,19 +281,24 @@ class TestLoad:
         (model / "1" / "broken").touch()
         error = scene.refused("a")
         assert error.code is ErrorCode.INVALID_ARG
-        assert error.message == "load failed for model 'a': version 1 is at UNAVAILABLE state: broken;\n"
+        assert (
+            error.message
+            == "load failed for model 'a': version 1 is at UNAVAILABLE state: Invalid argument: broken;\n"
+        )
         assert scene.served() == {"a": [1]}
         assert not scene.loader.loaded[0].stopped.is_set()
-        assert scene.states() == {"a:1": "READY serving what was loaded before, its update failed: broken"}
+        assert scene.states() == {
+            "a:1": "READY serving what was loaded before, its update failed: Invalid argument: broken"
+        }
         assert scene.control.is_ready()
 
     def test_failed_first_load(self, scene: Scene) -> None:
         model = scene.write("a", 1, 2)
         (model / "2" / "broken").touch()
-        assert "version 2 is at UNAVAILABLE state: broken" in scene.refused("a").message
+        assert "version 2 is at UNAVAILABLE state: Invalid argument: broken" in scene.refused("a").message
         assert scene.served() == {}
-        assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "UNAVAILABLE broken"}
-        assert not scene.control.is_ready()
+        assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "UNAVAILABLE Invalid argument: broken"}
+        assert scene.control.is_ready()
 
     def test_success_after_a_failure(self, scene: Scene) -> None:
         model = scene.write("a", 1, 2)
@@ -407,14 +436,44 @@ class TestOverride:
         scene.load("a", config=config(max_batch_size=7))
         assert scene.ready["a"][1].config.max_batch_size == 7
 
-    def test_it_is_always_loaded_and_a_load_without_it_goes_back(self, scene: Scene) -> None:
+    def test_it_is_always_loaded(self, scene: Scene) -> None:
         scene.write("a")
         for batch_size in (7, 8):
             scene.load("a", config=config(max_batch_size=batch_size))
+        assert scene.ready["a"][1].config.max_batch_size == 8
+        assert scene.loader.loads == ["a:1"] * 2
+
+    @pytest.mark.parametrize("file", ["config.pbtxt", "1/weights"])
+    def test_it_stays_until_a_file_changes(self, scene: Scene, file: str) -> None:
+        model = scene.write("a")
+        (model / file).touch()
+        scene.load("a", config=config(max_batch_size=7))
+        scene.load("a")
+        assert scene.ready["a"][1].config.max_batch_size == 7
+        os.utime(model / file, ns=(1, 1))
         scene.load("a")
         assert scene.ready["a"][1].config.max_batch_size == 0
+        assert scene.loader.loads == ["a:1"] * 2
+
+    def test_forced_load_goes_back(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a", config=config(max_batch_size=7))
+        scene.load("a", force=True)
+        assert scene.ready["a"][1].config.max_batch_size == 0
+
+    def test_load_after_brought_files_goes_back(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.control.load_model("a", {"config": config(), "file:/5/model.bin": b"x"})
         scene.load("a")
-        assert scene.loader.loads == ["a:1"] * 3
+        assert scene.served() == {"a": [1]}
+
+    def test_update_answers_when_instances_have_left(self, scene: Scene) -> None:
+        scene.write("a")
+        scene.load("a")
+        scene.load("a", config=config(instance_group=[{"count": 2}]))
+        (change,) = scene.loader.changes
+        assert change.outcome == "made"
+        assert change.left.stopped.is_set()
 
     def test_files_of_a_model_that_is_not_there(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         directory = scene.root / "temporary"
@@ -619,7 +678,9 @@ class TestRehearsal:
         scene.load("a")
         (model / "1" / "broken").touch()
         error = scene.refused("a", dry_run=True)
-        assert error.message == ("load would fail for model 'a': version 1 would be at UNAVAILABLE state: broken;\n")
+        assert error.message == (
+            "load would fail for model 'a': version 1 would be at UNAVAILABLE state: Invalid argument: broken;\n"
+        )
         assert scene.states() == {"a:1": "READY"}
 
     def test_of_what_was_never_loaded(self, scene: Scene) -> None:
@@ -666,7 +727,36 @@ class TestMembersOfEnsembles:
         (scene.root / "e" / "1" / "broken").touch()
         scene.load("x")
         assert scene.served() == {"e": [1], "x": [1], "y": [1]}
-        assert scene.states()["e:1"] == "READY serving what was loaded before, its update failed: broken"
+        assert (
+            scene.states()["e:1"]
+            == "READY serving what was loaded before, its update failed: Invalid argument: broken"
+        )
+
+    def test_unloaded_member_takes_its_ensembles_along(self, scene: Scene) -> None:
+        scene.write("outer", uses=("e",))
+        scene.load("outer")
+        scene.loader.loads.clear()
+        scene.unload("x")
+        assert scene.served() == {"y": [1]}
+        assert scene.states()["e:1"] == scene.states()["outer:1"] == "UNAVAILABLE unloaded"
+        assert scene.control.is_ready()
+        scene.load("x")
+        assert scene.served() == {"e": [1], "outer": [1], "x": [1], "y": [1]}
+        assert scene.loader.loads == ["x:1", "e:1", "outer:1"]
+
+    def test_ensemble_comes_back_with_its_last_member(self, scene: Scene) -> None:
+        scene.unload("x")
+        scene.unload("y")
+        scene.load("x")
+        assert scene.served() == {"x": [1]}
+        scene.load("y")
+        assert scene.served() == {"e": [1], "x": [1], "y": [1]}
+
+    def test_ensemble_unloaded_by_command_stays_unloaded(self, scene: Scene) -> None:
+        scene.unload("x")
+        scene.unload("e")
+        scene.load("x")
+        assert scene.served() == {"x": [1], "y": [1]}
 
     def test_it_stays_what_an_override_made_it_and_implicit(self, scene: Scene) -> None:
         scene.load("e", config=config(max_batch_size=3, ensemble_scheduling={"step": [{"model_name": "x"}]}))

@@ -28,6 +28,12 @@ def test_config_gets_the_name_of_the_model():
     assert (override.config.name, override.config.max_batch_size, dict(override.files)) == ("m", 3, {})
 
 
+def test_leading_slash_stands_for_the_models_directory():
+    override = read_override("m", {"config": CONFIG, "file:/1/model.py": b"x"})
+    assert override is not None
+    assert dict(override.files) == {"1/model.py": b"x"}
+
+
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
@@ -35,7 +41,9 @@ def test_config_gets_the_name_of_the_model():
         ({"file:1/model.py": b"x"}, "without a 'config'"),
         ({"config": CONFIG, "file:../model.py": b"x"}, "must lie in the model's directory"),
         ({"config": CONFIG, "file:1/../../model.py": b"x"}, "must lie in the model's directory"),
-        ({"config": CONFIG, "file:/etc/model.py": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:/../etc/model.py": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:/": b"x"}, "must lie in the model's directory"),
+        ({"config": CONFIG, "file:/config.pbtxt": b"x"}, "give the configuration as 'config'"),
         ({"config": CONFIG, "file:": b"x"}, "must lie in the model's directory"),
         ({"config": CONFIG, "file:1\\..\\x": b"x"}, "must lie in the model's directory"),
         ({"config": CONFIG, "file:1/a\0b": b"x"}, "must lie in the model's directory"),

@@ -71,6 +71,30 @@ class TestTurns:
             granted = limiter.ask(claim)
         assert picks[second] / 10_000 == pytest.approx(share, rel=0.05)
 
+    @pytest.mark.parametrize("asked_first", [0, 1])
+    def test_ties_fall_as_in_triton(self, asked_first: int):
+        """Triton: loading has counted twice, so that priority 2 has 35 executions when priority 1 has 72."""
+        # R2
+        limiter = RateLimiter()
+        claims = claims_of(limiter, {GLOBAL: 4}, {GLOBAL: 2}, priorities=(1, 2))
+        limiter.ask(claims[asked_first])
+        limiter.start(claims[asked_first])
+        limiter.ask(claims[1 - asked_first])
+        running, done = claims[asked_first], Counter[Claim]()
+        while done[claims[0]] < 72:
+            done[running] += 1
+            (running,) = limiter.ask(running)
+            limiter.start(running)
+        assert done[claims[1]] == 35
+
+    def test_limits_are_shown_as_tritons_log_does(self):
+        limiter = RateLimiter()
+        claims_of(limiter, {Resource("R1", None): 3, Resource("R3", 1): 1}, {Resource("R2", 0): 2})
+        assert limiter.limits_text() == (
+            "\nMax Resource Map===>\n\tDevice: GLOBAL\n\t\tResource: R1\t Count: 3\n"
+            "\tDevice: 0\n\t\tResource: R2\t Count: 2\n\tDevice: 1\n\t\tResource: R3\t Count: 1\n"
+        )
+
     def test_priority_zero_is_one(self):
         # R2
         assert Claim({}, 0).priority == 1

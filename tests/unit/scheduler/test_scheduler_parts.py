@@ -2,6 +2,7 @@
 
 import pytest
 
+from naiad.config.artificial_delays import ArtificialDelays
 from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.scheduler.direct import DirectScheduler
@@ -155,6 +156,6 @@ class TestFactory:
     def test_the_test_hook_holds_the_batcher(self):
         config = ModelConfig(max_batch_size=8)
         config.dynamic_batching.SetInParent()
-        scheduler = create_scheduler(config, delay_count=2)
+        scheduler = create_scheduler(config, delays=ArtificialDelays(scheduler_count=2))
         scheduler.enqueue(waiting_request(), 0)
         assert scheduler.take(0) is None

@@ -22,6 +22,9 @@ class Engine:
         self.looks += 1
         return int(self.looks < 3)
 
+    def give_up(self, reason: str) -> None:
+        self.reason = reason
+
     def close_to_new_sequences(self) -> None:
         self.is_closed_to_new_sequences = True
 
@@ -33,8 +36,14 @@ class FakeConnections:
         self._closes = closes
         self.connection_count = 2
 
+    def announce_drain(self) -> None:
+        self._events.append(f"{self._name} announces")
+
     def drain(self) -> None:
         self._events.append(f"{self._name} drains")
+
+    def finish(self) -> None:
+        self._events.append(f"{self._name} finishes")
 
     async def wait_closed(self) -> None:
         if not self._closes:
@@ -42,7 +51,7 @@ class FakeConnections:
         self._events.append(f"{self._name} closed")
 
     def abort(self) -> None:
-        raise AssertionError("the way out aborts nothing")
+        self._events.append(f"{self._name} aborts what is left")
 
 
 class FakeEndpoint:
@@ -51,7 +60,7 @@ class FakeEndpoint:
         self._name = name
         self.connections = FakeConnections(events, name, closes=closes)
 
-    def stop_listening(self) -> None:
+    async def stop_listening(self) -> None:
         self._events.append(f"{self._name} stops listening")
 
 
@@ -75,12 +84,16 @@ def test_drain_goes_in_order() -> None:
     assert engine.looks == 3
     assert engine.is_draining
     assert events == [
+        "http announces",
+        "grpc announces",
         "http stops listening",
-        "http drains",
         "grpc stops listening",
+        "http drains",
         "grpc drains",
         "http closed",
         "grpc closed",
+        "http aborts what is left",
+        "grpc aborts what is left",
         "unloads",
     ]
 
@@ -95,3 +108,12 @@ def test_drain_gives_up_when_connections_do_not_end(caplog: pytest.LogCaptureFix
 
 def test_drain_tells_when_requests_did_not_finish() -> None:
     assert not run_drain(Engine(), [], unloads=False)
+
+
+def test_idle_connections_are_served_until_shortly_before_the_end() -> None:
+    events: list[str] = []
+    engine = Engine()
+    engine.in_flight_count = 0
+    assert run_drain(engine, events, closes=False, timeout_s=0.2)
+    assert events.index("grpc finishes") < events.index("grpc aborts what is left")
+    assert events[-1] == "unloads"

@@ -105,5 +105,5 @@ def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], 
 
 
 def test_a_message_that_is_none_is_refused() -> None:
-    with pytest.raises(InferError, match="RepositoryModelLoad"):
+    with pytest.raises(InferError, match="not a valid message"):
         everywhere(GrpcCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))

@@ -15,6 +15,7 @@ class Served:
     instances = ()
     pending_count = 2
     in_flight_count = 5
+    oldest_ns = 0
     load_duration_ns = 1_500_000_000
     adaptive_state: AdaptiveState | None = None
 
@@ -39,7 +40,7 @@ def test_metrics_and_engine_follow_the_ready_versions() -> None:
 
     publication.publish({"a": {1: first}, "b": {1: second}})  # type: ignore[dict-item]
     text = registry.render().decode()
-    assert 'nv_inference_pending_request_count{model="a",version="1",_team="x"} 2' in text
+    assert 'nv_inference_pending_request_count{_team="x",model="a",version="1"} 2' in text
     assert 'naiad_inference_executing_request_count{model="b",version="1"} 3' in text
     assert 'nv_model_load_duration_secs{model="b",version="1"} 1.5' in text
 
@@ -58,8 +59,8 @@ def test_only_models_whose_batcher_adapts_have_its_metrics() -> None:
     adaptive.adaptive_state = AdaptiveScheduler(max_batch_size=4).state()
     publication.publish({"a": {1: adaptive}, "b": {1: other}})  # type: ignore[dict-item]
     text = registry.render().decode()
-    assert 'naiad_adaptive_release_total{model="a",version="1",_team="x",decision="no_gain"} 0' in text
-    assert 'naiad_adaptive_parallelism{model="a",version="1",_team="x"} 1' in text
+    assert 'naiad_adaptive_release_total{_team="x",decision="no_gain",model="a",version="1"} 0' in text
+    assert 'naiad_adaptive_parallelism{_team="x",model="a",version="1"} 1' in text
     assert not [line for line in text.splitlines() if line.startswith("naiad_adaptive") and 'model="b"' in line]
 
 

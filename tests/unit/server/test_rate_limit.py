@@ -27,10 +27,10 @@ def test_resources_are_shown() -> None:
     assert not claims.acquire(1)
     text = registry.render().decode()
     for line in (
-        'naiad_rate_limiter_limit{resource="R",device=""} 3',
-        'naiad_rate_limiter_held{resource="R",device=""} 3',
-        'naiad_rate_limiter_waiting{resource="R",device=""} 1',
-        'naiad_rate_limiter_limit{resource="S",device="0"} 1',
+        'naiad_rate_limiter_limit{device="",resource="R"} 3',
+        'naiad_rate_limiter_held{device="",resource="R"} 3',
+        'naiad_rate_limiter_waiting{device="",resource="R"} 1',
+        'naiad_rate_limiter_limit{device="0",resource="S"} 1',
     ):
         assert line in text.splitlines()
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from naiad.config.options import LogOptions
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, excerpt
 from naiad.telemetry import log
-from naiad.telemetry.failure_log import FailureLog
+from naiad.telemetry.failure_log import FailureLog, RepeatFilter
 from naiad.telemetry.flood import FloodGate
 from naiad.telemetry.log_format import TritonFormatter, format_table
 from naiad.telemetry.log_writer import BackgroundHandler
@@ -288,6 +288,51 @@ class TestFloodGate:
         assert not gate.admit("a")
         assert gate.restart(5 + 10**9) == [("a", 1)]
         assert gate.admit("a")
+
+    def test_all_kinds_share_a_limit(self):
+        gate = FloodGate(lines_per_second=2, all_lines_per_second=5)
+        assert sum(gate.admit(kind) for kind in "aabbccdd") == 5
+        assert dict(gate.restart(0)) == {"c": 1, "d": 2}
+
+
+class TestRepeatFilter:
+    def make(self, caplog, **limits):
+        sums = logging.getLogger("test.sums")
+        sums.setLevel(logging.INFO)
+        return RepeatFilter(sums, ("naiad.frontend.",), FloodGate(**limits))
+
+    def record(self, name="naiad.frontend.http2", level=logging.INFO, text="closed: %s"):
+        return logging.LogRecord(name, level, "file", 1, text, ("why",), None)
+
+    def test_equal_lines_are_counted(self, caplog):
+        limited = self.make(caplog, lines_per_second=3)
+        assert sum(limited.filter(self.record()) for _ in range(10)) == 3
+        assert limited.filter(self.record(text="another line"))
+        limited.flush()
+        assert caplog.messages == ["7 more lines of naiad.frontend.http2 were not logged: closed: %s"]
+
+    @pytest.mark.parametrize(("name", "level"), [("naiad.model", logging.INFO), ("naiad.frontend.x", logging.DEBUG)])
+    def test_other_lines_pass(self, caplog, name, level):
+        limited = self.make(caplog, lines_per_second=1)
+        assert all(limited.filter(self.record(name, level)) for _ in range(10))
+
+
+def test_failures_show_client_text_cut_and_escaped(caplog):
+    failures = FailureLog(logging.getLogger("naiad.test_failures"))
+    error = InferError(ErrorCode.NOT_FOUND, f"[request id: {excerpt('i' * 5000)}] no")
+    with caplog.at_level(logging.INFO):
+        failures.log(
+            protocol="HTTP",
+            request_id="i" * 5000,
+            model="m\n\x1b[31m" * 900,
+            version="",
+            error=error,
+            level=logging.INFO,
+        )
+    (line,) = caplog.messages
+    assert line.startswith("[request id: " + "i" * 200 + "...] HTTP request for model 'm\\n\\x1b[31m")
+    assert line.endswith("...' version newest failed: NOT_FOUND: no")
+    assert len(line) < 600
 
 
 def test_request_ids_are_unique_and_short():

@@ -11,6 +11,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import FailureReason
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.telemetry.exposition import format_family, format_labels
 from naiad.telemetry.metrics import Registry
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics import ModelStatistics
@@ -54,9 +55,10 @@ def executed_statistics(end_ns=10_000 * US, rows=3):
     return statistics
 
 
-def registry_of(statistics, options=None, **settings):
+def registry_of(statistics=None, options=None, **settings):
     registry = Registry(options or MetricsOptions(settings=settings))
-    registry.add_model(statistics, pending=lambda: 5, executing=lambda: 2, load_duration_s=0.25)
+    if statistics is not None:
+        registry.add_model(statistics, pending=lambda: 5, executing=lambda: 2, load_duration_s=0.25)
     return registry
 
 
@@ -76,6 +78,14 @@ def test_triton_s_metrics_have_its_names_labels_and_meanings():
     assert of_model(values, "nv_inference_pending_request_count") == 5
     assert of_model(values, "nv_model_load_duration_secs") == 0.25
     assert of_model(values, "naiad_inference_executing_request_count") == 2
+
+
+def test_age_of_the_oldest_request():
+    registry, statistics = registry_of(None), executed_statistics()
+    arrivals = iter((time.monotonic_ns() - 2 * 10**9, 0))
+    registry.add_model(statistics, pending=lambda: 1, executing=lambda: 0, oldest_ns=lambda: next(arrivals))
+    assert 2 <= of_model(samples(registry), "naiad_queue_oldest_age_seconds") < 60
+    assert of_model(samples(registry), "naiad_queue_oldest_age_seconds") == 0
 
 
 def test_series_exist_before_the_first_request():
@@ -266,7 +276,7 @@ def test_a_distribution_is_shown_from_the_first_thing_that_it_distributes():
     statistics = ModelStatistics("m", "1")
     registry = registry_of(statistics)
     assert "naiad_inference_request_duration_seconds_bucket" not in registry.render().decode()
-    assert families(registry)["naiad_inference_batch_size"].samples == [], "its family is there"
+    assert "naiad_inference_batch_size" not in families(registry)
     request = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None, arrival_ns=0)
     request.batch_size = 1
     batch = Batch([request], 1, "idle")
@@ -304,8 +314,26 @@ def test_versions_of_equal_names_have_their_namespace_for_a_label():
     registry.remove_model(ModelStatistics("m", "1", namespace="/srv/a"))  # another object: nothing happens
     shown = [line for line in registry.render().decode().splitlines() if line.startswith("nv_inference_count{")]
     assert shown == [
-        'nv_inference_count{model="m",version="1",namespace="/srv/a",_team="x"} 0',
-        'nv_inference_count{model="m",version="1",namespace="/srv/b",_team="x"} 0',
+        'nv_inference_count{_team="x",model="m",namespace="/srv/a",version="1"} 0',
+        'nv_inference_count{_team="x",model="m",namespace="/srv/b",version="1"} 0',
     ]
     registry.remove_model(statistics)
     assert b"/srv/b" not in registry.render()
+
+
+def test_labels_are_sorted_as_triton_sorts_them():
+    labels = {"version": "1", "model": "m", "quantile": "0.5", "_team": "x"}
+    assert format_labels(labels) == '{_team="x",model="m",version="1",quantile="0.5"}'
+    registry = registry_of(ModelStatistics("m", "1"))
+    assert 'nv_inference_request_failure{model="m",reason="BACKEND",version="1"} 0' in registry.render().decode()
+
+
+def test_no_family_is_announced_without_a_sample():
+    registry = registry_of()
+    registry.add_rendered("mine", lambda: format_family("mine", "gauge", "Help", []))
+    registry.add_families(lambda: ["", "# HELP yours Help\n# TYPE yours gauge\nyours 1"])
+    text = registry.render().decode()
+    assert "nv_inference_count" not in text
+    assert "mine" not in text
+    assert all(line for line in text.splitlines())
+    assert families(registry)["yours"].samples

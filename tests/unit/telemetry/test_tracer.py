@@ -9,7 +9,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.telemetry.trace_file import TraceFile
+from naiad.telemetry.trace_file import TraceFile, TraceSeries
 from naiad.telemetry.trace_record import TraceRecord
 from naiad.telemetry.tracer import Tracer
 
@@ -68,7 +68,16 @@ class Scene:
         return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def traced(self):
-        return [entry.get("request_id") for entry in self.close() if "model_name" in entry]
+        """Return the requests that were traced, in all files."""
+        self.tracer.close()
+        return [request_id for found in self.files().values() for request_id in found]
+
+    def files(self):
+        """Return the requests in each file, by its name."""
+        return {
+            file.name: [entry.get("request_id") for entry in json.loads(file.read_text()) if "model_name" in entry]
+            for file in sorted(self.path.parent.iterdir())
+        }
 
 
 @pytest.fixture
@@ -180,7 +189,7 @@ def test_models_with_settings_of_their_own(path):
     for number in range(4):
         for model in ("quiet", "loud", "other"):
             scene.ask(model, id=f"{model}{number}")
-    assert scene.traced() == ["loud0", "loud1", "loud2", "other3"]
+    assert scene.traced() == ["other3", "loud0", "loud1", "loud2"]
 
 
 def test_a_change_starts_counts_anew_but_not_those_of_others(path):
@@ -192,6 +201,66 @@ def test_a_change_starts_counts_anew_but_not_those_of_others(path):
     scene.ask("m", id="m again")
     scene.ask("other", id="other again")
     assert scene.traced() == ["m", "other", "other again"]
+
+
+def test_count_counts_down_and_ends_a_file(path):
+    scene = Scene(path)
+    for number in range(3):
+        scene.ask(id=str(number))
+    scene.tracer.change("", {"trace_count": ["2"]})
+    assert scene.tracer.options_of("").count == 2
+    scene.ask(id="3")
+    assert scene.tracer.options_of("").count == scene.tracer.options_of("m").count == 1
+    for number in (4, 5):
+        scene.ask(id=str(number))
+    assert scene.tracer.options_of("").count == 0
+    scene.tracer.close()
+    assert scene.files() == {"trace.json": ["0", "1", "2"], "trace.json.0": ["3", "4"]}
+
+
+def test_counted_file_ends_with_its_last_answer(path):
+    scene = Scene(path, count=1)
+    request = scene.request(id="slow")
+    scene.tracer.begin(request)
+    scene.ask(id="not traced")
+    scene.answer(request)
+    scene.tracer.close()
+    assert scene.files() == {"trace.json.0": ["slow"]}
+
+
+@pytest.mark.parametrize("changes", [{"trace_rate": ["1"]}, None])
+def test_count_cut_short_goes_to_the_path(path, changes):
+    scene = Scene(path, count=3)
+    scene.tracer.change("m", {"trace_count": ["2"]})
+    scene.ask("m", id="0")
+    scene.ask("other", id="1")
+    if changes is not None:
+        scene.tracer.change("m", changes)
+        scene.tracer.change("", changes)
+    scene.tracer.close()
+    assert sorted(scene.files()["trace.json"]) == ["0", "1"]
+
+
+def test_other_changes_leave_what_is_left_of_a_count(path):
+    scene = Scene(path, count=4)
+    scene.tracer.change("m", {"trace_count": ["3"]})
+    for model in ("m", "other"):
+        scene.ask(model)
+    scene.tracer.change("m", {"log_frequency": ["5"]})
+    scene.tracer.change("", {"log_frequency": ["7"]})
+    assert scene.tracer.options_of("m").count == 2
+    assert scene.tracer.options_of("").count == 4
+    scene.tracer.close()
+
+
+def test_count_with_a_frequency_fills_several_files(path):
+    scene = Scene(path, count=3, log_frequency=2)
+    for number in range(4):
+        scene.ask(id=str(number))
+    scene.tracer.change("", {"trace_count": ["1"]})
+    scene.ask(id="4")
+    scene.tracer.close()
+    assert scene.files() == {"trace.json.0": ["0", "1"], "trace.json.1": ["2"], "trace.json.2": ["4"]}
 
 
 def test_settings_go_back(path):
@@ -273,7 +342,7 @@ def test_files_by_frequency(path):
 def test_file_is_valid_after_every_trace(path):
     file = TraceFile(str(path))
     for number in range(3):
-        file.write(TraceRecord(number, "m", "", 0), 0)
+        file.write(TraceRecord(number, "m", "", 0), TraceSeries())
         assert [entry["id"] for entry in json.loads(path.read_text())] == list(range(number + 1))
     file.close()
 

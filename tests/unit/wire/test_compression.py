@@ -1,5 +1,6 @@
 import gzip
 import random
+import tracemalloc
 import zlib
 
 import pytest
@@ -91,3 +92,30 @@ def test_what_is_not_gzip_is_corrupt(data, reason):
 )
 def test_accepted_coding(accept, coding):
     assert accepted_coding(accept) == coding
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize(
+    "plain", [bytes(5_000_000), random.Random(1).randbytes(1_000_000)], ids=["one large ratio", "long input"]
+)
+def test_long_data_comes_in_steps(coding, plain):
+    bits = WINDOW_BITS[coding]
+    data = compress([plain], bits)
+    assert decompress(data, bits, len(plain)) == plain
+    with pytest.raises(TooLargeError):
+        decompress(data, bits, len(plain) - 1)
+    with pytest.raises(CorruptError, match="incomplete"):
+        decompress(data[:-1], bits, len(plain))
+    with pytest.raises(CorruptError, match="300000 bytes follow"):
+        decompress(data + bytes(300_000), bits, len(plain))
+
+
+def test_long_data_takes_its_memory_once():
+    data = compress([bytes(20_000_000)], WINDOW_BITS[b"deflate"])
+    tracemalloc.start()
+    try:
+        decompress(data, WINDOW_BITS[b"deflate"], 10**9)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 26_000_000

@@ -10,10 +10,10 @@ from naiad.wire.grpc import (
     MessageAssembler,
     encode_status_text,
     encode_trailers,
-    is_grpc_content_type,
     parse_timeout_ns,
 )
 from naiad.wire.hpack_cache import HeaderDecoder
+from naiad.wire.http2_headers import is_grpc_content_type
 
 MIB = 2**20
 

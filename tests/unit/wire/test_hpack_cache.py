@@ -124,8 +124,49 @@ def test_head_over_the_limit_is_marked():
     assert not head.is_plain
 
 
+def test_head_with_too_many_fields_is_marked():
+    decoder = HeaderDecoder(65536, header_fields=10)
+    plain = len(decoder.decode_fields(request_block()))
+    assert not decoder.decode_request(request_block(*[b"\x90"] * (10 - plain))).is_too_large
+    head = decoder.decode_request(request_block(*[b"\x90"] * (11 - plain)))
+    assert head.is_too_large
+    assert not head.fields
+
+
+def test_fields_over_twice_the_limit_stop_decoding():
+    decoder = HeaderDecoder(65536, header_fields=10)
+    decoder.decode_request(b"\x90" * 20)
+    with pytest.raises(HeaderListTooLargeError, match="20 header fields"):
+        decoder.decode_request(b"\x90" * 21)
+
+
+def test_table_stays_in_step_after_too_many_fields():
+    decoder = HeaderDecoder(65536, header_fields=10)
+    assert decoder.decode_request(b"\x90" * 15 + field(b"a", b"1")).is_too_large
+    assert decoder.decode_fields(b"\xbe") == ((b"a", b"1"),)
+
+
+def test_three_table_size_updates_are_an_error():
+    decoder = HeaderDecoder(65536)
+    decoder.decode_fields(b"\x20\x3f\xe1\x1f\x82")
+    with pytest.raises(HpackError, match="more than 2 table size updates"):
+        decoder.decode_fields(b"\x20\x20\x20\x82")
+
+
+@pytest.mark.parametrize("value", [b" x", b"x ", b"\tx\t", b"  x"])
+def test_grpc_metadata_loses_its_outer_spaces(value):
+    head = head_of(*FIELDS[:4], (b"content-type", b"application/grpc"), (b"a", value))
+    assert not head.error
+    assert head.field(b"a") == b"x"
+
+
+def test_pseudo_field_keeps_no_outer_spaces_in_grpc():
+    head = head_of(*FIELDS[:2], (b":path", b"/s/m "), FIELDS[3], (b"content-type", b"application/grpc"))
+    assert "invalid value" in head.error
+
+
 def head_of(*fields):
-    return parse_request_head(tuple(fields), 65536)
+    return parse_request_head(tuple(fields), 65536, 128)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +177,7 @@ def head_of(*fields):
         ([*FIELDS, (b"a b", b"x")], "invalid field name"),
         ([*FIELDS, (b"a:b", b"x")], "invalid field name"),
         ([*FIELDS, (b"a", b"x\ny")], "invalid value"),
-        ([*FIELDS, (b"a", b" x")], "invalid value"),
+        ([*FIELDS[:3], (b"a", b" x")], "invalid value"),
         ([*FIELDS, (b"connection", b"close")], "connection-specific"),
         ([*FIELDS, (b"transfer-encoding", b"chunked")], "connection-specific"),
         ([*FIELDS, (b"te", b"gzip")], "connection-specific"),

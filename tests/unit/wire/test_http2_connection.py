@@ -76,7 +76,7 @@ def test_window_update_between_head_and_body_keeps_the_short_way():
     peer.send(peer.request(1) + peer.request(3))
     peer.send(peer.headers(5) + wire.window_update(5, 7) + wire.window_update(0, 8) + data_frame(5, b"x", end=True))
     assert peer.sink.one_piece == 1
-    assert peer.sink.streams[5].send_window == WINDOW + 7
+    assert peer.connection.output.window_of(peer.sink.streams[5]) == WINDOW + 7
     assert peer.connection.output.window == WINDOW + 8
 
 
@@ -413,6 +413,115 @@ def test_floods_of_cheap_frames_end_the_connection(data):
     peer.send(peer.headers(1))
     with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
         peer.send(data * 30)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        wire.window_update(0, 1),
+        wire.window_update(1, 1),
+        wire.window_update(3, 1),  # closed
+        frame(wire.DATA, 0, 1, b"x"),
+        frame(wire.DATA, 0, 3, b"x"),
+        frame(wire.RST_STREAM, 0, 3, bytes(4)),
+    ],
+    ids=["connection", "stream", "closed_stream", "data", "data_after_reset", "reset_after_reset"],
+)
+def test_floods_of_small_frames_end_the_connection(data):
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    peer.send(peer.headers(1) + peer.headers(3))
+    peer.connection.output.reset(peer.sink.streams[3], Http2Code.CANCEL)
+    peer.send(data * 160)
+    with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
+        peer.send(data * 100)
+
+
+@pytest.mark.parametrize("data", [wire.SETTINGS_ACK, wire.goaway(0, 0)], ids=["settings_ack", "goaway"])
+def test_floods_of_frames_without_effect_end_the_connection(data):
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    with pytest.raises(Http2Error, match="ENHANCE_YOUR_CALM"):
+        peer.send(data * 30)
+
+
+def test_streams_beyond_the_limit_are_counted_as_resets():
+    peer = Peer(Http2Limits(concurrent_streams=1, resets_burst=5, resets_per_s=1))
+    peer.send(b"".join(peer.headers(i) for i in range(1, 13, 2)))
+    with pytest.raises(Http2Error, match="reset too often"):
+        peer.send(peer.headers(13))
+
+
+def test_windows_that_open_as_data_flows_are_no_flood():
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    peer.send(peer.headers(1))
+    for _ in range(300):
+        peer.connection.output.send_data(peer.sink.streams[1], [bytes(1000)])
+        peer.send(wire.window_update(0, 500) * 2 + wire.window_update(1, 500) * 2)
+
+
+def test_drips_of_a_small_window_earn_no_frames():
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    peer.send(peer.headers(1) + settings_frame({wire.SETTING_INITIAL_WINDOW_SIZE: 0}))
+    peer.connection.output.send_data(peer.sink.streams[1], [bytes(100_000)])
+    with pytest.raises(Http2Error, match="too many WINDOW_UPDATE"):
+        peer.send(wire.window_update(1, 1) * 400)
+
+
+def test_small_pieces_of_a_large_body_earn_their_frames():
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    peer.send(peer.headers(1) + frame(wire.DATA, 0, 1, bytes(100)) * 2000)
+    assert len(peer.sink.bodies[1]) == 200_000
+
+
+def test_messages_of_a_stream_earn_frames():
+    peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
+    peer.send(peer.headers(1))
+    for _ in range(1000):
+        peer.send(frame(wire.DATA, 0, 1, b"\0\0\0\0\1x"))
+        peer.connection.message_count += 1
+
+
+def test_slices_leave_the_rest_for_later():
+    peer = Peer()
+    peer.send(peer.headers(1))
+    peer.connection.receive_slice(frame(wire.DATA, 0, 1, bytes(991)) * 50, peer.now_ns)
+    assert len(peer.sink.bodies[1]) == 17 * 991  # those that begin in the first 16 KiB
+    peer.connection.slow_down(True)
+    peer.connection.receive_slice(b"", peer.now_ns)
+    assert len(peer.sink.bodies[1]) == 20 * 991
+    assert peer.connection.has_unread
+    peer.connection.receive_data(frame(wire.DATA, 1, 1, b"end"), peer.now_ns)
+    assert peer.sink.bodies[1] == bytes(50 * 991) + b"end"
+    assert not peer.connection.has_unread
+
+
+def test_large_frame_is_one_slice():
+    peer = Peer()
+    peer.connection.receive_slice(peer.headers(1) + data_frame(1, bytes(200_000), end=True), peer.now_ns)
+    assert not peer.connection.has_unread
+    assert len(peer.sink.bodies[1]) == 200_000
+
+
+def test_nothing_is_unread_after_an_error():
+    peer = Peer()
+    with pytest.raises(Http2Error):
+        peer.connection.receive_slice(frame(wire.PING, 0, 0, b"") + bytes(100_000), peer.now_ns)
+    assert not peer.connection.has_unread
+
+
+def test_too_many_fields_are_answered_431():
+    peer = Peer(Http2Limits(header_fields=10))
+    fields = [*GRPC_FIELDS, *[("accept-encoding", "gzip, deflate")] * 10]
+    peer.send(peer.headers(1, fields, end=True))
+    ((kind, _, stream_id, payload),) = peer.frames()
+    assert (kind, stream_id) == (wire.HEADERS, 1)
+    assert peer.decoder.decode(payload) == [(":status", "431")]
+    peer.send(peer.request(3, b"x"))
+    assert peer.sink.bodies[3] == b"x"
+
+
+def test_twice_too_many_fields_end_the_connection():
+    peer = Peer(Http2Limits(header_fields=10))
+    assert fails_with(peer, frame(wire.HEADERS, 5, 1, b"\x90" * 21)) is Http2Code.ENHANCE_YOUR_CALM
 
 
 def test_pings_beside_real_work_are_no_flood():

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import Http2Code, frame, window_update
+from naiad.wire.http2_frames import Http2Code, Http2Error, frame, window_update
 from naiad.wire.http2_headers import encode_fields
 from naiad.wire.limits import Http2Limits
 from support.http2_peer import Peer, settings_frame
@@ -71,7 +71,7 @@ def test_initial_window_changes_open_streams_and_may_go_below_zero():
     stream = peer.sink.streams[1]
     output.send_data(stream, [bytes(100_000)])
     peer.send(settings_frame({wire.SETTING_INITIAL_WINDOW_SIZE: 10}))
-    assert stream.send_window == 10 - 65_535
+    assert output.window_of(stream) == 10 - 65_535
     peer.frames()
     peer.send(window_update(0, 10**6) + window_update(1, 65_535))
     assert len(body_bytes(peer.frames())) == 10
@@ -172,3 +172,76 @@ def test_end_without_trailers():
     peer, output = open_streams(1)
     output.send_end(peer.sink.streams[1])
     assert peer.frames() == [(wire.DATA, wire.FLAG_END_STREAM, 1, b"")]
+
+
+class UntouchableStreams(dict):
+    """A table of streams that nothing may walk."""
+
+    def __iter__(self):
+        raise AssertionError("the streams were walked")
+
+    values = items = __iter__
+
+
+def test_initial_window_does_not_walk_streams(monkeypatch):
+    peer, output = open_streams(*range(1, 201, 2))
+    monkeypatch.setattr(output, "_streams", UntouchableStreams(output._streams))
+    for size in (0, 10, 2**20, 2**31 - 1):
+        assert output.set_initial_window(size) == 0
+    stream = peer.sink.streams[1]
+    assert output.window_of(stream) == 2**31 - 1
+
+
+def test_only_the_last_initial_window_counts(monkeypatch):
+    peer, output = open_streams(1)
+    applied = []
+    monkeypatch.setattr(type(output), "set_initial_window", lambda self, size: applied.append(size) or 0)
+    payload = b"".join(wire.SETTING.pack(wire.SETTING_INITIAL_WINDOW_SIZE, size) for size in range(64))
+    peer.send(frame(wire.SETTINGS, 0, 0, payload))
+    assert applied == [63]
+
+
+def test_illegal_value_before_a_legal_one_is_an_error():
+    peer, _ = open_streams(1)
+    payload = wire.SETTING.pack(wire.SETTING_INITIAL_WINDOW_SIZE, 2**31) + wire.SETTING.pack(4, 1)
+    with pytest.raises(Http2Error, match="FLOW_CONTROL_ERROR"):
+        peer.send(frame(wire.SETTINGS, 0, 0, payload))
+
+
+def test_initial_window_up_to_the_limit_is_legal():
+    peer, output = open_streams(1, 3)
+    peer.send(window_update(3, 2**30))
+    output.set_initial_window(2**30 - 1)
+    with pytest.raises(Http2Error, match="a stream's window exceeds"):
+        output.set_initial_window(2**30)
+
+
+def test_window_of_a_closed_stream_overflows_nothing():
+    peer, output = open_streams(1, 3)
+    peer.send(window_update(3, 2**30) + frame(wire.RST_STREAM, 0, 3, bytes(4)))
+    output.set_initial_window(2**31 - 1)
+    assert output.peer_window == 2**31 - 1
+
+
+def test_narrower_window_stops_streams_that_were_ready():
+    peer, output = open_streams(1)
+    stream = peer.sink.streams[1]
+    output.is_paused = True
+    output.send_data(stream, [bytes(100)])
+    output.set_initial_window(0)
+    output.is_paused = False
+    output.pump()
+    assert peer.frames() == []
+    assert output.set_initial_window(60) == 1
+    output.pump()
+    assert len(body_bytes(peer.frames())) == 60
+
+
+def test_streams_set_going_by_a_setting_are_counted():
+    peer, output = open_streams(1, 3, 5, limits=Http2Limits(control_frames_burst=100, control_frames_per_s=1))
+    output.set_initial_window(0)
+    for stream in peer.sink.streams.values():
+        output.send_data(stream, [bytes(10_000)])
+    sizes = [settings_frame({wire.SETTING_INITIAL_WINDOW_SIZE: size}) for size in (1, 0)]
+    with pytest.raises(Http2Error, match="too many SETTINGS"):
+        peer.send(b"".join(sizes) * 48)  # fewer than the burst

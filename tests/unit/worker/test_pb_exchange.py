@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
+from naiad.backend.worker import exchange
 from naiad.backend.worker.exchange import SingleAnswer
 from naiad.backend.worker.failure import describe, format_traceback
-from naiad.backend.worker.returned import ExecutionFault, awaited, checked
+from naiad.backend.worker.returned import ExecutionFault, answered, awaited, checked
 
 TENSOR = pb_utils.Tensor("x", np.zeros(2, np.float32))
 
@@ -156,7 +157,8 @@ def test_senders_stand_in_for_returned_responses():
 )
 def test_wrong_returns_get_tritons_words(returned, said):
     with pytest.raises(ExecutionFault) as caught:
-        checked([request()], returned)
+        # None may mean a response that comes later, so it is noticed when nothing is left that could send one.
+        awaited(checked([request()], returned)[0])
     assert str(caught.value) == said
 
 
@@ -169,6 +171,38 @@ def test_a_sender_may_send_after_execute_has_returned():
     sent = response()
     sender.send(sent, flags=1)
     assert awaited(waiting) == [sent]
+
+
+def test_a_sender_may_be_asked_for_after_execute():
+    late = request()
+    waiting, are_late = checked([late], None)
+    assert are_late
+    sent = response()
+    late.get_response_sender().send(sent)
+    assert awaited(waiting) == [sent]
+
+
+def test_a_sender_in_a_reference_cycle_is_found(monkeypatch):
+    monkeypatch.setattr(exchange, "_FIRST_COLLECTION_S", 0.001)
+    lost = request()
+    circle = [lost.get_response_sender()]
+    circle.append(circle)
+    waiting, _ = checked([lost], None)
+    del lost, circle
+    assert awaited(waiting)[0].error().message().startswith("the model let go of the response sender")
+
+
+def test_responses_sent_before_a_failure_are_kept():
+    first, second, third = request(), request(), request()
+    sent = response()
+    first.get_response_sender().send(sent, flags=1)
+    sender = second.get_response_sender()
+    kept = answered([first, second, third], {"message": "it failed"})
+    assert kept[0] is sent
+    assert [each.error().message() for each in kept[1:]] == ["it failed"] * 2
+    with pytest.raises(pb_utils.TritonModelException, match="Response sender has been closed"):
+        sender.send(response())
+    assert answered([second, third], {"message": "it failed"}) is None
 
 
 def test_a_sender_that_nobody_holds_any_more_becomes_an_error():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.backend.python_emission import EmissionDecoder
-from naiad.backend.python_outputs import OutputRules
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.worker import frame as frames
 from naiad.backend.worker.block import GRANULE_BYTES, NUMBERS, Lender
 from naiad.backend.worker.board import CANCELLED, CONGESTED, Board, create_board
@@ -54,7 +54,7 @@ def decoder() -> EmissionDecoder:
     config = ModelConfig(name="m")
     config.output.add(name="OUT", data_type="TYPE_FP32", dims=[-1])
     config.output.add(name="TEXT", data_type="TYPE_STRING", dims=[-1])
-    return EmissionDecoder("m", "1", OutputRules(config))
+    return EmissionDecoder("m", "1", TensorRules(config))
 
 
 class Ends:

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.python_outputs import OutputRules
+from naiad.backend.python_tensors import TensorRules
 from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
 from naiad.backend.worker.exchange import InferenceRequest
 from naiad.backend.worker.failure import ErrorCode as WorkerErrorCode
@@ -37,14 +37,17 @@ def kind_of(array: Array) -> DataType:
     return next(d for d in DataType if d.numpy == array.dtype)
 
 
-class AnythingGoes(OutputRules):
+class AnythingGoes(TensorRules):
     """These tests are about the wire; what fits the configuration is tested elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(ModelConfig(name="m"))
 
-    def problem_of(self, specs: Sequence[TensorSpec]) -> str:
+    def problem_of(self, specs: Sequence[TensorSpec], *, is_decoupled: bool = False) -> str:
         return ""
+
+    def client_specs(self, specs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+        return specs
 
     def is_complete(self, specs: Sequence[TensorSpec]) -> bool:
         return True
@@ -62,7 +65,7 @@ class Wire:
     """A server's and a worker's half, with frames carried by hand."""
 
     def __init__(self, outputs: Sequence[str] = ("OUT", "OTHER")) -> None:
-        self.batches = BatchEncoder()
+        self.batches = BatchEncoder(AnythingGoes())
         self.intake = Intake(frozenset(outputs))
         self.replies = ReplyEncoder()
         self.decoder = decoder()
@@ -159,7 +162,7 @@ def test_without_requested_outputs_all_are_wanted():
 
 def test_a_header_travels_once():
     header = make_request({"IN": np.zeros(4, np.float32)}).header
-    encoder = BatchEncoder()
+    encoder = BatchEncoder(AnythingGoes())
     requests = [make_request({"IN": np.zeros(4, np.float32)}, header=header) for _ in range(3)]
     words, extra, _, _ = encoder.encode(requests)
     assert words == [1, 1, 1]

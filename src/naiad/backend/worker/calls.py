@@ -135,10 +135,11 @@ class Calls:
 
     def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> asyncio.Future[Any]:
         """Do so without waiting. Raises RuntimeError outside of a coroutine, otherwise what `exec` raises."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
         if decoupled:
-            future.set_result(self._stream(request, execution_timeout))
-            return future
+            # Cancelling it lets go of the iterator, which cancels the call.
+            return loop.create_task(self._stream(request, execution_timeout).begun())
+        future: asyncio.Future[Any] = loop.create_future()
         number = next(self._numbers)
         self._send(number, _Awaited(future), request, 0, execution_timeout)
         future.add_done_callback(lambda done: self.cancel(number) if done.cancelled() else None)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-import threading
 import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -14,6 +12,7 @@ from naiad.backend.worker import scope
 from naiad.backend.worker.exchange import StreamedRequest, is_rescheduled
 from naiad.backend.worker.frame import Frame
 from naiad.backend.worker.intake import Intake
+from naiad.backend.worker.model_loop import ModelLoop
 from naiad.backend.worker.outbox import Outbox, Stream
 from naiad.backend.worker.returned import ExecutionFault, failure_notes
 from naiad.backend.worker.side import SideLine
@@ -30,8 +29,7 @@ class DecoupledExecution:
         self._instance_name = instance_name
         self._intake = intake
         self._side = side
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread: threading.Thread | None = None
+        self._loop = ModelLoop()
 
     def execute(self, frame: Frame) -> None:
         """Execute a batch and tell the server that the next may come. Raises ChannelError."""
@@ -44,7 +42,8 @@ class DecoupledExecution:
             returned = self._model.execute(requests)
             again: list[Stream] = []
             if inspect.iscoroutine(returned):
-                self._run_in_background(returned, streams, requests)
+                # Triton: the coroutines of all batches run side by side.
+                self._loop.submit(self._finish(returned, streams, requests))
             else:
                 self._check(returned)
                 again = _rescheduled(requests, streams)
@@ -64,9 +63,7 @@ class DecoupledExecution:
 
     def close(self) -> None:
         """End the loop of coroutines; nothing is open any more."""
-        if self._loop is not None and self._loop_thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop_thread.join()
+        self._loop.close()
 
     def _check(self, returned: Any) -> None:
         if returned is not None:
@@ -76,16 +73,6 @@ class DecoupledExecution:
             )
 
     # --- coroutines -------------------------------------------------------------------------------------------------
-
-    def _run_in_background(
-        self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream], requests: Sequence[StreamedRequest]
-    ) -> None:
-        """Triton: the coroutines of all batches run side by side on one event loop, in a thread of its own."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop_thread = threading.Thread(target=self._loop.run_forever, name="execute", daemon=True)
-            self._loop_thread.start()
-        asyncio.run_coroutine_threadsafe(self._finish(coroutine, streams, requests), self._loop)
 
     async def _finish(
         self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream], requests: Sequence[StreamedRequest]

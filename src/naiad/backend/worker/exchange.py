@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import gc
 import json
 import queue
+import threading
 from typing import Any, Callable, Mapping, Protocol, Sequence
 
 from naiad.backend.worker.failure import TritonError, TritonModelException
@@ -140,10 +142,15 @@ class ResponseStream(Protocol):
         """Tell whether the client has given the request up."""
 
 
+_FIRST_COLLECTION_S = 1.0
+_LONGEST_COLLECTION_S = 60.0
+_senders_lock = threading.Lock()
+
+
 class SingleAnswer:
     """The one response of a request to a model that is not decoupled, when it comes from a sender."""
 
-    __slots__ = ("_arrived", "_cancellation", "_is_closed", "_position", "response")
+    __slots__ = ("_arrived", "_cancellation", "_is_closed", "_position", "fault", "response")
 
     def __init__(self, cancellation: Cancellation, position: int) -> None:
         self._cancellation = cancellation
@@ -151,6 +158,8 @@ class SingleAnswer:
         self._is_closed = False
         # A queue, since it may be put into while the garbage collector runs.
         self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.fault = ""
+        """What is wrong with the model when the response does not come; "" once it has asked for the sender."""
         self.response: InferenceResponse | None = None
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
@@ -178,10 +187,21 @@ class SingleAnswer:
         """Note that nobody is left who could send."""
         self._arrived.put(None)
 
+    def close(self) -> None:
+        """Refuse responses from now on."""
+        self._is_closed = True
+
     def wait(self) -> InferenceResponse | None:
-        """Return the response when it has come, None when nobody is left who could send one."""
-        if self.response is None:
-            self._arrived.get()
+        """Return the response when it has come, None when nothing is left that could send one."""
+        wait_s = _FIRST_COLLECTION_S
+        while self.response is None:
+            try:
+                self._arrived.get(timeout=wait_s)
+                break
+            except queue.Empty:
+                # A sender in a reference cycle is found by the garbage collector only, which nothing else starts.
+                gc.collect()
+                wait_s = min(_LONGEST_COLLECTION_S, 2 * wait_s)
         return self.response
 
 
@@ -350,10 +370,21 @@ class InferenceRequest:
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of this request's responses, which is used instead of a returned response."""
-        sender: InferenceResponseSender | None = self._sender
-        if sender is None:
-            sender = self._sender = SingleSender(SingleAnswer(self._cancellation, self._position))
+        self._late_answer().fault = ""
+        sender: InferenceResponseSender = self._sender
         return sender
+
+    def _late_answer(self, fault: str = "") -> SingleAnswer:
+        """Return where the response comes that a sender sends; the worker may ask while the model does.
+
+        `fault` is kept if the model has not asked for the sender yet.
+        """
+        with _senders_lock:
+            if self._sender is None:
+                self._sender = SingleSender(SingleAnswer(self._cancellation, self._position))
+                self._sender.answer.fault = fault
+            answer: SingleAnswer = self._sender.answer
+        return answer
 
     def is_cancelled(self) -> bool:
         """Tell whether the client has given the request up; costs less than a microsecond."""

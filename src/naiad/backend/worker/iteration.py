@@ -126,6 +126,13 @@ class ResponseIterator:
         if not self._arrivals.has_ended:
             self._calls.cancel(self._number)
 
+    async def begun(self) -> ResponseIterator:
+        """Return the iterator when its first response has come, as Triton's `await` of it does."""
+        if not self._arrivals.responses:
+            self._calls.start_reading()
+            await self._arrivals.arrive()
+        return self
+
     def _pop(self) -> InferenceResponse:
         response, self._is_finished = self._arrivals.responses.popleft()
         if self._arrivals.has_ended:

@@ -28,7 +28,20 @@ def load_model_class(model_file: str, model_dir: str) -> Any:
     package = types.ModuleType(version)
     package.__path__ = [version_dir]
     sys.modules[version] = package
-    name = f"{version}.{stem}"
+    return _class_of(f"{version}.{stem}", model_file)
+
+
+def load_backend_class(model_file: str) -> Any:
+    """Import the model file of a Python-based backend and return its class `TritonPythonModel`.
+
+    Triton: the file is the module `model`, and its directory alone is on `sys.path`. Raises as `load_model_class`.
+    """
+    directory, filename = os.path.split(model_file)
+    sys.path.append(directory)
+    return _class_of(os.path.splitext(filename)[0], model_file)
+
+
+def _class_of(name: str, model_file: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, model_file)
     if spec is None or spec.loader is None:
         raise LoadError(f"Python model file not found in '{model_file}'")

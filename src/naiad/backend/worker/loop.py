@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import inspect
 import os
@@ -24,13 +23,15 @@ from naiad.backend.worker.exchange import InferenceRequest, set_caller, set_resc
 from naiad.backend.worker.failure import ErrorCode, describe, format_traceback
 from naiad.backend.worker.frame import ChannelClosedError, Frame
 from naiad.backend.worker.intake import Intake
-from naiad.backend.worker.loading import LoadError, load_model_class
+from naiad.backend.worker.loading import LoadError, load_backend_class, load_model_class
 from naiad.backend.worker.metric_line import MetricLine
+from naiad.backend.worker.model_loop import ModelLoop
 from naiad.backend.worker.outbox import Outbox
 from naiad.backend.worker.readiness import Readiness
 from naiad.backend.worker.reply import ReplyEncoder
 from naiad.backend.worker.returned import (
     AnsweredRequest,
+    answered,
     awaited,
     checked,
     failure_notes,
@@ -56,7 +57,7 @@ class Worker:
         self._instance_name = ""
         self._intake = Intake(frozenset())
         self._replies = ReplyEncoder()
-        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._model_loop = ModelLoop()
         self._decoupled: DecoupledExecution | None = None
         self._readiness: Readiness | None = None
         self._is_iterative = False
@@ -101,6 +102,7 @@ class Worker:
             else:
                 self._channel.lender.limit_bytes = frame.allowance_bytes
                 self._scope.serial += 1
+                self._board.note_begun(self._scope.serial)
                 self._scope.is_executing = True
                 self._decoupled.execute(frame)
                 self._scope.is_executing = False
@@ -133,6 +135,7 @@ class Worker:
         side = self._side
         scope = self._scope
         scope.serial += 1
+        self._board.note_begun(scope.serial)
         scope.is_executing = True
         cancellation = _Cancellation(self._board)
         requests: Sequence[Any] = self._intake.requests(frame, cancellation)
@@ -141,8 +144,9 @@ class Worker:
         side.request_ids = frame.text
         try:
             try:
-                responses, are_late = checked(requests, self._call(requests))
+                responses, are_late = self._call(requests)
                 if are_late:
+                    self._model_loop.keep_running()
                     requests = [AnsweredRequest(request._plan) for request in requests]
                     responses = awaited(responses)
                 reply = self._replies.encode(requests, responses)
@@ -155,7 +159,6 @@ class Worker:
                 side.request_ids = ""
                 cancellation.is_over = True
         except TransportFullError as error:
-            self._replies.restart()
             self._refuse(error)
             return
         except BaseException as error:
@@ -170,15 +173,30 @@ class Worker:
         del reply, requests, responses
         channel.send(frames.EXECUTED, words, "", extra, parts, payload_bytes, block)
 
-    def _call(self, requests: Sequence[InferenceRequest]) -> Any:
-        returned = self._model.execute(requests)
-        if type(returned) is not list and inspect.iscoroutine(returned):
-            if self._event_loop is None:
-                self._event_loop = asyncio.new_event_loop()
-            returned = self._event_loop.run_until_complete(returned)
-        return with_rescheduled(requests, returned) if self._is_iterative else returned
+    def _call(self, requests: Sequence[InferenceRequest]) -> tuple[list[Any], bool]:
+        """Return the responses, and whether some of them are still to come. Raises what the model raises."""
+        try:
+            returned = self._model.execute(requests)
+            if type(returned) is not list and inspect.iscoroutine(returned):
+                self._scope.thread = self._model_loop.thread_id
+                returned = self._model_loop.run(returned)
+            if self._is_iterative:
+                returned = with_rescheduled(requests, returned)
+            return checked(requests, returned)
+        except BaseException as error:
+            return self._responses_despite(requests, error), False
+
+    def _responses_despite(self, requests: Sequence[Any], error: BaseException) -> list[Any]:
+        """Return the responses of a failed batch, of which the model has sent some. Raises `error` otherwise."""
+        notes = failure_notes(error, self._instance_name)
+        responses = answered(requests, notes)
+        if responses is None:
+            raise error
+        pb_utils.Logger.log_error(notes["detail"] or notes["message"])
+        return responses
 
     def _refuse(self, error: TransportFullError) -> None:
+        self._replies.restart()
         notes = {"code": int(ErrorCode.UNAVAILABLE), "full": [error.needed_bytes, error.limit_bytes]}
         self._channel.send(frames.FAILED, extra=notes)
 
@@ -195,8 +213,11 @@ class Worker:
 
     def _initialize(self, notes: dict[str, Any]) -> dict[str, Any]:
         model_file = notes["model_file"]
-        pb_utils.set_model_dir(os.path.dirname(model_file))
-        model_class = load_model_class(model_file, notes["model_dir"])
+        pb_utils.set_model_dir(notes["version_dir"])
+        if notes["is_shared"]:
+            model_class = load_backend_class(model_file)
+        else:
+            model_class = load_model_class(model_file, notes["model_dir"])
         if notes["completes"]:
             return {"config": completed_config(model_class, notes["args"])}
         if not callable(getattr(model_class, "execute", None)):
@@ -233,6 +254,7 @@ class Worker:
         self._scope.is_open = False
         if hasattr(self._model, "finalize"):
             self._model.finalize()
+        self._model_loop.close()
         return {}
 
 

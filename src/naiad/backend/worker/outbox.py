@@ -3,11 +3,17 @@
 A response leaves at once while the server keeps up. While it does not, responses gather and leave together, in one
 message: with the next response that finds the server ready, with the last one of a request, or half a millisecond
 later. Bounded: responses of `INLINE_BYTES` leave whether the server is ready or not, which blocks once the pipe is
-full; large ones wait for a block when shared memory is at its cap; and who sends to a slow client waits for it.
+full; large ones wait for a block when shared memory is at its cap; and a sender waits for a slow client.
+
+A thread that sends for several requests must not keep the others waiting for one slow client. The message that asks
+whether the client has caught up therefore names the request, and says whether the thread is known to be one of those.
+The server lets it go on when others wait, and cancels the request when too much waits for its client
+(python_emission.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -78,8 +84,9 @@ class Stream:
         """Wait while the client takes no more responses."""
         slots = self._outbox.board.slots
         wait_s = _FIRST_WAIT_S
+        words = (self.slot << 1 | self._outbox.is_shared_thread(),)
         while slots[self.slot] == CONGESTED and not self.is_closed:
-            self._outbox.ask()
+            self._outbox.ask(words)
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
 
@@ -104,6 +111,8 @@ class Outbox:
         self._asked_s = 0.0
         self._is_over = False
         """The server is gone."""
+        self._served = threading.local()
+        """`count`: for how many requests a thread has sent."""
         # A queue of jobs for the thread; it may be put into while the garbage collector runs.
         self._jobs: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="outbox", daemon=True).start()
@@ -141,15 +150,31 @@ class Outbox:
             if is_final:
                 stream.close()
         if stream.yields_left:
+            if stream.yields_left == _YIELD_COUNT:
+                self._served.count = getattr(self._served, "count", 0) + 1
             stream.yields_left -= 1
             os.sched_yield()
 
-    def ask(self) -> None:
-        """Have the server look whether clients that were slow have caught up. Raises TritonModelException."""
+    def ask(self, words: Sequence[int] = ()) -> None:
+        """Have the server look whether clients that were slow have caught up. Raises TritonModelException.
+
+        `words` is the slot of the request whose sender waits, shifted, and whether its thread is shared.
+        """
         with self._lock:
             self._flush()
             if time.monotonic() - self._asked_s > _FIRST_WAIT_S:
-                self._ask()
+                self._ask(words)
+
+    def is_shared_thread(self) -> bool:
+        """Tell whether the calling thread surely serves other requests too.
+
+        It runs `execute` or coroutines, or has sent for several requests.
+        """
+        return (
+            threading.current_thread() is threading.main_thread()
+            or asyncio._get_running_loop() is not None
+            or getattr(self._served, "count", 0) > 1
+        )
 
     def give_up(self, slot: int) -> None:
         """Answer a request that nobody can answer any more; safe wherever the garbage collector runs."""
@@ -259,10 +284,10 @@ class Outbox:
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
 
-    def _ask(self) -> None:
+    def _ask(self, words: Sequence[int] = ()) -> None:
         self._asked_s = time.monotonic()
         try:
-            self._channel.send(frames.WAITING)
+            self._channel.send(frames.WAITING, words)
         except ChannelClosedError:
             raise self._over() from None
 

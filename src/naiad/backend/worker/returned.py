@@ -48,7 +48,11 @@ def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[A
     together.
     """
     are_late = False
-    if returned is None and any(request._sender is not None for request in requests):
+    if returned is None:
+        # Triton: the model may ask for the senders later, in a task or a thread.
+        fault = f"Expected a list in the execute return, found type '{type(None)}'."
+        for request in requests:
+            request._late_answer(fault)
         returned = [None] * len(requests)
     if not isinstance(returned, list):
         raise ExecutionFault(f"Expected a list in the execute return, found type '{type(returned)}'.")
@@ -97,28 +101,50 @@ def rescheduled_indexes(responses: Sequence[Any]) -> list[int]:
 
 
 def _checked_one(request: InferenceRequest, response: Any) -> Any:
+    if response is None:
+        late = request._late_answer(_not_a_response(None))
+        return late.response or late
     answer: SingleAnswer | None = request._sender.answer if request._sender is not None else None
-    if response is None and answer is not None:
-        return answer.response or answer
     if not isinstance(response, InferenceResponse):
-        raise ExecutionFault(
-            "Expected an 'InferenceResponse' object in the execute function return list, found type "
-            f"'{type(response)}'."
-        )
+        raise ExecutionFault(_not_a_response(response))
     if answer is not None and answer.response is not None:
         raise ExecutionFault("Unable to send response. Non-decoupled model cannot send more than one response.")
     return response
 
 
+def _not_a_response(value: object) -> str:
+    return f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(value)}'."
+
+
+def answered(requests: Sequence[Any], notes: dict[str, Any]) -> list[InferenceResponse] | None:
+    """Return the responses of a batch whose `execute` has failed after it sent some; None when it sent none.
+
+    `notes` are those of the failure, which answers the other requests. Senders send nothing from now on, as in
+    Triton.
+    """
+    senders = [request._sender for request in requests]
+    for sender in senders:
+        if sender is not None:
+            sender.answer.close()
+    sent = [None if sender is None else sender.answer.response for sender in senders]
+    if not any(response is not None for response in sent):
+        return None
+    failed = InferenceResponse(error=TritonError(notes["message"]))
+    return [failed if response is None else response for response in sent]
+
+
 def awaited(responses: Sequence[Any]) -> list[InferenceResponse]:
     """Return the responses when those that are still to come have come.
 
-    The caller must have let go of the requests: a response that nobody can send any more becomes an error.
+    The caller must have let go of the requests: a response that nothing can send any more becomes an error. Raises
+    ExecutionFault with Triton's words for a request whose sender the model has never had.
     """
     complete = []
     for response in responses:
         made = response.wait() if type(response) is SingleAnswer else response
         if made is None:
+            if response.fault:
+                raise ExecutionFault(response.fault)
             error = TritonError("the model let go of the response sender of this request without sending a response")
             made = InferenceResponse(error=error)
         complete.append(made)

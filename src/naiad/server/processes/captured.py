@@ -17,6 +17,7 @@ class CapturedExchange:
         self.path = call.path
         self.headers: Mapping[bytes, bytes] = dict(call.headers)
         self.body: Buffer = call.body
+        self.client: object = self
         self.arrival_ns = time.monotonic_ns()
         self.on_disconnect: OnDeparture | None = None
         self.on_congestion: Callable[[bool], object] | None = None
@@ -42,6 +43,13 @@ class CapturedExchange:
         """Keep the answer that the pieces make."""
         self.respond(*self._started, self._pieces)
 
+    def reserve_bytes(self, size: int) -> bool:
+        """The bytes of the call are counted where it came from."""
+        return True
+
+    def release_bytes(self, size: int) -> None:
+        """The bytes of the call are counted where it came from."""
+
 
 class CapturedCall:
     """A unary `GrpcCall` whose answer is awaited here."""
@@ -51,6 +59,7 @@ class CapturedCall:
     def __init__(self, call: GrpcCall) -> None:
         self.path = call.path
         self.metadata = call.metadata
+        self.client: object = self
         self.arrival_ns = time.monotonic_ns()
         self.on_cancel: OnDeparture | None = None
         self.context: object | None = None
@@ -83,6 +92,13 @@ class CapturedCall:
 
     def hold(self) -> None:
         """Nothing flows here that could be held."""
+
+    def reserve_bytes(self, size: int) -> bool:
+        """The bytes of the call are counted where it came from."""
+        return True
+
+    def release_bytes(self, size: int) -> None:
+        """The bytes of the call are counted where it came from."""
 
     def release(self) -> None:
         """Nothing flows here that could be held."""

@@ -2,11 +2,8 @@
 
 import re
 
-from google.protobuf.message import DecodeError
-
-from naiad.core.errors import internal
 from naiad.frontend.category import category_of_call, category_of_path
-from naiad.protocol import service_pb2 as pb
+from naiad.protocol.protobuf_walk import last_text
 from naiad.server.processes.journal import ControlKey
 from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall, ModelOrder
 
@@ -52,16 +49,11 @@ def _of_region(call: ControlCall, kind: str, name: str, verb: str) -> Everywhere
 
 
 def _of_grpc(path: str, message: bytes, call: ControlCall) -> Everywhere:
-    try:
-        if path.endswith("/RepositoryModelLoad"):
-            return Everywhere(call, _model_key(pb.RepositoryModelLoadRequest.FromString(message).model_name))
-        if path.endswith("/RepositoryModelUnload"):
-            return Everywhere(call, _model_key(pb.RepositoryModelUnloadRequest.FromString(message).model_name))
-        region = _REGION_CALL.fullmatch(path)
-        if region is not None:
-            # The name is in field 1 of all of them.
-            name = pb.SystemSharedMemoryUnregisterRequest.FromString(message).name
-            return _of_region(call, region[1].lower(), name, region[2].lower())
-    except DecodeError as error:
-        raise internal(f"Unable to parse request: not a valid message of {path}") from error
+    # Not parsed as a whole: a load brings files.
+    if path.endswith(("/RepositoryModelLoad", "/RepositoryModelUnload")):
+        return Everywhere(call, _model_key(last_text(message, 2)))
+    region = _REGION_CALL.fullmatch(path)
+    if region is not None:
+        # The name is in field 1 of all of them.
+        return _of_region(call, region[1].lower(), last_text(message, 1), region[2].lower())
     return Everywhere(call, (category_of_call(path), path, message.hex()))

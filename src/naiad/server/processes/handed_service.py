@@ -38,8 +38,11 @@ class HandedService(Service):
     async def listen(self) -> None:
         """Nothing: the supervisor listens."""
 
-    def stop_listening(self) -> None:
+    async def stop_listening(self) -> None:
         """Nothing: the supervisor accepts no more before it has members finish."""
+
+    def close(self) -> None:
+        """Nothing: the port is the supervisor's."""
 
     def adopt(self, connection: socket.socket) -> None:
         """Serve an accepted connection; called on the loop."""

@@ -136,6 +136,18 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener.fileno(), self._on_readable)
 
+    def turn_away(self) -> None:
+        """Let no new connection begin; those that have begun are still handed over."""
+        self._bound.turn_away()
+
+    def finish(self) -> None:
+        """Hand over what has begun, and close the port."""
+        if self._loop is not None:
+            self._waiting += self._bound.accept_waiting()
+            while self._waiting and self._hand(self._port, self._waiting[0]):
+                self._waiting.popleft()
+        self.stop()
+
     def stop(self) -> None:
         """Accept no more, and close the port; harmless before `start` and a second time."""
         if self._loop is not None:

@@ -27,6 +27,7 @@ from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute
 from naiad.frontend.router import Router
+from naiad.frontend.slice_runner import SliceRunner
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
 from naiad.server.endpoint import Service
@@ -160,7 +161,7 @@ class Member(Server):
     # --- what differs from a server of one process ------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        return Ports(self._options, self._engine, loop, self._link)
+        return Ports(self._options, self._engine, loop, self._budget, self._link)
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         loader = super()._make_loader(loop, store)
@@ -242,9 +243,10 @@ class Link:
         forwarding: HeaderForwarding | None,
         compression: GrpcCompression | None,
         repository: RepositoryCalls,
+        runner: SliceRunner,
     ) -> InferenceGrpcService:
         """Return the gRPC service that answers for all processes."""
-        return self._sharing.grpc_service(forwarding, compression, repository)
+        return self._sharing.grpc_service(forwarding, compression, repository, runner)
 
     def share(self, router: Router, alone: Router) -> None:
         """Have the routes of `router` answer for all processes."""

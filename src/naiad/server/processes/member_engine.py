@@ -82,7 +82,7 @@ class MemberEngine(Engine):
         return super().is_ready()
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready. Raises NOT_FOUND for an unknown model or version."""
+        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
         is_ready = super().is_model_ready(name, version)
         if self._said is not None and isinstance(self._said[0], IsModelReady):
             return is_ready and bool(self._said[1])

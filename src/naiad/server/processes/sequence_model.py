@@ -121,6 +121,11 @@ class SequenceModel(ServedFront):
         return self._served.pending_count
 
     @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        return self._served.oldest_ns
+
+    @property
     def in_flight_count(self) -> int:
         """Requests that wait or execute in this process."""
         return self._served.in_flight_count

@@ -8,7 +8,8 @@ from naiad.config.options import ServerOptions
 def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
     """Return the options of the process that takes a slot for the `start`-th time.
 
-    Limits of connections and the local cache are divided; delays and warnings that are the supervisor's are left out.
+    Limits of connections and of request bytes and the local cache are divided; delays and warnings that are the
+    supervisor's are left out.
     --exit-on-error is about the start of the server: what the others serve on, and could not be loaded any more,
     keeps no successor from serving the rest.
     """
@@ -22,6 +23,7 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
         cache_config=cache,
         repository=replace(options.repository, exit_on_error=options.repository.exit_on_error and start == 1),
         drain_s=0.0,
+        max_request_bytes=-(-options.max_request_bytes // count),
         no_effect=(),
         http=replace(options.http, max_connections=-(-options.http.max_connections // count)),
         grpc=replace(options.grpc, max_connections=-(-options.grpc.max_connections // count)),

@@ -17,6 +17,7 @@ from naiad.frontend.grpc_service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.metrics_route import MetricsRoute, respond_metrics
 from naiad.frontend.router import Action, Router, respond_error
+from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.status import status_of
 from naiad.server.processes import messages, questions
 from naiad.server.processes.captured import CapturedCall, CapturedExchange
@@ -77,9 +78,10 @@ class Sharing:
         forwarding: HeaderForwarding | None = None,
         compression: GrpcCompression | None = None,
         repository: RepositoryCalls | None = None,
+        runner: SliceRunner | None = None,
     ) -> InferenceGrpcService:
         """Return the gRPC service that answers for all processes."""
-        self._grpc = SharedGrpcService(self, forwarding, compression, repository)
+        self._grpc = SharedGrpcService(self, forwarding, compression, repository, runner)
         return self._grpc
 
     def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
@@ -220,8 +222,9 @@ class SharedGrpcService(InferenceGrpcService):
         forwarding: HeaderForwarding | None,
         compression: GrpcCompression | None,
         repository: RepositoryCalls | None,
+        runner: SliceRunner | None,
     ) -> None:
-        super().__init__(sharing.engine, forwarding, compression, repository)
+        super().__init__(sharing.engine, forwarding, compression, repository, runner)
         self._sharing = sharing
 
     def alone(self, call: GrpcCall, message: Buffer) -> None:

@@ -21,7 +21,7 @@ from naiad.config.rate_limit import RateLimitOptions
 from naiad.core.errors import internal
 from naiad.engine.resource_owner import ResourceOwner, Suspicion
 from naiad.server.addresses import addresses, has_tls
-from naiad.server.listener import Listener, bind, refused
+from naiad.server.listener import HANDSHAKES_S, Listener, bind, refused
 from naiad.server.processes.balance import Balance
 from naiad.server.processes.handover import Acceptor
 from naiad.server.processes.inquiry import Inquiry
@@ -307,9 +307,12 @@ class Supervisor:
         if self._options.drain_s and not verdict:
             _log.info("not ready any more; serving for another %g s", self._options.drain_s)
             await asyncio.sleep(self._options.drain_s)
-        for flag, acceptor in self._acceptors.items():
-            if flag != "metrics":
-                acceptor.stop()
+        acceptors = [acceptor for flag, acceptor in self._acceptors.items() if flag != "metrics"]
+        for acceptor in acceptors:
+            acceptor.turn_away()
+        await asyncio.sleep(HANDSHAKES_S)
+        for acceptor in acceptors:
+            acceptor.finish()
         for member in list(self._members.values()):
             if member.is_serving:
                 member.tell(Finish())

@@ -1,0 +1,596 @@
+"""Good requests of every kind, and one in ten that is hostile: every answer is compared, and memory must not grow.
+
+Good requests go to ONNX and Python models, an ensemble, a decoupled model and a model of sequences, as JSON and as
+binary tensors over HTTP, in single gRPC calls and on gRPC streams. Hostile ones are broken documents, wrong shapes
+and names, bodies that stop, connections that are reset, slow bodies and compressed bombs; each has answers that are
+right for it.
+
+Memory is measured twice, after a tenth of the requests (20,000 at least) and at the end, each time after some
+thousand good requests and a pause, so that no garbage of the last hostile ones counts. Short runs do not judge it.
+"""
+
+import asyncio
+import contextlib
+import gzip
+import itertools
+import json
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from bench import models
+from bench.process_tree import MIB, memory
+from bench.soak.driver import ANSWER_S, Soak, side_by_side
+
+WORKERS = 24
+HOSTILE_SHARE = 0.1
+MAX_DRIFT_MIB = 20.0
+MAX_DRIFT_SHARE = 0.03
+_WARM_UP_SHARE, _WARM_UP_COUNT = 0.1, 20_000
+"""The requests before memory is first looked at: everything hostile has happened often by then."""
+_BOMB_SHARE = 0.005
+"""Of the hostile requests: each costs as much as hundreds of others, and most of it here, where it is sent."""
+_CALM_COUNT = 5_000
+_JUDGED_COUNT = 100_000
+"""Runs that are shorter say nothing about memory."""
+_QUIET_S = 5.0
+"""Time without requests before memory is measured."""
+_ROW = 16
+_MOST_ERROR_BYTES = 4096
+"""An answer to a hostile request is no longer than this, whatever the request repeats."""
+_SERVICE = "/inference.GRPCInferenceService/"
+_SEQUENCE_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+sequence_batching {
+  max_sequence_idle_microseconds: 5000000
+  oldest { max_candidate_sequences: 64 }
+  control_input [
+    { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
+    { name: "END" control [ { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } ] },
+    { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
+  ]
+}
+"""
+_SEQUENCE_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def sequence_ended(self, correlation_id, reason):
+        self.sums.pop(correlation_id, None)
+
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        x, start, end, key = (
+            pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0]
+            for name in ("X", "START", "END", "ID")
+        )
+        total = x if start else self.sums[int(key)] + x
+        self.sums[int(key)] = total
+        if end:
+            del self.sums[int(key)]
+        return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", np.array([[total]], np.float32))])
+"""
+_ADD_SUB_MODELS = ("add_sub", "add_sub", "add_sub_py", "chain")
+_SEQUENCES = "sums"
+_BOMB = gzip.compress(bytes(200 << 20), 9)
+_LIST_BOMB = gzip.compress(b'{"inputs":[' + b"{}," * 300_000 + b"{}]}", 9)
+_ids = itertools.count(1)
+
+Act = Callable[[random.Random], Coroutine[Any, Any, int]]
+"""Sends a request, or several, looks at what comes back, and returns how many it was. Raises _WrongError."""
+
+
+def write_repository(root: Path) -> Sequence[str]:
+    """Write the models and return their names."""
+    names = ["add_sub", "add_sub_py", "chain", "count_py"]
+    models.write_repository(root, names)
+    (root / _SEQUENCES / "1").mkdir(parents=True)
+    (root / _SEQUENCES / "config.pbtxt").write_text(_SEQUENCE_CONFIG)
+    (root / _SEQUENCES / "1" / "model.py").write_text(_SEQUENCE_MODEL)
+    return [*names, _SEQUENCES]
+
+
+async def run(soak: Soak) -> None:
+    """Send so many requests, and look at the memory after the first and after the last of them."""
+    total = soak.count
+    if total >= _JUDGED_COUNT:
+        soak.max_drift_mib, soak.max_drift_share = MAX_DRIFT_MIB, MAX_DRIFT_SHARE
+    clients = [_Client(soak, number) for number in range(WORKERS)]
+
+    async def send(count: int, hostile_share: float) -> None:
+        async def work(soak: Soak, generator: random.Random, number: int) -> None:
+            await clients[number].one(generator, hostile_share)
+
+        soak.count = soak.done + count
+        await side_by_side(soak, WORKERS, work)
+
+    async def calm() -> float:
+        await send(min(_CALM_COUNT, total // 10), 0.0)
+        await asyncio.sleep(_QUIET_S)
+        return memory(soak.server.process.pid).pss / MIB
+
+    try:
+        await send(max(int(total * _WARM_UP_SHARE), min(_WARM_UP_COUNT, total // 2)), HOSTILE_SHARE)
+        soak.settled_mib = await calm()
+        await send(max(0, total - soak.done), HOSTILE_SHARE)
+        await calm()
+    finally:
+        for client in clients:
+            await client.close()
+
+
+class _Answer:
+    """An HTTP response."""
+
+    def __init__(self, status: int, fields: Mapping[bytes, bytes], body: bytes) -> None:
+        self.status = status
+        self.fields = fields
+        self.body = body
+
+
+class _Connection:
+    """One HTTP/1.1 connection, kept alive."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the connection's streams, opened when needed."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        return self._streams
+
+    async def send(self, *pieces: bytes) -> None:
+        """Write pieces and let the loop send them."""
+        _, writer = await self.streams()
+        for piece in pieces:
+            writer.write(piece)
+        await writer.drain()
+
+    async def answer(self) -> _Answer:
+        """Read one response; raises EOFError when the server closes before its end."""
+        reader, _ = await self.streams()
+        head = (await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
+        fields = {}
+        for line in head[1:]:
+            name, _, value = line.partition(b":")
+            fields[name.strip().lower()] = value.strip()
+        status = int(head[0].split(b" ", 2)[1])
+        if status == 100:
+            return await self.answer()
+        body = await reader.readexactly(int(fields.get(b"content-length", b"0")))
+        if fields.get(b"connection", b"").lower() == b"close":
+            self.close()
+        return _Answer(status, fields, body)
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close, with a RST when asked for."""
+        if self._streams is None:
+            return
+        _, writer = self._streams
+        self._streams = None
+        if reset:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+        else:
+            writer.close()
+
+
+class _Client:
+    """One of the clients: connections of its own, one request at a time."""
+
+    def __init__(self, soak: Soak, number: int) -> None:
+        self._soak = soak
+        self._number = number
+        self._http = _Connection(soak.server.http_port)
+        self._channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{soak.server.grpc_port}", options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        self._infer = self._channel.unary_unary(_SERVICE + "ModelInfer")
+        self._stream: _Stream | None = None
+        self._good: Sequence[tuple[str, Act]] = (
+            ("HTTP JSON", self._json),
+            ("HTTP binary", self._binary),
+            ("gRPC", self._unary),
+            ("gRPC stream", self._on_stream),
+            ("decoupled", self._decoupled),
+            ("sequence", self._sequence),
+        )
+        self._hostile: Sequence[tuple[str, Act]] = (
+            ("broken JSON", self._broken_json),
+            ("wrong tensors", self._wrong_tensors),
+            ("wrong names", self._wrong_names),
+            ("body that stops", self._stopped_body),
+            ("reset", self._reset),
+            ("slow body", self._slow_body),
+            ("head", self._bad_head),
+            ("gRPC garbage", self._grpc_garbage),
+            ("gRPC wrong tensors", self._grpc_wrong),
+            ("gRPC cancelled", self._grpc_cancelled),
+            ("HTTP/2 garbage", self._http2_garbage),
+        )
+
+    async def one(self, generator: random.Random, hostile_share: float) -> None:
+        """Send one request, or one sequence, good or hostile."""
+        is_hostile = generator.random() < hostile_share
+        name, act = generator.choice(self._hostile if is_hostile else self._good)
+        if is_hostile and generator.random() < _BOMB_SHARE:
+            name, act = "bomb", self._bomb
+        count = 1
+        try:
+            count = await asyncio.wait_for(act(generator), ANSWER_S)
+            self._soak.note(f"hostile {name}" if is_hostile else name, count)
+        except TimeoutError:
+            self._soak.hung += 1
+            self._soak.mistake(f"{name}: no answer")
+        except _WrongError as wrong:
+            self._soak.mistake(f"{name}: {wrong}")
+        except (OSError, EOFError, grpc.RpcError) as error:
+            self._http.close()
+            self._soak.mistake(f"{name}: {type(error).__name__}: {error}")
+        self._soak.advance(count)
+
+    async def close(self) -> None:
+        """Leave."""
+        self._http.close()
+        if self._stream is not None:
+            await self._stream.close()
+        await self._channel.close()
+
+    # --- good requests ----------------------------------------------------------------------------------------------
+
+    async def _json(self, generator: random.Random) -> int:
+        model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
+        request_id = _new_id()
+        body = json.dumps({"id": request_id, "inputs": _json_inputs(a, b)}).encode()
+        encoding = ""
+        if generator.random() < 0.1:
+            body, encoding = gzip.compress(body, 1), "Content-Encoding: gzip\r\n"
+        await self._http.send(_head(model, len(body), encoding), body)
+        answer = await self._http.answer()
+        _expect(answer.status == 200, f"{model}: {answer.status} {answer.body[:200]!r}")
+        document = json.loads(answer.body)
+        _expect(document["id"] == request_id, f"the id is {document['id']}, not {request_id}")
+        found = {each["name"]: np.array(each["data"], np.float32) for each in document["outputs"]}
+        _compare(model, a, b, found)
+        return 1
+
+    async def _binary(self, generator: random.Random) -> int:
+        model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
+        await self._http.send(*_binary_request(model, a, b))
+        _check_binary(model, a, b, await self._http.answer())
+        return 1
+
+    async def _unary(self, generator: random.Random) -> int:
+        model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
+        request = _message(model, a, b)
+        answer = service_pb2.ModelInferResponse.FromString(await self._infer(request.SerializeToString()))
+        _expect(answer.id == request.id, f"the id is {answer.id}, not {request.id}")
+        _compare(model, a, b, _outputs(answer))
+        return 1
+
+    async def _on_stream(self, generator: random.Random) -> int:
+        model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
+        request = _message(model, a, b)
+        (answer,) = [each async for each in self._streaming().ask(request, 1)]
+        _expect(answer.id == request.id, f"the id is {answer.id}, not {request.id}")
+        _compare(model, a, b, _outputs(answer))
+        return 1
+
+    async def _decoupled(self, generator: random.Random) -> int:
+        count = generator.randrange(1, 6)
+        request = service_pb2.ModelInferRequest(model_name="count_py", id=_new_id())
+        request.inputs.add(name="COUNT", datatype="INT32", shape=[1])
+        request.raw_input_contents.append(np.array([count], np.int32).tobytes())
+        answers = [each async for each in self._streaming().ask(request, count)]
+        _expect(all(each.id == request.id for each in answers), "a response of another request")
+        found = [int(np.frombuffer(each.raw_output_contents[0], np.int32)[0]) for each in answers]
+        _expect(found == list(range(count)), f"{found} of {count}")
+        return 1
+
+    async def _sequence(self, generator: random.Random) -> int:
+        length, key, total = generator.randrange(2, 6), next(_ids), 0.0
+        for place in range(length):
+            x = float(generator.randrange(1000))
+            total += x
+            request = service_pb2.ModelInferRequest(model_name=_SEQUENCES, id=_new_id())
+            request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+            request.raw_input_contents.append(np.array([x], np.float32).tobytes())
+            request.parameters["sequence_id"].int64_param = key
+            request.parameters["sequence_start"].bool_param = place == 0
+            request.parameters["sequence_end"].bool_param = place == length - 1
+            answer = service_pb2.ModelInferResponse.FromString(await self._infer(request.SerializeToString()))
+            found = float(np.frombuffer(answer.raw_output_contents[0], np.float32)[0])
+            _expect(found == total, f"sum {found} after {place + 1} requests, not {total}")
+        return length
+
+    def _streaming(self) -> "_Stream":
+        if self._stream is None or self._stream.is_over:
+            self._stream = _Stream(self._channel)
+        return self._stream
+
+    # --- hostile requests -------------------------------------------------------------------------------------------
+
+    async def _refused(self, what: str, *pieces: bytes, statuses: Sequence[int] = (400, 404, 413, 500, 501)) -> int:
+        await self._http.send(*pieces)
+        answer = await self._http.answer()
+        _expect(answer.status in statuses, f"{what}: {answer.status} {answer.body[:200]!r}")
+        _expect(len(answer.body) < _MOST_ERROR_BYTES, f"{what}: an answer of {len(answer.body)} bytes")
+        return 1
+
+    async def _broken_json(self, generator: random.Random) -> int:
+        document = bytearray(json.dumps({"inputs": _json_inputs(*_values(generator))}).encode())
+        cut = generator.randrange(1, len(document) - 1)
+        broken = bytes(document[:cut]) + generator.choice((b"", b"\xff\xfe", b'{"', b"]]]]", b"\0", b"[" * 600))
+        return await self._refused("broken JSON", _head("add_sub", len(broken)), broken)
+
+    async def _wrong_tensors(self, generator: random.Random) -> int:
+        inputs = _json_inputs(*_values(generator))
+        change: Mapping[str, Any] = generator.choice(
+            (
+                {"shape": [1, 17]},
+                {"shape": [2, _ROW]},
+                {"shape": [1 << 40, 1 << 40]},
+                {"datatype": "FP64"},
+                {"datatype": "X" * 3000},
+                {"data": [[[1]]] * 20},
+                {"name": "INPUT\x01\n" + "N" * 5000},
+                {"name": None},
+                {"parameters": {"shared_memory_region": "none", "shared_memory_byte_size": 64}},
+            )
+        )
+        inputs[0] = {**inputs[0], **change}
+        body = json.dumps({"inputs": inputs}).encode()
+        return await self._refused("wrong tensors", _head("add_sub", len(body)), body)
+
+    async def _wrong_names(self, generator: random.Random) -> int:
+        body = json.dumps({"inputs": _json_inputs(*_values(generator))}).encode()
+        name = generator.choice(
+            ("nothing", "n" * 3000, "..%2f..%2fetc", "%00", "%F0%9F%92%A5", "add_sub/versions/99")
+        )
+        return await self._refused("wrong names", _head(name, len(body)), body, statuses=(400, 404, 414))
+
+    async def _stopped_body(self, generator: random.Random) -> int:
+        connection, pieces = await self._fresh(), _binary_request("add_sub_py", *_values(generator))
+        content = b"".join(pieces)
+        await connection.send(content[: generator.randrange(1, len(content) - 1)])
+        if generator.random() < 0.5:
+            await asyncio.sleep(generator.uniform(0, 0.05))
+        connection.close(reset=generator.random() < 0.5)
+        return 1
+
+    async def _reset(self, generator: random.Random) -> int:
+        connection = await self._fresh()
+        await connection.send(*_binary_request(generator.choice(_ADD_SUB_MODELS), *_values(generator)))
+        if generator.random() < 0.5:
+            await asyncio.sleep(generator.uniform(0, 0.01))
+        connection.close(reset=True)
+        return 1
+
+    async def _slow_body(self, generator: random.Random) -> int:
+        model, (a, b) = "add_sub", _values(generator)
+        connection, content = await self._fresh(), b"".join(_binary_request(model, a, b))
+        edges = sorted(generator.randrange(1, len(content)) for _ in range(5))
+        for start, end in itertools.pairwise([0, *edges, len(content)]):
+            await connection.send(content[start:end])
+            await asyncio.sleep(generator.uniform(0, 0.1))
+        _check_binary(model, a, b, await connection.answer())
+        connection.close()
+        return 1
+
+    async def _bomb(self, generator: random.Random) -> int:
+        bomb = generator.choice((_BOMB, _LIST_BOMB, _BOMB[: len(_BOMB) // 2]))
+        connection = await self._fresh()
+        with contextlib.suppress(OSError):  # the server may answer and close before it has everything
+            await connection.send(_head("add_sub", len(bomb), "Content-Encoding: gzip\r\n"), bomb)
+        try:
+            answer = await connection.answer()
+        except (OSError, EOFError):
+            return 1
+        finally:
+            connection.close()
+        _expect(answer.status in (400, 413, 500, 503), f"a bomb: {answer.status} {answer.body[:200]!r}")
+        return 1
+
+    async def _bad_head(self, generator: random.Random) -> int:
+        connection = await self._fresh()
+        head = generator.choice(
+            (
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+                b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n",
+                b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(160),
+                bytes(generator.getrandbits(8) for _ in range(200)) + b"\r\n\r\n",
+            )
+        )
+        await connection.send(head)
+        with contextlib.suppress(OSError, EOFError, ValueError, IndexError):
+            answer = await asyncio.wait_for(connection.answer(), 2)
+            _expect(answer.status >= 400, f"a bad head: {answer.status}")
+        connection.close()
+        return 1
+
+    async def _grpc_garbage(self, generator: random.Random) -> int:
+        content = bytes(generator.getrandbits(8) for _ in range(generator.randrange(1, 300)))
+        return await self._grpc_refused("garbage", content)
+
+    async def _grpc_wrong(self, generator: random.Random) -> int:
+        request = _message("add_sub", *_values(generator))
+        kind = generator.randrange(6)
+        if kind == 0:
+            request.inputs[0].shape[1] = 17
+        elif kind == 1:
+            request.inputs[0].name = "N" * 5000
+        elif kind == 2:
+            request.model_name = "m\n" * 2000
+        elif kind == 3:
+            request.raw_input_contents.pop()
+        elif kind == 4:
+            request.inputs[0].contents.fp32_contents.append(1)
+        else:
+            request.parameters["timeout"].string_param = "t" * 5000
+        return await self._grpc_refused("wrong tensors", request.SerializeToString())
+
+    async def _grpc_refused(self, what: str, content: bytes) -> int:
+        try:
+            answer = await self._infer(content)
+        except grpc.RpcError as error:
+            _expect(error.code() is not grpc.StatusCode.UNAVAILABLE, f"{what}: {error.details()}")
+            _expect(len(error.details() or "") < _MOST_ERROR_BYTES, f"{what}: {len(error.details())} characters")
+            return 1
+        raise _WrongError(f"{what}: an answer of {len(answer)} bytes")
+
+    async def _grpc_cancelled(self, generator: random.Random) -> int:
+        model, (a, b) = generator.choice(_ADD_SUB_MODELS), _values(generator)
+        call = self._infer(_message(model, a, b).SerializeToString())
+        await asyncio.sleep(generator.uniform(0, 0.003))
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            _compare(model, a, b, _outputs(service_pb2.ModelInferResponse.FromString(await call)))
+        return 1
+
+    async def _http2_garbage(self, generator: random.Random) -> int:
+        connection = _Connection(self._soak.server.grpc_port)
+        garbage = bytes(generator.getrandbits(8) for _ in range(generator.randrange(9, 200)))
+        frames = (
+            garbage,
+            b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+            b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" * 50 + garbage,
+            b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+        )
+        await connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", generator.choice(frames))
+        if generator.random() < 0.5:
+            await asyncio.sleep(0.01)
+        connection.close(reset=generator.random() < 0.5)
+        return 1
+
+    async def _fresh(self) -> _Connection:
+        connection = _Connection(self._soak.server.http_port)
+        await connection.streams()
+        return connection
+
+
+class _Stream:
+    """A gRPC stream on which one request after the other is asked."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._call = channel.stream_stream(_SERVICE + "ModelStreamInfer")()
+        self.is_over = False
+
+    async def ask(self, request: Any, count: int) -> AsyncIterator[Any]:
+        """Yield the responses of a request, so many."""
+        try:
+            await self._call.write(request.SerializeToString())
+            for _ in range(count):
+                content = await self._call.read()
+                _expect(content is not grpc.aio.EOF, "the stream ended")
+                response = service_pb2.ModelStreamInferResponse.FromString(content)
+                _expect(not response.error_message, response.error_message)
+                yield response.infer_response
+        except BaseException:
+            self.is_over = True
+            raise
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._call.cancel()
+
+
+class _WrongError(Exception):
+    """What an answer has that it should not have."""
+
+
+def _expect(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise _WrongError(what)
+
+
+Values = tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]
+
+
+def _values(generator: random.Random) -> Values:
+    numbers = np.frombuffer(generator.randbytes(4 * _ROW), np.uint16).astype(np.float32)
+    return numbers[:_ROW], numbers[_ROW:]
+
+
+def _compare(model: str, a: Any, b: Any, found: Mapping[str, Any]) -> None:
+    total, difference = a + b, a - b
+    if model == "chain":
+        # Three steps of sum and difference one after the other.
+        total, difference = 2 * total, 2 * difference
+    for name, expected in (("OUTPUT0", total), ("OUTPUT1", difference)):
+        _expect(np.array_equal(found[name].ravel(), expected), f"{model}: {name} is {found[name]}, not {expected}")
+
+
+def _new_id() -> str:
+    return f"soak-{next(_ids)}"
+
+
+def _json_inputs(a: Any, b: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "datatype": "FP32", "shape": [1, _ROW], "data": values.tolist()}
+        for name, values in (("INPUT0", a), ("INPUT1", b))
+    ]
+
+
+def _head(model: str, length: int, fields: str = "") -> bytes:
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {length}\r\n\r\n".encode()
+
+
+def _binary_request(model: str, a: Any, b: Any) -> tuple[bytes, bytes]:
+    inputs = [
+        {"name": name, "datatype": "FP32", "shape": [1, _ROW], "parameters": {"binary_data_size": 4 * _ROW}}
+        for name in ("INPUT0", "INPUT1")
+    ]
+    header = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    body = header + a.tobytes() + b.tobytes()
+    return _head(model, len(body), f"Inference-Header-Content-Length: {len(header)}\r\n"), body
+
+
+def _check_binary(model: str, a: Any, b: Any, answer: _Answer) -> None:
+    _expect(answer.status == 200, f"{model}: {answer.status} {answer.body[:200]!r}")
+    length = int(answer.fields[b"inference-header-content-length"])
+    found, start = {}, length
+    for output in json.loads(answer.body[:length])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        found[output["name"]] = np.frombuffer(answer.body[start : start + size], np.float32)
+        start += size
+    _compare(model, a, b, found)
+
+
+def _message(model: str, a: Any, b: Any) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model, id=_new_id())
+    for name, values in (("INPUT0", a), ("INPUT1", b)):
+        request.inputs.add(name=name, datatype="FP32", shape=[1, _ROW])
+        request.raw_input_contents.append(values.tobytes())
+    return request
+
+
+def _outputs(answer: Any) -> Mapping[str, Any]:
+    return {
+        output.name: np.frombuffer(content, np.float32)
+        for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    }

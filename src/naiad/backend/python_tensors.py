@@ -1,0 +1,171 @@
+"""What the configuration of a Python model says of its tensors, and what becomes of answers that differ.
+
+Triton: its Python backend passes on whatever datatype and shape a model answers. So does this one, with a warning in
+the log the first time. In strict mode such an answer is an error.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Iterator, Sequence
+
+from naiad.backend.tensor_layout import TensorConfig
+from naiad.config.execution import execution_config
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, internal
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Shape, TensorSpec
+
+_log = logging.getLogger(__name__)
+STRICT_PARAMETER = "strict_outputs"
+
+
+class TensorRules:
+    """The inputs and outputs of one model version, shared by its instances.
+
+    Datatypes and shapes are checked once per distinct answer of a worker; the rest costs two comparisons a request.
+    """
+
+    def __init__(self, config: ModelConfig, *, version: str = "1", is_strict: bool = False) -> None:
+        self._model_name = config.name
+        self._version = version
+        self._is_batching = config.max_batch_size > 0
+        self._is_strict = is_strict
+        executed = execution_config(config)
+        self._outputs = {output.name: TensorConfig(output) for output in executed.output}
+        self._states = self._outputs.keys() - {output.name for output in config.output}
+        """Outputs that the server keeps and gives back, with the datatype of the configuration."""
+        self._reshaped = {tensor.name: TensorConfig(tensor) for tensor in config.input if tensor.HasField("reshape")}
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def model_shape(self, spec: TensorSpec) -> Shape:
+        """Return the shape that the model sees of an input: the client's, after `reshape`."""
+        config = self._reshaped.get(spec.name)
+        if config is None:
+            return spec.shape
+        batch, tail = self._split(spec.shape)
+        return batch + config.to_model(tail)
+
+    # --- outputs ----------------------------------------------------------------------------------------------------
+
+    def client_specs(self, specs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+        """Return outputs as clients see them: with `dims` in place of the shape of `reshape`."""
+        return [self._client_spec(spec, self._outputs[spec.name]) for spec in specs]
+
+    def problem_of(self, specs: Sequence[TensorSpec], *, is_decoupled: bool = False) -> str:
+        """Return what makes these outputs an error, "" for nothing; what is merely unexpected is logged once.
+
+        The responses of a decoupled model may vary in shape.
+        """
+        for spec in specs:
+            config = self._outputs[spec.name]
+            differences = [f"{what}, but its configuration says {said}" for what, said in self._differences(spec)]
+            if is_decoupled and spec.datatype is config.datatype:
+                differences = []
+            where = f"model '{self._model_name}' answered output '{spec.name}' with "
+            if differences and (self._is_strict or spec.name in self._states):
+                return where + differences[0]
+            if math.prod(self._dims(spec, config)) != spec.element_count and config.dims != config.model_dims:
+                return (
+                    f"output tensor shape does not match size of output for '{spec.name}': {where}"
+                    f"shape {_text(spec.shape)}, which its 'reshape' does not fit"
+                )
+            if differences:
+                self._warn(spec.name, where + "; with ".join(differences))
+        return ""
+
+    def is_complete(self, specs: Sequence[TensorSpec]) -> bool:
+        """Tell whether every configured output is there."""
+        return len({spec.name for spec in specs}) == len(self._outputs)
+
+    def rows_of(self, specs: Sequence[TensorSpec]) -> int:
+        """Return the rows that the outputs have in common; -1 when they differ, 0 when none are to be compared."""
+        if not self._is_batching or not specs:
+            return 0
+        rows = {spec.shape[0] if spec.shape else -1 for spec in specs}
+        return rows.pop() if len(rows) == 1 else -1
+
+    def missing(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
+        """Return the error for an output that the request names and an incomplete answer lacks.
+
+        Triton: a model may leave out outputs; a request that names none gets those that there are, even if there are
+        none. That is a mistake of the model, or of a name in it, and an error here.
+        """
+        outputs = request.header.outputs
+        if outputs and all(output.may_be_missing for output in outputs):
+            return None
+        present = {spec.name for spec in specs}
+        if not present:
+            names = ", ".join(f"'{name}'" for name in self._outputs)
+            return internal(f"model '{self._model_name}' answered with none of its outputs: {names}")
+        for output in outputs:
+            if output.name not in present:
+                return internal(
+                    f"model '{self._model_name}' answered without output '{output.name}', which the request asks for"
+                )
+        return None
+
+    def wrong_rows(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
+        """Return the error for outputs whose rows are not those of the request; None when they are passed on."""
+        shapes = ", ".join(f"'{spec.name}' {_text(spec.shape)}" for spec in specs)
+        text = (
+            f"model '{self._model_name}' answered a request of batch size {request.batch_size} with outputs of other "
+            f"batch sizes: {shapes}"
+        )
+        if self._is_strict:
+            return internal(text)
+        self._warn("", text)
+        return None
+
+    def _client_spec(self, spec: TensorSpec, config: TensorConfig) -> TensorSpec:
+        if config.dims == config.model_dims:
+            return spec
+        return TensorSpec(spec.name, spec.datatype, self._dims(spec, config))
+
+    # --- comparison -------------------------------------------------------------------------------------------------
+
+    def _split(self, shape: Shape) -> tuple[Shape, Shape]:
+        """Return the batch dimension, if there is one, and the rest."""
+        return (shape[:1], shape[1:]) if self._is_batching else ((), shape)
+
+    def _dims(self, spec: TensorSpec, config: TensorConfig) -> Shape:
+        """Return the shape for clients. Triton: free dimensions stand where 'reshape' has its own."""
+        batch, tail = self._split(spec.shape)
+        free = iter([size for size, dim in zip(tail, config.model_dims, strict=False) if dim < 0])
+        return batch + tuple(next(free, 1) if dim < 0 else dim for dim in config.dims)
+
+    def _differences(self, spec: TensorSpec) -> Iterator[tuple[str, str]]:
+        """Yield what an output has and what its configuration says."""
+        config = self._outputs[spec.name]
+        if spec.datatype is not config.datatype:
+            yield f"datatype {spec.datatype.value}", config.datatype.value
+        batch, tail = self._split(spec.shape)
+        lacks_batch = self._is_batching and not batch
+        if lacks_batch or not _fits(tail, config.model_dims):
+            full = (-1, *config.model_dims) if self._is_batching else config.model_dims
+            yield f"shape {_text(spec.shape)}", _text(full)
+
+    def _warn(self, output: str, text: str) -> None:
+        """Log that an answer is passed on although it is not what the configuration says; once for each output."""
+        with self._lock:
+            is_known = output in self._warned
+            self._warned.add(output)
+        if not is_known:
+            _log.warning(
+                "%s (version %s). It is passed on, as in Triton, and not logged again. Correct the model or its "
+                "config.pbtxt; parameter '%s' makes such answers errors",
+                text,
+                self._version,
+                STRICT_PARAMETER,
+            )
+
+
+def _fits(shape: Shape, dims: Shape) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))
+
+
+def _text(shape: Shape) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,0 +1,189 @@
+"""Large requests and answers, worked on in slices on the event loop.
+
+A thread would not help: parsers hold the interpreter's lock, and so does Python code for milliseconds at a time. So
+the work is a generator that gives way about every millisecond (`naiad.core.slices`). The runner advances one of them
+per turn of the loop, for at most `_TURN_NS`, and in between the loop looks at its sockets:
+
+    turn 1: client A, 2 ms | sockets | turn 2: client B, 2 ms | sockets | turn 3: client A, 2 ms | ...
+
+Clients take turns, however many requests each has; a client is a connection. Work that is done within its first turn
+never waits. What waits is bounded in number and in bytes; beyond that a request is refused as unavailable.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.slices import Slices, finish
+
+_log = logging.getLogger(__name__)
+
+CallSoon = Callable[[Callable[[], object]], object]
+"""The loop's: what it gets is called after the loop has looked at its sockets."""
+
+_TURN_NS = 2_000_000
+MAX_JOBS = 1024
+"""Requests and answers that wait for their turns."""
+MAX_WAITING_BYTES = 1 << 30
+"""Their bytes together."""
+
+
+class SliceJob:
+    """One piece of work and what is called with its outcome."""
+
+    __slots__ = ("client", "done", "failed", "is_over", "size", "slices")
+
+    def __init__(
+        self,
+        client: object,
+        slices: Slices[Any],
+        size: int,
+        done: Callable[[Any], object],
+        failed: Callable[[InferError], object],
+    ) -> None:
+        self.client = client
+        self.slices = slices
+        self.size = size
+        self.done = done
+        self.failed = failed
+        self.is_over = False
+        """It has ended or was cancelled."""
+
+
+class SliceRunner:
+    """Advances the large requests and answers of one event loop."""
+
+    def __init__(
+        self,
+        call_soon: CallSoon | None = None,
+        *,
+        max_jobs: int = MAX_JOBS,
+        max_bytes: int = MAX_WAITING_BYTES,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Without a loop's `call_soon` all work is done at once."""
+        self._call_soon = call_soon
+        self._max_jobs = max_jobs
+        self._max_bytes = max_bytes
+        self._clock_ns = clock_ns
+        self._clients: deque[object] = deque()
+        """Those with work that waits, in the order of their turns."""
+        self._jobs: dict[object, deque[SliceJob]] = {}
+        self._is_scheduled = False
+        self.job_count = 0
+        """Jobs that wait."""
+        self.waiting_bytes = 0
+
+    def run(
+        self,
+        client: object,
+        slices: Slices[Any],
+        size: int,
+        done: Callable[[Any], object],
+        failed: Callable[[InferError], object],
+        *,
+        starts_later: bool = False,
+    ) -> SliceJob:
+        """Do the work, then call `done` with its result, or `failed` with the InferError that it raised.
+
+        `size` is about how many bytes the work keeps in memory. Either may be called before this returns. A job can
+        be cancelled until one of them is called. `starts_later`: the first slice, too, waits for its turn, for a
+        client whose turn was used by the job before.
+        """
+        job = SliceJob(client, slices, size, done, failed)
+        if self._call_soon is None:
+            self._settle(job, finish)
+        elif starts_later or self._jobs.get(client) or not self._advance(job):
+            self._enqueue(job)
+        return job
+
+    def cancel(self, job: SliceJob) -> None:
+        """Drop a job; nothing more is called for it."""
+        if not job.is_over:
+            job.is_over = True
+            job.slices.close()
+            self._forget(job)
+
+    def _enqueue(self, job: SliceJob) -> None:
+        if self.job_count >= self._max_jobs or (
+            self.waiting_bytes and self.waiting_bytes + job.size > self._max_bytes
+        ):
+            job.is_over = True
+            job.slices.close()
+            job.failed(unavailable("too many large requests are being decoded; try again"))
+            return
+        self.job_count += 1
+        self.waiting_bytes += job.size
+        queue = self._jobs.get(job.client)
+        if queue is None:
+            queue = self._jobs[job.client] = deque()
+            self._clients.append(job.client)
+        queue.append(job)
+        self._schedule()
+
+    def _forget(self, job: SliceJob) -> None:
+        """Take a job out of its queue."""
+        queue = self._jobs.get(job.client)
+        if queue is None or job not in queue:
+            return
+        queue.remove(job)
+        self.job_count -= 1
+        self.waiting_bytes -= job.size
+        if not queue:
+            del self._jobs[job.client]
+            self._clients.remove(job.client)
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and self._clients and self._call_soon is not None:
+            self._is_scheduled = True
+            self._call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self._clients:
+            self._clients.rotate(-1)
+            job = self._jobs[self._clients[-1]][0]
+            try:
+                self._advance(job)
+            except Exception:
+                _log.exception("going on with a large request failed")
+        self._schedule()
+
+    def _advance(self, job: SliceJob) -> bool:
+        """Work for one turn; whether the job is over."""
+        until_ns = self._clock_ns() + _TURN_NS
+
+        def work(slices: Slices[Any]) -> Any:
+            while self._clock_ns() < until_ns:
+                next(slices)
+            return _UNFINISHED
+
+        return self._settle(job, work)
+
+    def _settle(self, job: SliceJob, work: Callable[[Slices[Any]], Any]) -> bool:
+        outcome: Any = None
+        error: InferError | None = None
+        try:
+            outcome = work(job.slices)
+        except StopIteration as end:
+            outcome = end.value
+        except InferError as refusal:
+            error = refusal
+        except Exception:
+            _log.exception("decoding or encoding in slices failed")
+            error = internal("internal error; the log tells more")
+        if outcome is _UNFINISHED:
+            return False
+        job.is_over = True
+        self._forget(job)
+        if error is None:
+            job.done(outcome)
+        else:
+            job.failed(error.with_traceback(None))
+        return True
+
+
+_UNFINISHED = object()

@@ -1,0 +1,235 @@
+"""Overload: when more requests come than a model can execute, the newest go first and the oldest are refused.
+
+A queue in order of arrival fails everybody under overload: each request waits until its client is about to give up,
+and is executed then. The guard tells an overload from what only looks like one:
+
+- A burst is large, and then shrinks.
+- A closed loop (so many clients, each with one request at a time) keeps a long queue of constant length.
+- An overload grows for as long as it lasts; requests that their clients gave up count as growth.
+
+The guard looks every `INTERVAL_NS`. A window between two looks grows when more requests came than were taken. The
+rules, each of which has a test:
+
+1. Overload begins after two or more growing windows in a row, when the growth is larger than what chance and batches
+   explain, and the oldest request has waited for longer than the target, or clients give up while they wait.
+2. While it lasts the newest request of a level goes first. Steps of ensembles and calls of models that have begun go
+   before new ones; requests of a stream keep their order.
+3. It ends when the oldest request is younger than the target, or when the queue neither grows nor shrinks: that is a
+   closed loop, in which newest-first would make some clients wait without end. It must do so for as long as it grew,
+   two to ten seconds: after a long overload a load near the capacity looks the same for a while, and in order of
+   arrival all new requests would wait behind the old ones.
+4. After the queue has grown for `max_wait_ns` the requests that have waited for longer are refused, and while
+   it grows the oldest are refused when those that wait hold more than `max_bytes`. Nothing is refused otherwise, and
+   nothing when the growth of the last two seconds may be chance.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from naiad.config.options import OverloadOptions
+from naiad.core.request import InferRequest
+from naiad.scheduler.api import Dropped
+from naiad.scheduler.queue import Lane, Level, oldest_ns, refused
+
+INTERVAL_NS = 250_000_000
+NEVER_NS = 1 << 62
+_FEWEST_WINDOWS = 2
+_IMPATIENT_NS = 50_000_000
+"""Replaces the target while clients give up."""
+_CLOSED_LOOP_NS = 2_000_000_000
+"""For how long at least a queue must keep its length to be that of a closed loop, and for how long growth counts."""
+_FEWEST_TAKEN = 50
+"""How many requests at least, and how many full batches, must be taken meanwhile."""
+_FEWEST_BATCHES = 20
+_NOISE_BATCHES = 2
+"""The length of a closed loop's queue varies by the batches that execute."""
+_SAMPLES = 256
+"""Requests whose size stands for that of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadPolicy:
+    """What is done about overload where the configuration of a model has no queue policy."""
+
+    target_ns: int = 500_000_000
+    """A growing queue is overloaded when its oldest request has waited for longer."""
+    max_wait_ns: int = 10_000_000_000
+    """For how long a queue may grow before its oldest requests are refused."""
+    max_bytes: int = 0
+    """Inputs that may wait while a queue grows; 0 for any number."""
+
+    @classmethod
+    def from_options(cls, options: OverloadOptions) -> "OverloadPolicy | None":
+        """Return the policy that the server was started with; None for Triton's rule."""
+        if options.policy == "none":
+            return None
+        return cls(options.target_ms * 1_000_000, options.max_wait_ms * 1_000_000, options.max_bytes)
+
+
+class OverloadGuard:
+    """Tells when a queue is overloaded, and which of its requests are to be refused."""
+
+    def __init__(self, policy: OverloadPolicy | None, *, max_batch_size: int = 1) -> None:
+        """Without a policy there is no overload, as in Triton."""
+        self._policy = policy or OverloadPolicy()
+        self._max_rows = max(1, max_batch_size)
+        self.is_on = policy is not None
+        self.look_ns = 1 if self.is_on else NEVER_NS
+        """When to call `look` again."""
+        self.is_overloaded = False
+        self.left_count = 0
+        """Requests that left without being executed since the last look; counted by the scheduler."""
+        self.taken_count = 0
+        """Requests that were taken since the last look; counted while overloaded only."""
+        self._seen_ns = 0
+        self._seen_count = 0
+        """Requests that waited at the last look."""
+        self._window_count = 0
+        """Growing windows in a row, with their growth, departures and duration."""
+        self._excess = 0
+        self._left = 0
+        self._taken = 0
+        self._duration_ns = 0
+        self._growing_since_ns = 0
+        """0 while an overloaded queue does not grow."""
+        self._growth_ns = 0
+        """For how long the overloaded queue has grown."""
+        self._grew_ns = 0
+        """When growth was last seen that chance does not explain."""
+
+    def guard(self, now_ns: int, waiting_count: int, levels: Sequence[Level]) -> tuple[bool, list[Dropped]]:
+        """Look if it is time, and order the queue accordingly; `levels` has the least urgent last.
+
+        Returns whether the queue is overloaded, and what was refused.
+        """
+        if now_ns < self.look_ns:
+            for level in levels:
+                level.alternate()
+            return self.is_overloaded, []
+        was_overloaded = self.is_overloaded
+        self.look(now_ns, waiting_count, oldest_ns(levels))
+        if self.is_overloaded != was_overloaded:
+            for level in levels:
+                if self.is_overloaded:
+                    level.split()
+                else:
+                    level.join()
+        return self.is_overloaded, [
+            Dropped(each, refused(each)) for each in self._refuse(now_ns, waiting_count, levels)
+        ]
+
+    def look(self, now_ns: int, waiting_count: int, oldest_arrival_ns: int) -> None:
+        """Judge a queue in which so many requests wait; `oldest_arrival_ns` is that of the oldest."""
+        window_ns = now_ns - self._seen_ns
+        excess = waiting_count - self._seen_count + self.left_count
+        left, taken = self.left_count, self.taken_count
+        is_first = not self._seen_ns
+        self._seen_ns, self._seen_count = now_ns, waiting_count
+        self.left_count = self.taken_count = 0
+        self.look_ns = now_ns + INTERVAL_NS
+        if is_first:
+            return
+        age_ns = now_ns - oldest_arrival_ns if waiting_count else 0
+        # A model that is slow has a slow queue: two of its turns are no overload.
+        target_ns = max(self._policy.target_ns, 2 * window_ns)
+        if self.is_overloaded:
+            self._excess += excess
+            self._taken += taken
+            self._duration_ns += window_ns
+            if left * 10 > taken:
+                target_ns = _IMPATIENT_NS
+            self._judge_overload(now_ns, age_ns <= target_ns)
+        elif excess <= 0:
+            self._restart()
+        else:
+            self._window_count += 1
+            self._excess += excess
+            self._left += left
+            self._duration_ns += min(window_ns, 2 * INTERVAL_NS) if self._window_count == 1 else window_ns
+            if self._window_count >= _FEWEST_WINDOWS:
+                self._judge_growth(now_ns, waiting_count, age_ns, target_ns)
+
+    def _judge_growth(self, now_ns: int, waiting_count: int, age_ns: int, target_ns: int) -> None:
+        """Apply rule 1."""
+        # In order of arrival, all that came since the oldest wait.
+        arrived = max(self._excess, waiting_count * self._duration_ns // max(1, age_ns))
+        if self._left * 10 > arrived:
+            target_ns = _IMPATIENT_NS
+        if age_ns > target_ns and self._excess >= self._least_excess(arrived, 0.1, 3):
+            self.is_overloaded = True
+            self._growing_since_ns = now_ns - self._duration_ns
+            self._growth_ns = self._duration_ns
+            self._grew_ns = now_ns
+            self._restart()
+
+    def _judge_overload(self, now_ns: int, is_young: bool) -> None:
+        """Apply rule 3."""
+        if is_young:
+            self._end()
+            return
+        if abs(self._excess) >= self._least_excess(self._taken + max(0, self._excess), 0.05, 2):
+            if self._excess < 0:
+                self._growing_since_ns = 0
+            else:
+                self._growing_since_ns = self._growing_since_ns or now_ns
+                self._growth_ns += self._duration_ns
+                self._grew_ns = now_ns
+            self._restart()
+        elif (
+            self._duration_ns >= self._closed_loop_ns()
+            and self._taken >= _FEWEST_TAKEN + _FEWEST_BATCHES * self._max_rows
+        ):
+            self._end()
+
+    def _closed_loop_ns(self) -> int:
+        """Return for how long a queue must keep its length to be that of a closed loop."""
+        return max(_CLOSED_LOOP_NS, min(self._growth_ns, self._policy.max_wait_ns))
+
+    def _least_excess(self, arrived: int, share: float, deviations: int) -> float:
+        """Return the growth that chance does not explain, of a Poisson process and of batches."""
+        return max(share * arrived, deviations * math.sqrt(arrived), _NOISE_BATCHES * self._max_rows)
+
+    def _end(self) -> None:
+        self.is_overloaded = False
+        self._growing_since_ns = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self._window_count = self._excess = self._left = self._taken = self._duration_ns = 0
+
+    def _refuse(self, now_ns: int, waiting_count: int, levels: Sequence[Level]) -> list[InferRequest]:
+        """Apply rule 4: remove and return what is to be refused."""
+        if not self._growing_since_ns or now_ns - self._grew_ns > _CLOSED_LOOP_NS:
+            return []
+        policy, left = self._policy, list[InferRequest]()
+        if now_ns - self._growing_since_ns >= policy.max_wait_ns:
+            for level in levels:
+                left += level.pop_before(now_ns - policy.max_wait_ns)
+        waiting_count -= len(left)
+        if policy.max_bytes and waiting_count:
+            mean_bytes = _mean_bytes(levels)
+            surplus = waiting_count - int(policy.max_bytes / mean_bytes) if mean_bytes else 0
+            for level in reversed(levels):
+                if surplus > 0:
+                    oldest = level.pop_oldest(surplus)
+                    left += oldest
+                    surplus -= len(oldest)
+        self._seen_count -= len(left)
+        return left
+
+
+def _mean_bytes(levels: Sequence[Level]) -> float:
+    """Return how many bytes of inputs a request holds, after the newest ones of each level."""
+    sizes = [
+        sum(map(len, request.data))
+        for level in levels
+        for lane in level.lanes
+        for request in islice(_newest(lane), _SAMPLES)
+    ]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
+def _newest(lane: Lane) -> Iterator[InferRequest]:
+    return (request for request in reversed(lane.requests) if request.lane is lane)

@@ -1,0 +1,131 @@
+"""Whatever is kept from one request to the next has a bound, which is written down here.
+
+The sources are read: each dictionary that grows after it was made has to be in the list below, with what bounds it. A
+new cache is either a `BoundedCache`, which counts entries and bytes, or adds its line, or fails this test.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import naiad
+
+ROOT = Path(naiad.__file__).parent
+ROOMS = ("core", "wire", "protocol", "frontend", "engine")
+
+BY_CONFIGURATION = "one entry for each part of a model's configuration"
+BY_OPEN = "one entry for each request, call, stream or connection that is open; these have limits"
+BY_COUNT = "cleared, or closed to new entries, at a number of entries of bounded size"
+
+GROWING = {
+    "core.bounded_cache:_sizes": "the sizes of a BoundedCache's entries",
+    "engine.admission:_inputs": BY_CONFIGURATION,
+    "engine.cached_model:_headers": BY_COUNT,
+    "engine.cached_model:_pending": BY_OPEN,
+    "engine.cached_model:_places": BY_OPEN,
+    "engine.cached_model:waiting": BY_OPEN,
+    "engine.emission:_open": BY_OPEN,
+    "engine.emission:_paused": BY_OPEN,
+    "engine.ensemble:_response_headers": BY_COUNT,
+    "engine.ensemble:_runs": BY_OPEN,
+    "engine.ensemble:waiting": BY_OPEN,
+    "engine.ensemble_graph:_entered": BY_CONFIGURATION,
+    "engine.ensemble_graph:_fitted": BY_COUNT,
+    "engine.ensemble_graph:_plans": BY_COUNT,
+    "engine.ensemble_run:_values": BY_OPEN,
+    "engine.iterative:_executing": BY_OPEN,
+    "engine.iterative:_held": BY_OPEN,
+    "engine.model_calls:_open": BY_OPEN,
+    "engine.padding:_cuts": BY_COUNT,
+    "engine.padding:_forms": BY_COUNT,
+    "engine.padding:_layouts": BY_COUNT,
+    "engine.resource_owner:_claims": BY_OPEN,
+    "engine.resource_owner:_suspicions": BY_OPEN,
+    "engine.response_cache:_entries": "the size of the response cache, in bytes",
+    "engine.response_cache:keys": "the entries of the response cache",
+    "engine.sequence_tensors:_layouts": BY_COUNT,
+    "engine.sequence_tensors:memo": BY_COUNT,
+    "engine.shared_resources:_asked": BY_OPEN,
+    "engine.shared_resources:_claims": BY_OPEN,
+    "engine.suspects:found": BY_COUNT,
+    "engine.tensor_exchange:_outputs": BY_OPEN,
+    "engine.tensor_exchange:memo": BY_COUNT,
+    "engine.vigil:@may_stay_awake": "no arguments",
+    "frontend.connection_register:_address_of": BY_OPEN,
+    "frontend.connection_register:_counts": BY_OPEN,
+    "frontend.http1_answer:_prefixes": BY_COUNT,
+    "frontend.http1_head:_heads": "1,024 heads of at most 4 KiB",
+    "frontend.http2_answering:_waiting": BY_OPEN,
+    "frontend.http2_answering:_watching": BY_OPEN,
+    "frontend.http2_clock:_bodies": BY_OPEN,
+    "frontend.http2_clock:_queues": BY_OPEN,
+    "frontend.http2_exchange:_body": "the body of one request, which the budget of the server counts",
+    "frontend.http2_rest:_prefixes": BY_COUNT,
+    "frontend.rest_generate:_inputs": "1,024 models that exist",
+    "frontend.rest_infer:_headers": BY_COUNT,
+    "frontend.slice_runner:_jobs": "the runner's limits in number and bytes",
+    "protocol.generate_json:parameters": BY_OPEN,
+    "protocol.infer_grpc:_RAW_FRAMINGS": BY_COUNT,
+    "protocol.infer_grpc:memo": "one entry",
+    "protocol.json_response:memo": BY_COUNT,
+    "protocol.protobuf_parameters:custom": BY_OPEN,
+    "protocol.protobuf_walk:contents": BY_OPEN,
+    "wire.grpc:_block": "the message of one call",
+    "wire.http2:_streams": BY_OPEN,
+    "wire.http2_output:_blocked": BY_OPEN,
+    "wire.http2_output:_ready": BY_OPEN,
+}
+
+
+def growing() -> Iterator[str]:
+    """Yield the dictionaries that are assigned to by a key, and the functions that are cached."""
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            if not path.name.endswith("_pb2.py"):
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                yield from (f"{module}:{name}" for name in names_in(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    of_module = {name for node in tree.body for name in assigned(node)} | {"memo"}
+    for node in ast.walk(tree):
+        for target in targets(node):
+            if isinstance(target, ast.Subscript):
+                yield from name_of(target.value, of_module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
+            yield from name_of(node.func.value, of_module)
+        if isinstance(node, ast.FunctionDef):
+            yield from (f"@{node.name}" for decorator in node.decorator_list if "cache" in ast.unparse(decorator))
+
+
+def targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
+
+
+def assigned(node: ast.stmt) -> Iterator[str]:
+    for target in targets(node):
+        if isinstance(target, ast.Name):
+            yield target.id
+
+
+def name_of(value: ast.expr, of_module: set[str]) -> Iterator[str]:
+    if isinstance(value, ast.Attribute):
+        yield value.attr
+    elif isinstance(value, ast.Name) and value.id in of_module:
+        yield value.id
+
+
+def test_what_grows_with_requests_has_a_bound() -> None:
+    unbounded = sorted(set(growing()) - set(GROWING))
+    assert not unbounded, f"use naiad.core.bounded_cache.BoundedCache, or say in GROWING what bounds {unbounded}"
+
+
+def test_the_list_of_bounds_is_up_to_date() -> None:
+    assert sorted(set(GROWING) - set(growing())) == []
+
+
+def test_a_new_cache_is_found() -> None:
+    source = "import functools\nclass A:\n    def f(self):\n        self._x[1] = 2\n@functools.cache\ndef g(): ...\n"
+    assert set(names_in(ast.parse(source))) == {"_x", "@g"}

@@ -1,0 +1,123 @@
+"""Python models whose answers are not what their configurations say, with a real server and stock tritonclient."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+
+from support.model_repository import write_model
+from support.server_process import ServerProcess, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", RESULT)]))
+        return answers
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 4
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 2 ] IN_RESHAPE } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] OUT_RESHAPE } ]
+instance_group [ { count: 2 kind: KIND_CPU } ]
+"""
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] } ]
+ensemble_scheduling { step [ STEPS ] }
+"""
+STEP = """
+{ model_name: "%s" model_version: -1 input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } }
+"""
+INTEGERS = "x.astype(np.int64)"
+
+
+def write_python(repository: Path, name: str, result: str, extra: str = "", *, reshapes: tuple[str, str] = ("", "")):
+    config = CONFIG.replace("IN_RESHAPE", reshapes[0]).replace("OUT_RESHAPE", reshapes[1]) + extra
+    write_model(repository, name, config, {"1/model.py": MODEL.replace("RESULT", result)})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("outputs")
+    repository = directory / "models"
+    write_python(repository, "integers", INTEGERS)
+    write_python(repository, "wide", "np.zeros((1, 3), np.float32)")
+    write_python(repository, "rows", "np.zeros((5, 2), np.float32)", "dynamic_batching { }")
+    write_python(repository, "cached", INTEGERS, "response_cache { enable: true }")
+    strict = 'parameters { key: "strict_outputs" value: { string_value: "true" } }'
+    write_python(repository, "strict", INTEGERS, strict)
+    write_python(repository, "same", "x")
+    reshapes = ("reshape { shape: [ 1, 2 ] }", "reshape { shape: [ 2, 1 ] }")
+    write_python(repository, "reshaped", "np.array([[[x.ndim], [x.shape[1]]]], np.float32)", reshapes=reshapes)
+    write_model(repository, "direct", ENSEMBLE.replace("STEPS", STEP % ("integers", "IN", "OUT")), {"1/empty": ""})
+    steps = STEP % ("integers", "IN", "MIDDLE") + "," + STEP % ("same", "MIDDLE", "OUT")
+    write_model(repository, "chained", ENSEMBLE.replace("STEPS", steps), {"1/empty": ""})
+    flags = (f"--model-repository={repository}", "--cache-config=local,size=1048576")
+    with serving(directory / "log", *flags) as running:
+        yield running
+
+
+def ask(server: ServerProcess, protocol: str, model: str, **fields) -> np.ndarray:
+    client_module, url = (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+    tensor = client_module.InferInput("IN", [1, 2], "FP32")
+    tensor.set_data_from_numpy(np.array([[1, 2]], np.float32))
+    outputs = [client_module.InferRequestedOutput("OUT", **fields)]
+    with client_module.InferenceServerClient(url.removeprefix("http://")) as client:
+        return client.infer(model, [tensor], outputs=outputs).as_numpy("OUT")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_unexpected_outputs_arrive_as_answered(server, protocol):
+    answer = ask(server, protocol, "integers")
+    assert (answer.dtype, answer.tolist()) == (np.int64, [[1, 2]])
+    assert ask(server, protocol, "wide").shape == (1, 3)
+    assert ask(server, protocol, "rows").shape == (5, 2)
+    assert ask(server, protocol, "integers", class_count=1).tolist() == [[b"2:1"]]
+
+
+def test_json_tells_the_answered_datatype(server):
+    body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+    (output,) = server.post("/v2/models/integers/infer", body).json["outputs"]
+    assert output == {"name": "OUT", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}
+
+
+def test_the_cache_keeps_the_answered_datatype(server):
+    assert [ask(server, "grpc", "cached").dtype for _ in range(2)] == [np.int64] * 2
+
+
+def test_ensembles_get_the_answered_datatype(server):
+    assert ask(server, "grpc", "direct").dtype == np.int64
+    with pytest.raises(Exception, match="inference input 'IN' data-type is 'INT64', but model 'same' expects 'FP32'"):
+        ask(server, "grpc", "chained")
+
+
+def test_one_warning_per_version_and_output(server):
+    for _ in range(4):
+        ask(server, "grpc", "integers")
+    warnings = [line for line in server.log_text().splitlines() if "model 'integers' answered output 'OUT'" in line]
+    assert len(warnings) == 1
+    assert "with datatype INT64, but its configuration says FP32" in warnings[0]
+
+
+def test_strict_outputs_are_refused(server):
+    with pytest.raises(Exception, match="answered output 'OUT' with datatype INT64, but its configuration says FP32"):
+        ask(server, "grpc", "strict")
+
+
+def test_reshape_applies_to_inputs_and_outputs(server):
+    # The model saw [1,1,2] and answered [1,2,1].
+    assert ask(server, "grpc", "reshaped").tolist() == [[3, 1]]

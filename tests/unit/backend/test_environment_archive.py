@@ -1,0 +1,115 @@
+"""Archives of environments: links inside are kept, and nothing is written outside of the directory."""
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from naiad.backend.environment_archive import UnusableArchiveError, unpack
+
+Member = tuple[str, object]
+"""Path, and content (bytes), symbolic link (str), hard link ("=target") or a directory (None)."""
+
+
+def write_archive(path: Path, *members: Member) -> Path:
+    with tarfile.open(path, "w:gz") as opened:
+        for name, value in members:
+            info = tarfile.TarInfo(name)
+            info.mtime, info.mode = 1_000_000_000, 0o7777
+            if isinstance(value, bytes):
+                info.size = len(value)
+                opened.addfile(info, io.BytesIO(value))
+                continue
+            if value is None:
+                info.type = tarfile.DIRTYPE
+            elif str(value).startswith("="):
+                info.type, info.linkname = tarfile.LNKTYPE, str(value)[1:]
+            else:
+                info.type, info.linkname = tarfile.SYMTYPE, str(value)
+            opened.addfile(info)
+    return path
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    victim = tmp_path / "outside"
+    victim.mkdir()
+    (victim / "file").write_bytes(b"mine")
+    return victim
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Callable[..., Path]:
+    def make(*members: Member) -> Path:
+        home = tmp_path / "cache" / "home"
+        home.parent.mkdir()
+        unpack(write_archive(tmp_path / "packed.tar.gz", *members), home)
+        return home
+
+    return make
+
+
+def test_links_of_an_environment_are_kept(unpacked: Callable[..., Path]) -> None:
+    home = unpacked(
+        (".", None),
+        ("lib64", "lib"),
+        ("lib", None),
+        ("lib/libz.so", "libz.so.1"),
+        ("lib/libz.so.1", b"code"),
+        ("share/again", "=lib/libz.so.1"),
+        ("bin/python", "python3"),
+        ("bin/python3", os.path.realpath("/bin/sh")),
+    )
+    assert (home / "lib64" / "libz.so").read_bytes() == b"code"
+    assert (home / "share" / "again").stat().st_ino == (home / "lib" / "libz.so.1").stat().st_ino
+    assert (home / "bin" / "python").resolve() == Path("/bin/sh").resolve()
+    status = (home / "lib" / "libz.so.1").stat()
+    assert (status.st_mtime, status.st_mode & 0o7777) == (1_000_000_000, 0o755)
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([("../file", b"x")], "would be written elsewhere"),
+        ([("/OUTSIDE/file", b"x")], "would be written elsewhere"),
+        ([("bin/python3", "/OUTSIDE"), ("bin/python3/file", b"x")], "lies below"),
+        ([("bin/python3", "/OUTSIDE")], "leads elsewhere"),
+        ([("bin/python3", "/OUTSIDE/file"), ("bin/python3", b"x")], "twice"),
+        ([("bin/python3", "/OUTSIDE/file"), ("x", "=bin/python3"), ("x", b"x")], "twice"),
+        ([("bin/python3", "/OUTSIDE/file"), ("x", "=bin/python3")], "no file of the archive"),
+        ([("x", "=../../outside/file")], "leads there"),
+        ([("x", "=/OUTSIDE/file")], "leads there"),
+        ([("a", "."), ("b", "a/.."), ("c", "b/../../outside"), ("c/file", b"x")], "lies below"),
+        ([("a", "."), ("b", "a/.."), ("c", "b/../outside")], "leads elsewhere"),
+        ([("lib", "/OUTSIDE"), ("lib/file", b"x")], "lies below"),
+        ([("lib/file", b"x"), ("lib", "/OUTSIDE")], "twice"),
+        ([("lib", "/OUTSIDE")], "leads elsewhere"),
+        ([("lib", b"x"), ("lib/file", b"x")], "lies below"),
+    ],
+)
+def test_nothing_is_written_outside(
+    unpacked: Callable[..., Path], outside: Path, members: list[Member], reason: str
+) -> None:
+    placed = [
+        (name.replace("/OUTSIDE", str(outside)), value.replace("/OUTSIDE", str(outside)))
+        if isinstance(value, str)
+        else (name.replace("/OUTSIDE", str(outside)), value)
+        for name, value in members
+    ]
+    with pytest.raises(UnusableArchiveError, match=reason):
+        unpacked(*placed)
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert (outside / "file").read_bytes() == b"mine"
+    assert (outside / "file").stat().st_nlink == 1
+
+
+def test_device_is_refused(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("null")
+    info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 3
+    with tarfile.open(tmp_path / "packed.tar", "w") as opened:
+        opened.addfile(info)
+    with pytest.raises(UnusableArchiveError, match="is no file, directory or link"):
+        unpack(tmp_path / "packed.tar", tmp_path / "home")

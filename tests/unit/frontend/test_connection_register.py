@@ -1,0 +1,173 @@
+"""Too many connections: the longest idle one makes way, and addresses are counted."""
+
+import time
+
+import pytest
+
+from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
+from naiad.frontend.http1 import Http1Server
+from naiad.frontend.http1_limits import Http1Limits
+from naiad.wire import http2_frames as wire
+from support.http1_scene import GET, Loop, Peer, Transport, answer
+from support.http2_scene import FakeTransport, Scene
+
+SECOND_NS = 10**9
+
+
+class Connection:
+    def __init__(self, idle_s=None):
+        self.idle_since_ns = 0 if idle_s is None else time.monotonic_ns() - int(idle_s * SECOND_NS)
+        self.has_made_way = False
+
+    def make_way(self):
+        self.has_made_way = True
+
+
+class From:
+    def __init__(self, peer):
+        self.peer = peer
+
+    def get_extra_info(self, name):
+        return self.peer if name == "peername" else None
+
+
+UNIX = From("")
+
+
+def full(*connections):
+    register = ConnectionRegister(len(connections))
+    for connection in connections:
+        assert register.admit(connection, UNIX) == ""
+    return register
+
+
+def test_the_longest_idle_connection_makes_way():
+    idle = [Connection(30), Connection(50), Connection(40), Connection()]
+    register = full(*idle)
+    for _ in range(2):
+        assert register.admit(Connection(), UNIX) == ""
+    assert [connection.has_made_way for connection in idle] == [False, True, True, False]
+    assert len(register.open) == 4
+
+
+def test_busy_connections_stay_and_the_new_one_goes():
+    busy = Connection()
+    assert "the limit is 1" in full(busy).admit(Connection(), UNIX)
+    assert not busy.has_made_way
+
+
+def test_a_connection_that_has_just_begun_stays():
+    young = Connection(0.1)
+    assert "the limit is 1" in full(young).admit(Connection(), UNIX)
+    assert not young.has_made_way
+
+
+def test_a_connection_that_was_used_since_stays():
+    used, idle = Connection(50), Connection(40)
+    other = Connection(60)
+    register = full(used, idle, other)
+    assert register.admit(Connection(), UNIX) == ""
+    assert other.has_made_way
+    used.idle_since_ns = 0
+    assert register.admit(Connection(), UNIX) == ""
+    assert (used.has_made_way, idle.has_made_way) == (False, True)
+
+
+def test_connections_are_sorted_at_most_once_a_second():
+    class Counting(Connection):
+        looks = 0
+
+        @property
+        def idle_since_ns(self):
+            Counting.looks += 1
+            return 0
+
+        @idle_since_ns.setter
+        def idle_since_ns(self, value):
+            pass
+
+    register = full(*(Counting() for _ in range(10)))
+    for _ in range(100):
+        assert register.admit(Connection(), UNIX)
+    assert Counting.looks == 10
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third"),
+    [
+        (("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1)),
+        (("::ffff:10.0.0.1", 1, 0, 0), ("10.0.0.1", 2), ("::ffff:10.0.0.2", 1, 0, 0)),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8::ffff", 1, 0, 0), ("2001:db8:0:1::1", 1, 0, 0)),
+        (("fe80::1%eth0", 1, 0, 2), ("fe80::2%eth0", 1, 0, 2), ("10.0.0.1", 1)),
+    ],
+)
+def test_connections_of_an_address_are_bounded(first, second, third):
+    limit = AddressLimit(1)
+    register, other_port = ConnectionRegister(10, limit), ConnectionRegister(10, limit)
+    held = Connection()
+    assert register.admit(held, From(first)) == ""
+    assert "one address; the limit is 1" in other_port.admit(Connection(), From(second))
+    assert other_port.admit(Connection(), From(third)) == ""
+    register.remove(held)
+    assert other_port.admit(Connection(), From(second)) == ""
+
+
+def test_unix_sockets_are_not_counted():
+    register = ConnectionRegister(10, AddressLimit(1))
+    assert [register.admit(Connection(), UNIX) for _ in range(3)] == ["", "", ""]
+
+
+# --- the connections of both protocols ------------------------------------------------------------------------------
+
+
+def test_an_idle_http1_connection_makes_way():
+    first = Peer(connections=2)
+    busy = Peer(first.server)
+    busy.send(GET)
+    for peer in (first, busy):
+        peer.sweep(5, 6)  # seconds of a clock that began long ago
+    newer = Peer(first.server)
+    assert first.transport.closed
+    assert not busy.transport.closed
+    assert newer.statuses == []
+    first.connection.connection_lost(None)
+    assert first.server.connection_count == 2
+    answer(first.exchanges[0])
+
+
+def test_an_idle_http2_connection_makes_way(monkeypatch):
+    scene = Scene(connections=ConnectionRegister(1)).open()
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 60 * SECOND_NS)
+    second = scene.server.protocol()
+    transport = FakeTransport()
+    second.connection_made(transport)
+    assert not transport.is_closed
+    assert scene.transport.is_closed
+    assert wire.GOAWAY in {kind for kind, _, _, _ in scene.frames()}
+    scene.protocol.connection_lost(None)
+    assert scene.server.connection_count == 1
+
+
+def test_an_http2_connection_with_a_call_stays(monkeypatch):
+    scene = Scene(connections=ConnectionRegister(1)).open()
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 60 * SECOND_NS)
+    transport = FakeTransport()
+    scene.server.protocol().connection_made(transport)
+    assert transport.is_closed
+    assert not scene.transport.is_closed
+
+
+def test_too_many_connections_of_an_address_get_503():
+    class Remote(Transport):
+        def get_extra_info(self, name, default=None):
+            return ("10.0.0.1", 1) if name == "peername" else super().get_extra_info(name, default)
+
+    server = Http1Server(lambda exchange: None, Loop(), Http1Limits(), addresses=AddressLimit(1))
+    transports = [Remote(), Remote()]
+    for transport in transports:
+        server.protocol().connection_made(transport)
+    assert [transport.closed for transport in transports] == [False, True]
+    assert b" 503 " in transports[1].output
