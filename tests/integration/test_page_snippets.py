@@ -135,7 +135,7 @@ def run_shell(text: str, served: ServerProcess) -> str:
         ("README.md", "InferenceServerClient", "(1, 3, 224, 224)\n"),
         ("docs/quickstart.md", "InferenceServerClient", "[[2. 2. 2. 2. 2. 2. 2. 2. 2. 2. 2. 2. 2. 2. 2. 2.]]\n"),
         ("docs/streaming.md", "start_stream", "[4] [0]\n[2] [1]\n[0] [2]\n"),
-        ("docs/classification.md", "class_count", "[[b'3.250000:1:dog' b'2.000000:2:house cat']]\n"),
+        ("docs/http-bodies.md", "class_count", "[[b'3.250000:1:dog' b'2.000000:2:house cat']]\n"),
         ("docs/shared-memory.md", "create_shared_memory_region", ""),
         ("docs/ports.md", 'InferenceServerClient("localhost:8000")', "True\n"),
         ("docs/http-bodies.md", "b64encode", "[2.0, 2.0, 2.0]\n"),
@@ -206,9 +206,9 @@ def test_a_backend_of_ones_own_serves(served: ServerProcess) -> None:
 
 def test_log_settings_change(served: ServerProcess) -> None:
     with triton_http.InferenceServerClient(served.http_url) as client:
-        exec(compile(block("docs/logging.md", "python", "update_log_settings"), "page", "exec"), {"client": client})
+        exec(compile(block("docs/tracing.md", "python", "update_log_settings"), "page", "exec"), {"client": client})
         assert client.get_log_settings()["log_verbose_level"] == 1
-    assert '"log_info":false' in run_shell(block("docs/logging.md", "sh", "log_info"), served)
+    assert '"log_info":false' in run_shell(block("docs/tracing.md", "sh", "log_info"), served)
 
 
 def test_a_model_is_tested_without_a_server(home: Path) -> None:
