@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from naiad.frontend.http1 import Http1Server
 from naiad.frontend.http1_body import ChunkedDecoder
+from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http1_limits import Http1Limits
 
 
@@ -132,3 +133,25 @@ def test_chunked_decoder_inverts_the_coding(body, size, positions):
     assert decoder.is_done
     assert bytes(decoder.body) == body
     assert data[used:] == rest
+
+
+def decode(pieces, limits):
+    """Return status, body and count of chunks after `pieces`; the fast path needs pieces with whole chunks."""
+    decoder, status = ChunkedDecoder(limits), 200
+    try:
+        for piece in pieces:
+            if not decoder.is_done:
+                decoder.feed(memoryview(piece))
+    except HttpError as error:
+        status = error.status
+    return status, bytes(decoder.body), decoder._chunk_count, decoder.is_done
+
+
+@given(st.lists(st.binary(min_size=1, max_size=8), max_size=12), st.integers(0, 40), st.integers(1, 8))
+def test_fast_and_slow_paths_keep_the_same_limits(chunks, body_bytes, chunk_count):
+    limits = Http1Limits(body_bytes=body_bytes, chunk_count=chunk_count)
+    data = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    status, body, count, is_done = decode([data], limits)
+    assert (status, body, count, is_done) == decode([data[i : i + 1] for i in range(len(data))], limits)
+    assert len(body) <= body_bytes
+    assert is_done == (sum(map(len, chunks)) <= body_bytes and len(chunks) <= chunk_count)

@@ -71,3 +71,52 @@ def test_a_model_that_is_unloaded_does_not_wait_for_its_worker() -> None:
     process: Any = Starting(Event.REPLY, Event.WAKE)
     with pytest.raises(StartError, match="the model is being unloaded"):
         begin(process, SETTINGS, {}, -1, lambda: True)
+
+
+class Dying(Starting):
+    """A worker that comes up and exits at once."""
+
+    exit_text = "exited with status 1"
+
+    def __init__(self) -> None:
+        super().__init__(Event.REPLY, Event.REPLY, Event.EXIT)
+        self.settled = threading.Event()
+
+    def wait(self, timeout_s: float, wake_fd: int, *, for_reply: bool = False) -> Event:
+        return self._events.pop(0)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_instance_is_down_after_the_configured_deaths(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(python_life, "_FIRST_DELAY_S", 0.0)
+    deaths: list[str] = []
+    is_down = threading.Event()
+
+    def note(health: str) -> None:
+        if health:
+            deaths.append(health)
+        if f"that makes {len(deaths)} deaths within 60 s" in health:
+            is_down.set()
+
+    settings: Any = SimpleNamespace(
+        **vars(SETTINGS),
+        execute_timeout_s=0.0,
+        hang_timeout_s=0.0,
+        stacks_after_s=0.0,
+        finalize_timeout_s=0.0,
+        restart_limit=limit,
+        restart_window_s=60.0,
+        restart_interval_s=3600.0,
+        restart_wait_s=0.0,
+    )
+    conversation: Any = SimpleNamespace(has_answered=False, executing_since_ns=0, has_blocks=False)
+    launch: Any = Dying
+    life = WorkerLife("m_0", settings, launch, {}, lambda process: conversation, note)
+    try:
+        life.start()
+        assert is_down.wait(60)
+        assert len(deaths) == limit
+    finally:
+        life.close()

@@ -91,6 +91,7 @@ REFUSED = [
     (MODEL + 'default_model_filename: "../x.py"', "model file '../x.py' must stay within the version directory."),
     (dynamic("preferred_batch_size: [ 0 ]"), "dynamic batching preferred size must be positive for m"),
     (dynamic("preferred_batch_size: [ 2, 9 ]"), "dynamic batching preferred size must be <= max batch size for m"),
+    (dynamic("preferred_batch_size: [ 5 ]"), "dynamic batching preferred size must be <= max batch size for m"),
     (dynamic("priority_levels: 2"), "default priority level must be in range [1, 2] for m"),
     (
         dynamic("priority_levels: 2 default_priority_level: 3"),

@@ -27,6 +27,12 @@ def test_admits_a_request_with_its_rows() -> None:
     assert admission.rules is rules
 
 
+@pytest.mark.parametrize("rows", range(9))
+def test_batches_of_every_size_are_admitted(rows: int) -> None:
+    # Triton: a batch may have no rows.
+    assert AdmissionRules(config(max_batch_size=8)).admit(request(Answers(), made=header(rows))).batch_size == rows
+
+
 def test_shape_key_ignores_rows_and_ragged_inputs() -> None:
     # B4
     made = config()

@@ -1,5 +1,7 @@
 """Answers reach the loop once, and in the order that was asked for."""
 
+from collections import deque
+
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.delivery import Delivery, OrderedDelivery
@@ -27,6 +29,29 @@ def test_what_is_handed_over_on_the_loop_comes_after_what_was_posted_before(loop
     delivery.hand_over([first], [response()])
     assert ids(answers) == []
     delivery.hand_over([second], [response()], on_loop=True)
+    assert ids(answers) == ["a", "b"]
+
+
+def test_response_posted_behind_the_last_wakes_again(loop: StepLoop) -> None:
+    answers = Answers()
+    delivery = Delivery(loop)
+    first, second = requests(answers, "ab")
+    late = [second]
+
+    class Queue(deque):  # type: ignore[type-arg]  # of what the delivery puts into it
+        """Has an instance post one more response when the loop has found no further one."""
+
+        def __len__(self) -> int:
+            count = super().__len__()
+            if not count and answers and late:
+                delivery.post([late.pop()], [response()])
+            return count
+
+    delivery._answers = Queue()
+    delivery.post([first], [response()])
+    loop.run_until(lambda: not late)
+    assert loop.wakes == 2
+    loop.run_until(lambda: len(answers) == 2)
     assert ids(answers) == ["a", "b"]
 
 

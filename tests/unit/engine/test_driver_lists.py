@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 import pytest
 
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.engine.delivery import Delivery
 from naiad.engine.dispatcher import Dispatcher
 from naiad.engine.drivers import Drivers, join_all
@@ -100,7 +101,11 @@ def test_all_are_joined_though_one_has_not_ended_in_time() -> None:
 
 @pytest.fixture
 def dispatcher() -> Dispatcher:
-    made, loop = config(), StepLoop()
+    return make_dispatcher(config())
+
+
+def make_dispatcher(made: ModelConfig) -> Dispatcher:
+    loop = StepLoop()
     return Dispatcher(
         config=made,
         scheduler=create_scheduler(made),
@@ -138,3 +143,17 @@ def test_an_ill_driver_is_not_woken_for_requests(dispatcher: Dispatcher) -> None
     assert dispatcher.tend_unhealthy(noted[1])
     dispatcher.enqueue(request(Answers()))
     assert [driver.woken for driver in noted] == [1, 0]
+
+
+def test_who_takes_a_batch_has_another_woken() -> None:
+    dispatcher = make_dispatcher(config(max_batch_size=1, dynamic_batching={}))
+    noted = [NotedDriver(0), NotedDriver(1)]
+    dispatcher.drivers.replace(noted)
+    for driver in noted:
+        dispatcher.take(driver)
+    for _ in range(2):
+        dispatcher.enqueue(request(Answers()))
+    assert [driver.woken for driver in noted] == [0, 1]
+    batch, _ = dispatcher.take(noted[1])
+    assert batch is not None
+    assert [driver.woken for driver in noted] == [1, 1]

@@ -672,6 +672,18 @@ def test_streams_that_wait_for_their_turn_are_bounded():
     assert peer.transport.aborted
 
 
+def test_pieces_that_have_left_count_no_more():
+    peer = Peer(streamed_bytes=100)
+    peer.send(GET * 3)
+    first, second, third = peer.exchanges
+    for exchange in (second, third):
+        exchange.start_stream(200, ())
+    second.send((b"x" * 80,))
+    answer(first)
+    third.send((b"x" * 80,))
+    assert not peer.transport.aborted
+
+
 def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
     peer = Peer(write_buffer_bytes=10)
     peer.send(GET * 2)

@@ -54,6 +54,20 @@ def test_links_are_followed_and_circles_end(model: Path, tmp_path: Path) -> None
     assert taken(model) != before
 
 
+def test_link_to_files_of_equal_size_and_time(model: Path, tmp_path: Path) -> None:
+    # Images that are built reproducibly have equal times everywhere.
+    for release in ("first", "second"):
+        (tmp_path / release).mkdir()
+        (tmp_path / release / "weights").write_text(release[0])
+        os.utime(tmp_path / release / "weights", ns=(1, 1))
+        os.utime(tmp_path / release, ns=(1, 1))
+    (model / "2").symlink_to(tmp_path / "first")
+    before = taken(model)
+    (model / "2").unlink()
+    (model / "2").symlink_to(tmp_path / "second")
+    assert taken(model) != before
+
+
 def test_of_a_bare_file_only_the_file_counts(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_text("a")

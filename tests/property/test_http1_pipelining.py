@@ -1,0 +1,45 @@
+"""Pipelined responses: in whatever order they are written, the bytes and the counters are those of one at a time."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.http1_scene import GET, Peer, answer
+
+PIECES = st.lists(st.binary(min_size=1, max_size=20), max_size=4)
+_DATE = re.compile(rb"\r\nDate: [^\r]*")
+
+
+def steps_of(which, pieces):
+    """Yield the calls that write one response: at once, or streamed if it has pieces."""
+    if not pieces:
+        return [lambda exchange: answer(exchange, b"whole %d" % which)]
+    sends = [lambda exchange, piece=piece: exchange.send((piece,)) for piece in pieces]
+    return [lambda exchange: exchange.start_stream(200, ()), *sends, lambda exchange: exchange.end()]
+
+
+def play(responses, order):
+    """Write responses by steps in an order of exchanges; return the output without dates."""
+    peer = Peer()
+    peer.send(GET * len(responses))
+    exchanges = list(peer.exchanges)
+    left = [steps_of(which, pieces) for which, pieces in enumerate(responses)]
+    for which in order:
+        left[which].pop(0)(exchanges[which])
+        waiting = list(peer.connection._answers.exchanges)
+        for exchange in exchanges:
+            # A response that has left, or whose turn it is, holds nothing back.
+            is_held = exchange in waiting[1:]
+            assert is_held or (not exchange.held and not exchange.held_bytes)
+            assert exchange.held_bytes <= sum(map(len, exchange.held))
+    assert not any(left)
+    return _DATE.sub(b"", peer.output)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_order_of_writing_changes_neither_bytes_nor_counters(responses, random):
+    in_order = [which for which, pieces in enumerate(responses) for _ in steps_of(which, pieces)]
+    shuffled = list(in_order)
+    random.shuffle(shuffled)
+    assert play(responses, shuffled) == play(responses, in_order)

@@ -1,0 +1,72 @@
+"""Wake-ups: no request waits while an instance sleeps that nothing has woken."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from naiad.engine.delivery import Delivery
+from naiad.engine.dispatcher import Dispatcher
+from naiad.scheduler.factory import create_scheduler
+from naiad.telemetry.statistics import ModelStatistics
+from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
+
+
+class Sleeper:
+    """An instance's driver that notes that it was woken, and takes a batch when the test says so."""
+
+    def __init__(self, index):
+        self.index = index
+        self.instance = ScriptedInstance()
+        self.is_awake = True
+        self.batch = None
+
+    def start(self): ...
+
+    def wake(self):
+        assert not self.is_awake
+        self.is_awake = True
+
+    wake_now = wake
+
+    def take(self, dispatcher):
+        """Look for a batch, as often as something has woken it meanwhile."""
+        self.is_awake = False
+        self.batch, _ = dispatcher.take(self)
+
+    def finish(self, dispatcher):
+        batch, self.batch = self.batch, None
+        batch.exec_start_ns = batch.compute_start_ns = batch.compute_end_ns = batch.exec_end_ns = 1
+        dispatcher.note_executed(batch)
+        self.is_awake = True
+
+
+ACTIONS = st.lists(st.one_of(st.just("enqueue"), st.integers(0, 2)), max_size=40)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.sampled_from([{}, {"dynamic_batching": {}}, {"dynamic_batching": {"preferred_batch_size": [1]}}]),
+    ACTIONS,
+)
+def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fields, actions):
+    made, loop = config(max_batch_size=rows, **fields), StepLoop()
+    dispatcher = Dispatcher(
+        config=made,
+        scheduler=create_scheduler(made, instance_count=instance_count),
+        statistics=ModelStatistics("m", "1"),
+        delivery=Delivery(loop),
+        loop=loop,
+    )
+    sleepers = [Sleeper(index) for index in range(instance_count)]
+    dispatcher.drivers.replace(sleepers)
+    for action in actions:
+        if action == "enqueue":
+            dispatcher.enqueue(request(Answers()))
+        else:
+            sleeper = sleepers[action % instance_count]
+            if sleeper.batch is not None:
+                sleeper.finish(dispatcher)
+            elif sleeper.is_awake:
+                sleeper.take(dispatcher)
+        is_any_awake = any(sleeper.is_awake for sleeper in sleepers)
+        assert not (dispatcher.has_pending() and dispatcher.drivers.idle and not is_any_awake)
