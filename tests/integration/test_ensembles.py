@@ -235,6 +235,7 @@ def test_response_has_sequence_parameters(client) -> None:
 
 
 def test_statistics_sum_up_the_members(client) -> None:
+    # E11
     def counted(model):
         found = client.get_inference_statistics(model).model_stats[0]
         return found.inference_count, found.execution_count, found.inference_stats

@@ -189,6 +189,7 @@ def test_redis_that_was_never_there(tmp_path: Path, start_server) -> None:
 
 
 def test_redis_is_shared_and_may_go_away(tmp_path: Path, start_server, redis: Redis) -> None:
+    # K8
     models = write_models(tmp_path / "models")
     flag = f"--cache-config=redis,host=127.0.0.1 --cache-config=redis,port={redis.port}".split()
     first, second = start_server(models, *flag), start_server(models, *flag)
@@ -220,6 +221,7 @@ def test_redis_is_shared_and_may_go_away(tmp_path: Path, start_server, redis: Re
 
 
 def test_redis_that_is_full_gives_what_it_has(tmp_path: Path, start_server, redis: Redis) -> None:
+    # K8
     models = write_models(tmp_path / "models")
     flag = f"--cache-config=redis,host=127.0.0.1 --cache-config=redis,port={redis.port}".split()
     server = start_server(models, *flag)

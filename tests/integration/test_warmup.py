@@ -48,6 +48,7 @@ def sample(name: str, data: str, *, batch_size: int = 1, count: int = 0, dims: s
 
 
 def test_samples_are_executed_in_order_before_the_model_is_ready(tmp_path: Path, start_server) -> None:
+    # W1
     samples = [
         sample("zeros", "zero_data: true", batch_size=2),
         sample("skipped", "zero_data: true", batch_size=0),
@@ -72,6 +73,7 @@ def test_samples_are_executed_in_order_before_the_model_is_ready(tmp_path: Path,
 
 
 def test_every_instance_is_warmed_up(tmp_path: Path, start_server) -> None:
+    # W1
     config = counting_config(sample("zeros", "zero_data: true"), instances=2)
     write_model(tmp_path / "models", "counting", config, {"1/model.py": _COUNTING})
     server = start_server(tmp_path / "models")
@@ -89,6 +91,7 @@ def test_every_instance_is_warmed_up(tmp_path: Path, start_server) -> None:
     ],
 )
 def test_a_sample_that_fails_fails_the_load(tmp_path: Path, start_server, warmup, reason) -> None:
+    # W2
     write_model(tmp_path / "models", "counting", counting_config(warmup), {"1/model.py": _COUNTING})
     (tmp_path / "models" / "counting" / "warmup").mkdir()
     (tmp_path / "models" / "counting" / "warmup" / "negative").write_bytes(np.array([-1, 8], np.float32).tobytes())
@@ -147,6 +150,7 @@ def wait_for(condition, timeout_s: float = 60.0) -> None:
 
 
 def test_a_worker_that_takes_the_place_of_another_is_warmed_up_before_it_gets_requests(mortal) -> None:
+    # W3
     for _ in range(2):
         with pytest.raises(InferenceServerException):
             ask(mortal, 9)

@@ -63,32 +63,32 @@ _SERVER = (
     Flag(
         "exit-timeout-secs",
         _INTEGER,
-        "Seconds that requests in flight may take to finish when the server exits; then those that are left are "
-        "answered UNAVAILABLE, and it exits with status 1.",
+        "Seconds to wait for running requests when the server exits. Then it answers the remaining ones "
+        "with UNAVAILABLE and exits with status 1.",
         target="exit_timeout_s",
         minimum=0,
     ),
     Flag(
         "execute-timeout-secs",
         _FLOAT,
-        "naiad: an execution that makes no progress for so many seconds counts as hung: its requests are answered "
-        "UNAVAILABLE, and a worker process is killed and started again. 0 for no limit. A model's parameter "
-        "execute_timeout_s wins.",
+        "naiad: seconds without progress after which an execution counts as hung. The server answers its "
+        "requests with UNAVAILABLE and restarts a worker process. 0: no limit. The model parameter "
+        "execute_timeout_s overrides it.",
         target="execute_timeout_s",
         minimum=0,
     ),
     Flag(
         "drain-seconds",
         _FLOAT,
-        "naiad: after SIGTERM keep serving for this long while readiness is already false, so that a load balancer "
-        "can take the server out first. In Kubernetes give it a few seconds more than the readiness period.",
+        "naiad: seconds to keep serving after SIGTERM while readiness is false, so that a load balancer "
+        "can remove the server. In Kubernetes use a few seconds more than the readiness period.",
         target="drain_s",
         minimum=0,
     ),
     Flag(
         "processes",
         _INTEGER,
-        "naiad: server processes behind the same ports; each loads all models and serves its share of connections.",
+        "naiad: server processes that share the ports. Each loads all models and serves some of the connections.",
         target="process_count",
         minimum=1,
         maximum=256,
@@ -96,67 +96,69 @@ _SERVER = (
     Flag(
         "unix-socket-mode",
         Kind.MODE,
-        "naiad: permissions of Unix sockets, in octal; who may write may connect. 600 is the server's own user.",
+        "naiad: permissions of Unix sockets, in octal. Write permission allows a client to connect. 600: "
+        "only the server's user.",
         target="unix_socket_mode",
     ),
     Flag(
         "max-connections-per-address",
         _INTEGER,
-        "naiad: most open HTTP and gRPC connections of one address, of IPv6 one /64 network; more are closed, over "
-        "HTTP with 503. Unix sockets are not counted. 0 for no limit.",
+        "naiad: maximum of open HTTP and gRPC connections per client address (IPv6: per /64 network). The "
+        "server closes further ones, over HTTP with 503. Unix sockets do not count. 0: no limit.",
         target="max_connections_per_address",
         minimum=0,
     ),
     Flag(
         "max-request-bytes-in-flight",
         _INTEGER,
-        "naiad: most bytes of request bodies, decompressed ones too, that are received or wait for their answers, "
-        "over all connections; more get 503 or RESOURCE_EXHAUSTED. 0: a quarter of the memory that there is.",
+        "naiad: maximum of bytes of all request bodies in the server, after decompression. Further "
+        "requests get 503 or RESOURCE_EXHAUSTED. 0: a quarter of the memory.",
         target="max_request_bytes",
         minimum=0,
     ),
     Flag(
         "queue-overload-policy",
         _STRING,
-        "naiad: what is done when more requests come than a model can execute, where its configuration has no queue "
-        "policy. shed: the newest go first, and after --queue-overload-max-wait-ms the oldest are refused. none: all "
-        "wait in order of arrival, without end, as in Triton.",
+        "naiad: behavior under overload for models without a queue policy. shed: executes the newest "
+        "requests first and rejects the oldest after --queue-overload-max-wait-ms. none: unlimited queue "
+        "in order of arrival, as in Triton.",
         target="overload.policy",
         choices=("shed", "none"),
     ),
     Flag(
         "queue-overload-target-ms",
         _INTEGER,
-        "naiad: a queue that goes on growing is overloaded when its oldest request has waited for longer than this.",
+        "naiad: a growing queue is overloaded when its oldest request has waited longer than this.",
         target="overload.target_ms",
         minimum=10,
     ),
     Flag(
         "queue-overload-max-wait-ms",
         _INTEGER,
-        "naiad: when an overloaded queue has grown for this long, requests that have waited for longer are refused.",
+        "naiad: when an overloaded queue has grown for this long, the server rejects requests that have "
+        "waited longer.",
         target="overload.max_wait_ms",
         minimum=1000,
     ),
     Flag(
         "queue-overload-max-bytes",
         _INTEGER,
-        "naiad: most bytes of inputs that may wait in an overloaded queue that grows; the oldest requests beyond it "
-        "are refused. 0: half of --max-request-bytes-in-flight.",
+        "naiad: maximum of input bytes in an overloaded queue that grows; the server rejects the oldest "
+        "requests above it. 0: half of --max-request-bytes-in-flight.",
         target="overload.max_bytes",
         minimum=0,
     ),
 )
 
 _LOGGING = (
-    Flag("log-verbose", _INTEGER, "Verbose logging from 1 on.", target="log.verbose", minimum=0),
+    Flag("log-verbose", _INTEGER, "Level of verbose logging; 0 turns it off.", target="log.verbose", minimum=0),
     Flag("log-info", _BOOLEAN, "Log informational messages.", target="log.info"),
     Flag("log-warning", _BOOLEAN, "Log warnings.", target="log.warning"),
     Flag("log-error", _BOOLEAN, "Log errors.", target="log.error"),
     Flag(
         "log-format",
         _STRING,
-        "Form of a log line: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
+        "Format of log lines: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
         target="log.format",
         choices=("default", "ISO8601"),
     ),
@@ -167,9 +169,10 @@ _REPOSITORY = (
     Flag(
         "model-repository",
         _STRING,
-        "A model repository: a directory, or a URL s3://bucket/path, gs://bucket/path, as://account/container/path; "
-        "repeatable. A model that is in two of them is not available. "
-        "A positional MODEL path does the same, and may be a bare model file or one model's directory.",
+        "A model repository: a directory or a URL (s3://bucket/path, gs://bucket/path, "
+        "as://account/container/path); repeatable. A model that is in two repositories is not available. "
+        "The positional argument does the same and also accepts a model file or the directory of one "
+        "model.",
         target="repository.paths",
         repeat=True,
     ),
@@ -178,81 +181,81 @@ _REPOSITORY = (
     Flag(
         "disable-auto-complete-config",
         Kind.SWITCH,
-        "Do not complete configurations from model files; every config.pbtxt must be there and complete.",
+        "Do not complete configurations from model files; every model needs a complete config.pbtxt.",
         target="repository.auto_complete",
         negate=True,
     ),
     Flag(
         "strict-readiness",
         _BOOLEAN,
-        "The server is ready only when all models are; if false, whenever it answers.",
+        "The server is ready only if all models are ready; if false, as soon as it responds.",
         target="repository.strict_readiness",
     ),
     Flag(
         "ready-models",
         _STRING,
-        "naiad: which models must be ready for the server to be: all, any, none, or names separated by commas.",
+        "naiad: models that must be ready for the server to be ready: all, any, none, or names separated by commas.",
         target="repository.ready_models",
     ),
     Flag(
         "model-control-mode",
         _STRING,
-        "How models come and go: none (all are loaded at start), poll (what is served follows the repositories) or "
-        "explicit (those of --load-model are loaded, and clients load and unload).",
+        "How models are loaded: none (all at start), poll (all, and changes in the repositories) or "
+        "explicit (those of --load-model at start; clients load and unload).",
         target="repository.control_mode",
         only=("none", "poll", "explicit"),
     ),
     Flag(
         "dev",
         Kind.SWITCH,
-        "naiad: for who writes a model: what changes on disk is served within a second (a quick mode poll).",
+        "naiad: for development: serves changes on disk within a second (a fast mode poll).",
         target="repository.is_development",
     ),
     Flag(
         "repository-poll-secs",
         _INTEGER,
-        "Seconds between looks at the repositories in mode poll; 0 never looks again.",
+        "Seconds between checks of the repositories in mode poll; 0: never.",
         target="repository.poll_s",
         minimum=0,
     ),
     Flag(
         "repository-settle-secs",
         _FLOAT,
-        "naiad: seconds for which a model must not have changed before mode poll loads it.",
+        "naiad: seconds that a model must be unchanged before mode poll loads it.",
         target="repository.settle_s",
         minimum=0,
     ),
     Flag(
         "load-model",
         _STRING,
-        "Load this model at start, in mode explicit; repeatable, * alone for all.",
+        "Load this model at start in mode explicit; repeatable, * for all.",
         target="repository.load_models",
         repeat=True,
     ),
     Flag(
         "model-config-name",
         _STRING,
-        "Read a model's configs/<name>.pbtxt where it exists, instead of its config.pbtxt.",
+        "Read configs/<name>.pbtxt of a model, if it exists, instead of config.pbtxt.",
         target="repository.model_config_name",
     ),
     Flag(
         "cloud-cache-directory",
         _STRING,
-        "naiad: where copies of models from object stores are kept, for several servers if they like; else "
+        "naiad: directory for copies of models from object stores; servers can share it. Default: "
         "$NAIAD_CACHE/models, or naiad/models in the user's cache directory.",
         target="repository.cloud_cache_directory",
     ),
     Flag(
         "cloud-cache-max-bytes",
         _INTEGER,
-        "naiad: how much that cache may hold; what was not used for the longest time goes first.",
+        "naiad: maximum size of this directory; the server deletes the least recently used copies.",
         target="repository.cloud_cache_max_bytes",
         minimum=1,
     ),
     Flag(
         "model-load-thread-count",
         _INTEGER,
-        "Model versions that load at the same time.",
+        "Number of model versions that load at the same time.",
         target="repository.load_thread_count",
         minimum=1,
         maximum=1024,
@@ -260,14 +263,14 @@ _REPOSITORY = (
     Flag(
         "model-load-retry-count",
         _INTEGER,
-        "How often a failed load is tried again.",
+        "Number of retries after a failed load.",
         target="repository.load_retry_count",
         minimum=0,
     ),
     Flag(
         "model-namespacing",
         _BOOLEAN,
-        "Models of equal names in several repositories; the repository of each tells them apart.",
+        "Allow models with equal names in several repositories; requests select one by repository.",
         target="repository.has_namespaces",
     ),
     Flag("enable-peer-access", _BOOLEAN, "Peer access between GPUs.", no_effect=True),
@@ -278,7 +281,7 @@ def _forward_flag(prefix: str, what: str) -> Flag:
     return Flag(
         f"{prefix}-header-forward-pattern",
         _STRING,
-        f"Make {what} whose name has a match of this regular expression parameters of the inference request. Case "
+        f"Pass {what} whose names match this regular expression to the model as request parameters. Case "
         "does not matter unless it begins with (?-i).",
         target=f"{prefix}.header_forward_pattern",
     )
@@ -291,7 +294,7 @@ def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
         Flag(
             f"{prefix}-use-ssl-mutual",
             _BOOLEAN,
-            f"{mark}TLS for {protocol}, only for clients with a certificate that --{prefix}-root-cert signed.",
+            f"{mark}TLS for {protocol} with client certificates signed by --{prefix}-root-cert.",
             target=f"{prefix}_tls.use_ssl_mutual",
         ),
         Flag(
@@ -309,7 +312,7 @@ def _tls_flags(prefix: str, protocol: str, mark: str = "") -> tuple[Flag, ...]:
         Flag(
             f"{prefix}-root-cert",
             _STRING,
-            f"{mark}PEM file of the certificates that sign those of clients; for --{prefix}-use-ssl-mutual.",
+            f"{mark}PEM file of the root certificates for client certificates, for --{prefix}-use-ssl-mutual.",
             target=f"{prefix}_tls.root_cert",
         ),
     )
@@ -328,42 +331,42 @@ _HTTP = (
     Flag(
         "http-max-input-size",
         _INTEGER,
-        "Largest JSON of a request and largest raw body, in bytes; a binary tensor tail may be larger.",
+        "Maximum size of JSON and raw bodies in bytes; binary tensors may be larger.",
         target="http.max_input_bytes",
         minimum=1,
     ),
     Flag(
         "http-max-connections",
         _INTEGER,
-        "naiad: most open HTTP connections; for further ones the longest idle makes way, else they get 503.",
+        "naiad: maximum of open HTTP connections. A further one replaces the longest idle connection, or gets 503.",
         target="http.max_connections",
         minimum=1,
     ),
     Flag(
         "http-max-body-size",
         _INTEGER,
-        "naiad: largest body of a request in bytes, binary tensors included; larger ones get 413.",
+        "naiad: maximum size of a request body in bytes, including binary tensors; larger ones get 413.",
         target="http.max_body_bytes",
         minimum=1,
     ),
     Flag(
         "http-max-decompressed-size",
         _INTEGER,
-        "naiad: largest body in bytes that a compressed request (gzip, deflate) may become; larger ones get 400.",
+        "naiad: maximum size in bytes of a decompressed request body; larger ones get 400.",
         target="http.max_decompressed_bytes",
         minimum=1,
     ),
     Flag(
         "http-max-decompression-ratio",
         _INTEGER,
-        "naiad: how many times larger than its compressed form a body may be beyond 64 MiB; larger ones get 400.",
+        "naiad: maximum ratio of decompressed to compressed size above 64 MiB; larger ones get 400.",
         target="http.max_decompression_ratio",
         minimum=1,
     ),
     Flag(
         "http-max-header-size",
         _INTEGER,
-        "naiad: largest request line and fields together over HTTP/1.1, in bytes; larger ones get 431.",
+        "naiad: maximum size of request line and headers over HTTP/1.1, in bytes; larger ones get 431.",
         target="http.max_header_bytes",
         minimum=1024,
         maximum=2**24,
@@ -371,44 +374,44 @@ _HTTP = (
     Flag(
         "http-max-header-count",
         _INTEGER,
-        "naiad: most fields of a request over HTTP/1.1; more get 431.",
+        "naiad: maximum number of headers over HTTP/1.1; more get 431.",
         target="http.max_header_count",
         minimum=8,
     ),
     Flag(
         "http-max-pipelined-requests",
         _INTEGER,
-        "naiad: how many requests of a connection may wait for their answers before the next is read.",
+        "naiad: maximum of pipelined requests per connection; the server then stops reading.",
         target="http.max_pipelined_requests",
         minimum=1,
     ),
     Flag(
         "http-header-timeout-seconds",
         _FLOAT,
-        "naiad: from the first byte of a request to the end of its fields; later ones get 408.",
+        "naiad: maximum time from the first byte of a request to the end of its headers; slower ones get 408.",
         target="http.header_timeout_s",
         minimum=0.1,
     ),
     Flag(
         "http-body-timeout-seconds",
         _FLOAT,
-        "naiad: how far a body, or a gRPC message, may fall behind 16 KiB a second; slower ones get 408.",
+        "naiad: how many seconds a body or gRPC message may lag behind 16 KiB per second; slower ones get 408.",
         target="http.body_timeout_s",
         minimum=0.1,
     ),
     Flag(
         "http-idle-timeout-seconds",
         _FLOAT,
-        "naiad: how long a connection may stay open between two requests.",
+        "naiad: maximum idle time of a connection between requests.",
         target="http.idle_timeout_s",
         minimum=0.1,
     ),
     *_tls_flags("http", "HTTP", "naiad: "),
-    _forward_flag("http", "HTTP fields"),
+    _forward_flag("http", "HTTP headers"),
     Flag(
         "http-restricted-api",
         Kind.RESTRICTION,
-        f"Answer the HTTP routes of these categories only with this header; repeatable. {_CATEGORIES}",
+        f"Require this header for the HTTP routes of these categories; repeatable. {_CATEGORIES}",
         target="access.http_restricted",
         repeat=True,
     ),
@@ -419,55 +422,55 @@ _KEEPALIVE = (
     Flag(
         "grpc-keepalive-time",
         _INTEGER,
-        "Milliseconds without a byte from the peer after which it gets a PING. Times are kept to the second.",
+        "Idle milliseconds after which the server sends a PING. Precision: one second.",
         target="grpc.keepalive_time_ms",
         minimum=1,
     ),
     Flag(
         "grpc-keepalive-timeout",
         _INTEGER,
-        "Milliseconds to wait for the peer after a PING; then the connection is dropped.",
+        "Milliseconds to wait for data after a PING before the server closes the connection.",
         target="grpc.keepalive_timeout_ms",
         minimum=1,
     ),
     Flag(
         "grpc-keepalive-permit-without-calls",
         _BOOLEAN,
-        "Send PINGs on connections without calls too, and let clients do so.",
+        "Send and allow PINGs on connections without calls.",
         target="grpc.keepalive_permit_without_calls",
     ),
     Flag(
         "grpc-http2-max-pings-without-data",
         _INTEGER,
-        "Most PINGs in a row without anything else sent; 0 for any number.",
+        "Maximum of consecutive PINGs without other data sent; 0: no limit.",
         target="grpc.max_pings_without_data",
         minimum=0,
     ),
     Flag(
         "grpc-http2-min-recv-ping-interval-without-data",
         _INTEGER,
-        "Milliseconds that clients must let pass between PINGs while nothing is answered.",
+        "Minimum interval in milliseconds between PINGs of a client while the server sends no response.",
         target="grpc.min_recv_ping_interval_ms",
         minimum=0,
     ),
     Flag(
         "grpc-http2-max-ping-strikes",
         _INTEGER,
-        "How many PINGs may come too soon before the connection is closed; 0 for any number.",
+        "Number of PINGs that may arrive too early before the server closes the connection; 0: no limit.",
         target="grpc.max_ping_strikes",
         minimum=0,
     ),
     Flag(
         "grpc-max-connection-age",
         _INTEGER,
-        "Milliseconds after which a client is asked to connect anew, give or take a tenth; 0 for never.",
+        "Milliseconds, plus or minus a tenth, after which the server asks a client to reconnect; 0: never.",
         target="grpc.max_connection_age_ms",
         minimum=0,
     ),
     Flag(
         "grpc-max-connection-age-grace",
         _INTEGER,
-        "Milliseconds that calls may go on after that; 0 for any time.",
+        "Milliseconds that calls may continue after that; 0: no limit.",
         target="grpc.max_connection_age_grace_ms",
         minimum=0,
     ),
@@ -486,22 +489,22 @@ _GRPC = (
     Flag(
         "grpc-max-connections",
         _INTEGER,
-        "naiad: most open HTTP/2 connections of a port; for further ones the longest idle makes way, or else they "
-        "get GOAWAY.",
+        "naiad: maximum of open HTTP/2 connections per port. A further one replaces the longest idle "
+        "connection, or gets GOAWAY.",
         target="grpc.max_connections",
         minimum=1,
     ),
     Flag(
         "grpc-max-concurrent-streams",
         _INTEGER,
-        "naiad: most calls at a time on one HTTP/2 connection, gRPC and REST.",
+        "naiad: maximum of concurrent calls per HTTP/2 connection, gRPC and REST.",
         target="grpc.max_concurrent_streams",
         minimum=1,
     ),
     Flag(
         "grpc-max-message-size",
         _INTEGER,
-        "naiad: largest gRPC message in bytes.",
+        "naiad: maximum size of a gRPC message in bytes.",
         target="grpc.max_message_bytes",
         minimum=1,
         maximum=2**31 - 1,
@@ -509,8 +512,7 @@ _GRPC = (
     Flag(
         "grpc-max-decompressed-size",
         _INTEGER,
-        "naiad: largest message in bytes that a compressed one (gzip, deflate) may become; larger ones get "
-        "RESOURCE_EXHAUSTED.",
+        "naiad: maximum size in bytes of a decompressed message; larger ones get RESOURCE_EXHAUSTED.",
         target="grpc.max_decompressed_bytes",
         minimum=1,
         maximum=2**31 - 1,
@@ -518,15 +520,14 @@ _GRPC = (
     Flag(
         "grpc-max-decompression-ratio",
         _INTEGER,
-        "naiad: how many times larger than its compressed form a message may be beyond 64 MiB; larger ones get "
-        "RESOURCE_EXHAUSTED.",
+        "naiad: maximum ratio of decompressed to compressed size above 64 MiB; larger ones get RESOURCE_EXHAUSTED.",
         target="grpc.max_decompression_ratio",
         minimum=1,
     ),
     Flag(
         "grpc-max-header-size",
         _INTEGER,
-        "naiad: largest header list of a request over HTTP/2, in bytes, each field as 32 more; larger ones get 431.",
+        "naiad: maximum size of the headers over HTTP/2 in bytes, plus 32 for each header; larger ones get 431.",
         target="grpc.max_header_bytes",
         minimum=1024,
         maximum=2**24,
@@ -534,7 +535,7 @@ _GRPC = (
     Flag(
         "grpc-max-header-count",
         _INTEGER,
-        "naiad: most header fields of a request over HTTP/2, pseudo-fields included; more get 431.",
+        "naiad: maximum number of headers over HTTP/2, including pseudo-headers; more get 431.",
         target="grpc.max_header_count",
         minimum=16,
         maximum=65536,
@@ -542,15 +543,17 @@ _GRPC = (
     Flag(
         "grpc-max-resets-per-second",
         _INTEGER,
-        "naiad: how many calls an HTTP/2 connection may reset a second, 20 times as many at once; more end it.",
+        "naiad: maximum of calls per second that a client may reset on an HTTP/2 connection, with bursts "
+        "of 20 times as many; more close the connection.",
         target="grpc.max_resets_per_s",
         minimum=1,
     ),
     Flag(
         "grpc-max-control-frames-per-second",
         _INTEGER,
-        "naiad: how many PING, SETTINGS and empty frames an HTTP/2 connection may send a second beside its calls, 10 "
-        "times as many at once; more end it. 16 WINDOW_UPDATE or small DATA frames count as one.",
+        "naiad: maximum of PING, SETTINGS and empty frames per second on an HTTP/2 connection, besides "
+        "those of its calls, with bursts of 10 times as many; more close the connection. 16 WINDOW_UPDATE "
+        "or small DATA frames count as one.",
         target="grpc.max_control_frames_per_s",
         minimum=1,
     ),
@@ -558,7 +561,7 @@ _GRPC = (
     Flag(
         "grpc-restricted-protocol",
         Kind.RESTRICTION,
-        f"Answer the gRPC calls of these categories only with the metadata {GRPC_HEADER_PREFIX}<header>; repeatable. "
+        f"Require the metadata {GRPC_HEADER_PREFIX}<header> for the gRPC calls of these categories; repeatable. "
         f"{_CATEGORIES}",
         target="access.grpc_restricted",
         repeat=True,
@@ -567,7 +570,7 @@ _GRPC = (
     Flag(
         "grpc-infer-response-compression-level",
         _STRING,
-        "How hard answers of inference are compressed for clients that accept it: none, low, medium, high.",
+        "Compression of inference responses for clients that accept it.",
         target="grpc.compression_level",
         choices=("none", "low", "medium", "high"),
     ),
@@ -581,21 +584,22 @@ _ACCESS = (
     Flag(
         "api-key-file",
         _STRING,
-        "naiad: answer only requests with a key of this file, over HTTP, gRPC and on the metrics port. Lines: name, "
-        "categories separated by commas, SHA-256 of the key; naiad key new prints one. A change is seen at once.",
+        "naiad: require an API key of this file, over HTTP, gRPC and on the metrics port. Each line has a "
+        "name, categories separated by commas, and the SHA-256 of the key; naiad key new prints one. "
+        "Changes apply at once.",
         target="access.api_key_file",
     ),
     Flag(
         "allow-client-model-files",
         _BOOLEAN,
-        "naiad: let every client that may load models bring their files ('file:' of a load), code of Python models "
-        "included. Without it they need an API key, or the category model-repository must be restricted.",
+        "naiad: let every client that may load models send model files (file: parameters), including "
+        "Python code. Otherwise this needs an API key, or a restriction of the category model-repository.",
         target="access.allow_client_model_files",
     ),
     Flag(
         "http-cors-origin",
         Kind.ORIGIN,
-        "naiad: let web pages of this origin call over HTTP; repeatable, * for all.",
+        "naiad: let web pages of this origin call the server over HTTP; repeatable, * for all.",
         target="access.http_cors_origins",
         repeat=True,
     ),
@@ -603,31 +607,31 @@ _ACCESS = (
 
 _METRICS = (
     Flag("allow-metrics", _BOOLEAN, "Serve Prometheus metrics.", target="metrics.allow"),
-    Flag("allow-cpu-metrics", _BOOLEAN, "Measure CPU and memory.", target="metrics.allow_cpu"),
+    Flag("allow-cpu-metrics", _BOOLEAN, "Collect metrics of CPU and memory.", target="metrics.allow_cpu"),
     Flag(
         "allow-gpu-metrics",
         _BOOLEAN,
-        "Measure NVIDIA GPUs, where there is one and its driver.",
+        "Collect metrics of NVIDIA GPUs, if there is a GPU with its driver.",
         target="metrics.allow_gpu",
     ),
     Flag(
         "metrics-address",
         Kind.ADDRESS,
-        "Address for metrics; that of HTTP by default, or 127.0.0.1 when HTTP has a Unix socket.",
+        "Address for metrics. Default: the HTTP address, or 127.0.0.1 if HTTP uses a Unix socket.",
         target="metrics.address",
     ),
     Flag("metrics-port", _INTEGER, "Port for metrics; 0 for any.", target="metrics.port", minimum=0, maximum=_PORT),
     Flag(
         "metrics-interval-ms",
         _FLOAT,
-        "Milliseconds between two measurements of the machine.",
+        "Milliseconds between two measurements of CPU and GPU.",
         target="metrics.interval_ms",
         minimum=1,
     ),
     Flag(
         "metrics-config",
         Kind.SETTING,
-        "A setting of the metrics: counter_latencies=, histogram_latencies=, summary_latencies=, summary_quantiles=.",
+        "A metrics setting: counter_latencies=, histogram_latencies=, summary_latencies=, summary_quantiles=.",
         target="metrics.settings",
         repeat=True,
     ),
@@ -637,7 +641,7 @@ _BACKEND = (
     Flag(
         "backend-config",
         Kind.SETTING,
-        "A setting for a backend, or without a name for all of them; repeatable.",
+        "A setting of a backend, or without a name of all backends; repeatable.",
         target="backend_config",
         repeat=True,
     ),
@@ -653,16 +657,16 @@ _BACKEND = (
     Flag(
         "rate-limit",
         _STRING,
-        "Rate limiter: execution_count lets instances execute when the resources that their 'rate_limiter' names are "
-        "free, by turn; off ignores what configurations say.",
+        "Rate limiter. execution_count: instances take turns and execute when the resources of their "
+        "'rate_limiter' are free. off: ignores 'rate_limiter'.",
         target="rate_limit.mode",
         choices=("off", EXECUTION_COUNT),
     ),
     Flag(
         "rate-limit-resource",
         _STRING,
-        "How much of a resource there is, <name>:<count> or <name>:<count>:<device>; repeatable. naiad: cpu:auto and "
-        "memory_mb:auto are what the machine has. Without any: as much of each as its most demanding instance needs.",
+        "Amount of a resource, <name>:<count> or <name>:<count>:<device>; repeatable. naiad: cpu:auto and "
+        "memory_mb:auto use the machine's values. Default: the largest amount that any instance needs.",
         target="rate_limit.resources",
         repeat=True,
     ),
@@ -672,10 +676,10 @@ _TRACING = (
     Flag(
         "trace-config",
         _STRING,
-        "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS, rate=<one request in so many>, count=<so many in all>, "
-        "triton,file=<path>, triton,log-frequency=<traces a file>, mode=opentelemetry, "
-        "opentelemetry,url=<collector>, opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, "
-        "bsp_schedule_delay=, bsp_max_export_batch_size=; repeatable.",
+        "A trace setting: level=OFF|TIMESTAMPS|TENSORS, rate=<trace one of N requests>, count=<traces in "
+        "total>, triton,file=<path>, triton,log-frequency=<traces per file>, mode=opentelemetry, "
+        "opentelemetry,url=<collector>, opentelemetry,resource=<key>=<value>, "
+        "opentelemetry,bsp_max_queue_size=, bsp_schedule_delay=, bsp_max_export_batch_size=; repeatable.",
         target="trace",
         repeat=True,
     ),
@@ -696,14 +700,13 @@ _DEVICE = (
     Flag(
         "allow-client-shm",
         _BOOLEAN,
-        "Let clients register shared memory: any object in /dev/shm that the server may read and write. Off unless "
-        "given.",
+        "Let clients register shared memory: any object in /dev/shm that the server can read and write.",
         target="shared_memory.is_allowed",
     ),
     Flag(
         "max-shared-memory-regions",
         _INTEGER,
-        "naiad: most regions that are registered at a time; each holds a file descriptor.",
+        "naiad: maximum of registered regions; each uses a file descriptor.",
         target="shared_memory.max_regions",
         minimum=1,
         maximum=32768,
@@ -716,8 +719,9 @@ _DEVICE = (
     Flag(
         "host-policy",
         Kind.SETTING,
-        "Cores that the instances of a policy run on: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; repeatable. "
-        "<policy> is the 'host_policy' of an instance group, else cpu, model or gpu_N by the kind of its instances.",
+        "CPU cores for the instances of a policy: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; "
+        "repeatable. <policy> is the 'host_policy' of an instance group, or by default cpu, model or "
+        "gpu_N by kind.",
         target="host_policies",
         repeat=True,
     ),
@@ -739,11 +743,11 @@ _DEPRECATED = (
     Flag(
         "strict-model-config",
         _BOOLEAN,
-        "Deprecated: true is --disable-auto-complete-config.",
+        "Deprecated: true means --disable-auto-complete-config.",
         target="repository.auto_complete",
         negate=True,
     ),
-    Flag("response-cache-byte-size", _INTEGER, "Deprecated, see --cache-config.", "cache_size_bytes", minimum=0),
+    Flag("response-cache-byte-size", _INTEGER, "Deprecated: use --cache-config.", "cache_size_bytes", minimum=0),
 )
 
 GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (

@@ -1,4 +1,4 @@
-"""docs/flags.md is made of the table of flags: `PYTHONPATH=src python tests/unit/config/test_flags_page.py`."""
+"""docs/flags.md is generated from the flags: `PYTHONPATH=src python tests/unit/config/test_flags_page.py`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,25 +12,24 @@ PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
 _OPENING = """\
 # Flags
 
-Every flag of `naiad serve`, as `naiad serve --help` tells them. Names and formats are those of Triton: `--flag value`
-or `--flag=value`, booleans are `true` or `false` (also `on`, `off`, `1`, `0`). Flags that Triton does not have are
-marked *naiad*. A flag that is unknown, or that asks for something that this server cannot do, is an error and exit
-status 1.
+All flags of `naiad serve`, as in `naiad serve --help`. Names and formats are Triton's: `--flag value` or
+`--flag=value`. Booleans are `true` or `false` (also `on`, `off`, `1`, `0`). *naiad* marks flags that Triton does not
+have. An unknown flag or an unsupported value is an error with exit status 1.
 
 ```sh
 naiad serve --model-repository models --http-port 9000 --log-verbose=1
 ```
 """
 _DEFAULTS: Mapping[str, str] = {
-    "metrics.address": "that of HTTP",
-    "http.max_decompressed_bytes": "as `--http-max-input-size`",
+    "metrics.address": "the HTTP address",
+    "http.max_decompressed_bytes": "`--http-max-input-size`",
     "repository.paths": "required",
     "repository.cloud_cache_directory": "the user's cache",
 }
 
 
 def _default(flag: Flag) -> str:
-    if flag.no_effect or not flag.target:
+    if not flag.target:
         return ""
     if flag.target in _DEFAULTS:
         return _DEFAULTS[flag.target]
@@ -55,10 +54,8 @@ def _text(flag: Flag) -> str:
         text += f" One of {', '.join(f'`{choice}`' for choice in flag.choices)}."
     if flag.repeat and "repeatable" not in text:
         text += " Repeatable."
-    if flag.no_effect:
-        text += " Accepted without effect."
-    elif flag.only is not None and not flag.target:
-        text += f" Not supported: only `{flag.only[0]}` is taken." if flag.only else " Not supported."
+    if flag.only is not None and not flag.target:
+        text += f" Not supported: only `{flag.only[0]}` is accepted." if flag.only else " Not supported."
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*: a", "\\*: a").replace(", * ", ", `*` ")
 
 
@@ -72,11 +69,15 @@ def _parts() -> Iterator[str]:
     for group, flags in GROUPS:
         yield f"\n## {group}\n\n| flag | default | |\n|---|---|---|\n"
         for flag in flags:
-            yield f"| `{flag.usage}` | {_default(flag)} | {_text(flag)} |\n"
+            if not flag.no_effect:
+                yield f"| `{flag.usage}` | {_default(flag)} | {_text(flag)} |\n"
+    yield "\n## Flags without effect\n\n"
+    yield "These flags of Triton tune parts that naiad does not have. The server accepts them and logs their names:\n"
+    yield ",\n".join(f"`--{flag.name}`" for _, flags in GROUPS for flag in flags if flag.no_effect) + ".\n"
 
 
 def test_the_page_is_that_of_the_flags() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "make the page anew, with the command above"
+    assert PAGE.read_text(encoding="utf-8") == page(), "generate the page with the command above"
 
 
 if __name__ == "__main__":
