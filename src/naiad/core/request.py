@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
     from naiad.core.execution_times import ExecutionTimes
     from naiad.core.response import InferResponse
-
-ParameterValue: TypeAlias = str | int | float | bool
-NO_PARAMETERS: Mapping[str, ParameterValue] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from naiad.engine.response_cache import CacheCounts, ResponseStore
 from naiad.telemetry.exposition import Kind
 from naiad.telemetry.metrics import Registry
 
-_FAMILIES: tuple[tuple[str, Kind, str, str], ...] = (
+_CACHE_FAMILIES: tuple[tuple[str, Kind, str, str], ...] = (
     ("naiad_cache_entries", "gauge", "Responses in the cache", "entry_count"),
     ("naiad_cache_bytes", "gauge", "Bytes that the cached responses take", "byte_size"),
     ("naiad_cache_evictions_total", "counter", "Responses that made room for others", "eviction_count"),
@@ -19,7 +19,7 @@ _FAMILIES: tuple[tuple[str, Kind, str, str], ...] = (
 
 def show_cache(registry: Registry, store: ResponseStore) -> None:
     """Add the metrics of a store."""
-    for name, kind, text, field in _FAMILIES:
+    for name, kind, text, field in _CACHE_FAMILIES:
         registry.add_callback(name, kind, text, partial(_read, store, attrgetter(field)))
 
 
