@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from naiad.wire import http2_frames as wire
 from naiad.wire.http2_headers import Field, encode_fields
+from naiad.wire.preface import PREFACE
 
 _PATIENCE_S = 5.0
 _PIECE_BYTES = 256 * 1024
@@ -136,7 +137,7 @@ class Http2Peer(Connection):
         self._window = wire.DEFAULT_WINDOW
         self._stream_window = wire.DEFAULT_WINDOW
         self._stream_windows: dict[int, int] = {}
-        self.send(wire.PREFACE + wire.frame(wire.SETTINGS, 0, 0, settings))
+        self.send(PREFACE + wire.frame(wire.SETTINGS, 0, 0, settings))
 
     def take(self, data: bytes) -> None:
         """Cut frames."""

@@ -20,6 +20,7 @@ from naiad.wire.http2_frames import frame
 from naiad.wire.http2_headers import encode_fields
 from naiad.wire.keepalive import KeepaliveRules
 from naiad.wire.limits import Http2Limits
+from naiad.wire.preface import PREFACE
 
 _UNBOUNDED = 1 << 40
 _READ_BYTES = 64 * 1024
@@ -120,7 +121,7 @@ def measure(flood: Flood, count: int) -> tuple[float, float]:
     )
     protocol = Http2Server(StreamService(), loop, limits).protocol()
     protocol.connection_made(CountingTransport())
-    protocol.data_received(wire.PREFACE + frame(wire.SETTINGS, 0, 0) + flood.opening)
+    protocol.data_received(PREFACE + frame(wire.SETTINGS, 0, 0) + flood.opening)
     reads = list(_reads(flood, count))
     connection = protocol._connection
     began_s = time.process_time()

@@ -26,7 +26,8 @@ from naiad.frontend.http2 import Http2Server
 from naiad.frontend.http2_protocol import Http2Protocol
 from naiad.protocol.infer_grpc_stream import encode_stream_response
 from naiad.telemetry.metrics import Registry
-from naiad.wire.http2_frames import DATA, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
+from naiad.wire.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from naiad.wire.preface import PREFACE
 
 _ROUNDS = 7
 _RESPONSES = 100

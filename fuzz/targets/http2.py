@@ -18,7 +18,6 @@ from naiad.wire.http2_frames import (
     GOAWAY,
     HEADERS,
     PING,
-    PREFACE,
     PRIORITY,
     RST_STREAM,
     SETTINGS,
@@ -26,6 +25,7 @@ from naiad.wire.http2_frames import (
     frame,
 )
 from naiad.wire.limits import Http2Limits
+from naiad.wire.preface import PREFACE
 
 _LIMITS = Http2Limits(
     frame_bytes=2**14,

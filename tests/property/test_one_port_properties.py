@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.frontend.one_port import Undecided
-from naiad.wire.http2_frames import PREFACE
-from naiad.wire.preface import HttpVersion, version_of
+from naiad.wire.preface import PREFACE, HttpVersion, version_of
 from support.one_port import FakeHttp1, FakeHttp2, SwitchingTransport
 
 STREAMS = st.one_of(

@@ -12,13 +12,13 @@ from naiad.wire.http2_frames import (
     FLAG_END_STREAM,
     FRAME_HEADER,
     HEADERS,
-    PREFACE,
     SETTINGS,
     frame,
     settings,
 )
 from naiad.wire.http2_stream import Stream
 from naiad.wire.limits import Http2Limits
+from naiad.wire.preface import PREFACE
 
 GRPC_FIELDS = [
     (":method", "POST"),

@@ -12,7 +12,8 @@ import numpy as np
 from naiad.config.json_form import config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
-from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import InferRequest
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array
 
 INCLUDE = "model_batch_include_request"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.config.security import RequiredHeader
-from naiad.frontend.exchange import Headers
 from naiad.wire.grpc import GrpcStatus
+from naiad.wire.header_fields import Headers
 
 FindField = Callable[[bytes], bytes | None]
 """Returns the value of a header field by its lower-case name."""

@@ -16,7 +16,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend import rest_failure
 from naiad.frontend.body_reservation import NO_ROOM
 from naiad.frontend.departure import Departure
-from naiad.frontend.exchange import HeaderFields, Headers, HttpExchange, written_fields
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.exchange_layer import ExchangeLayer
 from naiad.frontend.router import Action
 from naiad.frontend.side_threads import RunAside
@@ -32,6 +32,7 @@ from naiad.wire.compression import (
     most_plain_bytes,
     plain_limit,
 )
+from naiad.wire.header_fields import HeaderFields, Headers, written_fields
 
 _log = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.exchange_layer import ExchangeLayer
 from naiad.frontend.unread_exchange import Refuse
+from naiad.wire.header_fields import Headers
 
 _log = logging.getLogger(__name__)
 

@@ -5,31 +5,15 @@ peer has gone is allowed and does nothing. Writes are gathered: a transport keep
 callback and writes it with one system call per connection.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import Departure
+from naiad.wire.header_fields import Headers
 
-Headers = Sequence[tuple[bytes, bytes]]
 OnDeparture = Callable[[Departure], object]
-
-
-class HeaderFields(dict[bytes, bytes]):
-    """The fields of an HTTP request by their lower-case names."""
-
-    __slots__ = ("written",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[tuple[bytes, bytes]] = []
-        """The fields as they came, names in their original case."""
-
-
-def written_fields(headers: Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """Return the fields of a request with their names as they came, as far as the transport knows."""
-    return headers.written if isinstance(headers, HeaderFields) else headers.items()
 
 
 class HttpExchange(Protocol):

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers, HttpExchange, OnDeparture
+from naiad.frontend.exchange import HttpExchange, OnDeparture
+from naiad.wire.header_fields import Headers
 
 
 class ExchangeLayer:

@@ -10,10 +10,11 @@ from naiad.core.errors import excerpt, internal
 from naiad.core.tensor import Buffer
 from naiad.frontend import grpc_failure
 from naiad.frontend.departure import Departure
-from naiad.frontend.exchange import GrpcCall, Headers
+from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.side_threads import RunAside
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
 from naiad.wire.grpc import ENCODINGS, GrpcStatus
+from naiad.wire.header_fields import Headers
 
 _log = logging.getLogger(__name__)
 

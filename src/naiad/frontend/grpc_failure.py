@@ -4,9 +4,9 @@ from typing import Protocol
 from urllib.parse import quote
 
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
-from naiad.frontend.exchange import Headers
 from naiad.protocol.status import status_of
 from naiad.telemetry.log import log_request_failure, new_request_id
+from naiad.wire.header_fields import Headers
 
 REQUEST_ID_TRAILER = b"triton-request-id"
 

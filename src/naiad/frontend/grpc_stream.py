@@ -20,7 +20,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend import grpc_failure
 from naiad.frontend.body_reservation import NO_ROOM
 from naiad.frontend.departure import Departure, version_of
-from naiad.frontend.exchange import GrpcCall, Headers
+from naiad.frontend.exchange import GrpcCall
 from naiad.frontend.grpc_compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
@@ -34,6 +34,7 @@ from naiad.protocol.infer_grpc_stream import (
 )
 from naiad.protocol.protobuf_walk import SHORT_BYTES
 from naiad.protocol.status import status_of
+from naiad.wire.header_fields import Headers
 
 Prepared = tuple[Decoded, Sequence[int] | None]
 """A decoded request, and how many elements its large inputs of strings have."""

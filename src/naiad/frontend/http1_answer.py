@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from email.utils import formatdate
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers
+from naiad.wire.header_fields import Headers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"

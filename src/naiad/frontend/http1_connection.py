@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers
 from naiad.frontend.farewell import FAREWELL_S, Delivery, undelivered_bytes
 from naiad.frontend.http1_answering import AnswerLine
 from naiad.frontend.http1_clock import PhaseClock
@@ -22,6 +21,7 @@ from naiad.frontend.http1_exchange import Http1Exchange
 from naiad.frontend.http1_head import HttpError, RequestHead
 from naiad.frontend.http1_reading import RefusedByHeadError, RequestReader
 from naiad.protocol.control_json import encode_error
+from naiad.wire.header_fields import Headers
 from naiad.wire.preface import TLS_REFUSAL
 
 _log = logging.getLogger(__name__)

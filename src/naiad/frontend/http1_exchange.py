@@ -1,14 +1,17 @@
 """One HTTP/1.1 request and its answer: the `HttpExchange` that routes see."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.request_budget import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import Departure
-from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http1_answer import LAST_CHUNK, AnswerHeads, chunk, gather
 from naiad.frontend.http1_head import RequestHead
+from naiad.wire.header_fields import Headers
+
+if TYPE_CHECKING:
+    from naiad.frontend.exchange import OnDeparture
 
 
 class AnswerSink(Protocol):

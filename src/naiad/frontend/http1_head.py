@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import httptools
 
 from naiad.core.errors import excerpt
-from naiad.frontend.exchange import HeaderFields, Headers
 from naiad.frontend.http1_limits import Http1Limits
+from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.preface import TLS_REFUSAL, is_tls
 
 _CACHED_HEAD_LIMIT_BYTES = 4096

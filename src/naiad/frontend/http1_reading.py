@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from naiad.core.request_budget import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import BodyReservation, check_length, no_room
-from naiad.frontend.exchange import Headers
 from naiad.frontend.http1_answering import AnswerLine
 from naiad.frontend.http1_body import ChunkedDecoder, allocate_body
 from naiad.frontend.http1_clock import PhaseClock
 from naiad.frontend.http1_endpoint import Http1Endpoint
 from naiad.frontend.http1_head import HeadParser, HttpError, RequestHead
 from naiad.frontend.unread_exchange import EARLY_REFUSAL_BYTES, UnreadExchange
+from naiad.wire.header_fields import Headers
 from naiad.wire.least_rate import LeastRate
 
 OnRequest = Callable[[RequestHead, Buffer, int], None]

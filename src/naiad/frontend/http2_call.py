@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import Departure
-from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.frontend.http2_plan import CallPlan
 from naiad.wire.grpc import (
     COMPRESSED_HEADER_BLOCKS,
@@ -20,12 +19,14 @@ from naiad.wire.grpc import (
     MessageAssembler,
     encode_trailers,
 )
+from naiad.wire.header_fields import Headers
 from naiad.wire.http2_headers import RequestHead
 from naiad.wire.http2_output import Http2Output
 from naiad.wire.http2_stream import Stream
 from naiad.wire.limits import INT32_MAX
 
 if TYPE_CHECKING:
+    from naiad.frontend.exchange import OnDeparture
     from naiad.frontend.http2_hold import HeldBody
 
 _log = logging.getLogger(__name__)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from naiad.core.request_budget import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import check_length
-from naiad.frontend.exchange import Headers, OnDeparture
+from naiad.frontend.exchange import OnDeparture
 from naiad.frontend.http1_body import allocate_body
 from naiad.frontend.http1_head import HttpError
 from naiad.frontend.http2_call import Http2Call
 from naiad.frontend.http2_rest import RestHead, RestSide
 from naiad.frontend.unread_exchange import UnreadExchange
 from naiad.protocol.control_json import encode_error
+from naiad.wire.header_fields import Headers
 from naiad.wire.http2_headers import encode_fields
 
 _log = logging.getLogger(__name__)

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from email.utils import formatdate
 
-from naiad.frontend.exchange import HeaderFields, Headers, HttpExchange
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.http1_head import decode_path
 from naiad.frontend.unread_exchange import Refuse
+from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http2_headers import RequestHead, encode_fields
 
 _CACHED_PREFIXES = 256

@@ -1,13 +1,14 @@
 """Failed requests of inference over HTTP: one log line and one answer, both under the same id."""
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.frontend.departure import CancellingEngine, Departure, version_of
-from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.infer_json import leading_id
@@ -15,6 +16,9 @@ from naiad.protocol.json_document import SHORT_BYTES
 from naiad.protocol.json_tree import parse_infer_document
 from naiad.protocol.status import status_of
 from naiad.telemetry.log import log_request_failure, new_request_id
+
+if TYPE_CHECKING:
+    from naiad.wire.header_fields import Headers
 
 _ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""

@@ -10,7 +10,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.frontend import rest_failure
-from naiad.frontend.exchange import HttpExchange, written_fields
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest_infer import MAX_INPUT_BYTES, InferEngine, Prepared, leave
 from naiad.frontend.rest_stream import GENERATE_EVENTS, StreamedAnswer
@@ -19,6 +19,7 @@ from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.trace_fields import TraceFields, fields_of_exchange
 from naiad.frontend.unread_exchange import announced_bytes
 from naiad.protocol.generate_json import Inputs, decode_generate, encode_generate, inputs_of
+from naiad.wire.header_fields import written_fields
 
 _CONTENT_CODING = b"content-encoding"
 _CACHED_MODELS = 1024

@@ -16,7 +16,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.frontend import rest_failure
 from naiad.frontend.departure import Departure
-from naiad.frontend.exchange import Headers, HttpExchange, written_fields
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.json_cost import LARGE_JSON_BYTES, JsonCost
 from naiad.frontend.rest_stream import Framing, StreamedAnswer, accepted_framing
@@ -37,6 +37,7 @@ from naiad.protocol.json_response import (
     without_binary_outputs,
 )
 from naiad.wire.compression import WINDOW_BITS
+from naiad.wire.header_fields import Headers, written_fields
 
 Prepared = tuple[Decoded, Sequence[int] | None]
 """A decoded request, and how many elements its large inputs of strings have."""

@@ -12,13 +12,14 @@ from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
 from naiad.frontend import rest_failure
 from naiad.frontend.departure import CancellingEngine, Departure
-from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange import HttpExchange
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.frontend.trace_fields import TraceFields, fields_of_exchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.json_response import is_long
 from naiad.protocol.status import status_of
 from naiad.protocol.text_stream import as_event, as_line
+from naiad.wire.header_fields import Headers
 
 Encode = Callable[[InferRequest, InferResponse], Slices[Sequence[Buffer]]]
 """Makes one line of a response, in parts and in slices. Raises InferError when it cannot."""

@@ -8,9 +8,10 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, excerpt
 from naiad.frontend.access import AccessRule
 from naiad.frontend.category import category_of_path
-from naiad.frontend.exchange import Headers, HttpExchange
+from naiad.frontend.exchange import HttpExchange
 from naiad.protocol.control_json import encode_error
 from naiad.protocol.status import status_of
+from naiad.wire.header_fields import Headers
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 

@@ -7,7 +7,8 @@ handle whole requests, in the same order, so that a refusal does not depend on w
 from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers, HttpExchange, OnDeparture
+from naiad.frontend.exchange import HttpExchange, OnDeparture
+from naiad.wire.header_fields import Headers
 
 EARLY_REFUSAL_BYTES = 64 * 1024
 """Smaller bodies over HTTP/1.1 are read in any case: their connection can then be used again."""

@@ -24,7 +24,7 @@ from naiad.wire.http2_stream import Stream
 from naiad.wire.http2_window import ReceiveWindows
 from naiad.wire.keepalive import PingStrikes
 from naiad.wire.limits import Http2Limits
-from naiad.wire.preface import TLS_REFUSAL, is_tls
+from naiad.wire.preface import PREFACE, TLS_REFUSAL, is_tls
 
 S = TypeVar("S", bound=Stream)
 
@@ -224,8 +224,8 @@ class Http2Connection(Generic[S]):
     # Frames
 
     def _receive_preface(self, data: bytes) -> int:
-        size = len(wire.PREFACE)
-        if not wire.PREFACE.startswith(data[:size]):
+        size = len(PREFACE)
+        if not PREFACE.startswith(data[:size]):
             reason = TLS_REFUSAL if is_tls(data) else "invalid connection preface"
             raise Http2Error(Http2Code.PROTOCOL_ERROR, reason)
         if len(data) < size:
@@ -237,7 +237,7 @@ class Http2Connection(Generic[S]):
         # hot: bench/micro_http2.py
         end = len(data)
         if not self._has_preface:
-            self._keep_tail(data, position, len(wire.PREFACE))
+            self._keep_tail(data, position, len(PREFACE))
             return
         view = memoryview(data)
         unpack, unpack_uint32 = wire.FRAME_HEADER.unpack_from, wire.UINT32.unpack_from

@@ -3,8 +3,6 @@
 import enum
 import struct
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
 FRAME_HEADER_BYTES = 9
 # The 24-bit length and the 8-bit type are read and written as one number: length << 8 | type.
 FRAME_HEADER = struct.Struct(">IBI")

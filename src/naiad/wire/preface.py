@@ -2,8 +2,6 @@
 
 import enum
 
-from naiad.wire.http2_frames import PREFACE
-
 
 class HttpVersion(enum.Enum):
     """What a connection carries."""
@@ -12,6 +10,8 @@ class HttpVersion(enum.Enum):
     HTTP_2 = enum.auto()
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""The first bytes of a client's HTTP/2 connection (RFC 9113 3.4)."""
 _REQUEST_LINE_BYTES = 4096
 TLS_REFUSAL = "the client speaks TLS, this port does not: turn it off there, or on here (--http-, --grpc-use-ssl)"
 ALPN = {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}

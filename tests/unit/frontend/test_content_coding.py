@@ -9,8 +9,8 @@ import pytest
 from naiad.core.errors import not_found
 from naiad.frontend.content_coding import ContentCodings
 from naiad.frontend.departure import Departure
-from naiad.frontend.exchange import HeaderFields, written_fields
 from naiad.wire.compression import plain_limit
+from naiad.wire.header_fields import HeaderFields, written_fields
 from support.side_work import Aside
 
 LARGE = random.Random(1).randbytes(200_000)

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.frontend.one_port import Undecided
-from naiad.wire.http2_frames import PREFACE
+from naiad.wire.preface import PREFACE
 from support.one_port import FakeHttp1, FakeHttp2, FakeTls, SwitchingTransport
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

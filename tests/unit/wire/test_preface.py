@@ -1,7 +1,6 @@
 import pytest
 
-from naiad.wire.http2_frames import PREFACE
-from naiad.wire.preface import ALPN, HttpVersion, version_of
+from naiad.wire.preface import ALPN, PREFACE, HttpVersion, version_of
 
 
 def test_nothing_received_decides_nothing():

@@ -3,10 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Headers, OnDeparture
 from naiad.server.processes.messages import GrpcCall, HttpCall, Outcome
+from naiad.wire.header_fields import Headers
+
+if TYPE_CHECKING:
+    from naiad.frontend.exchange import OnDeparture
 
 
 class CapturedExchange:

@@ -7,9 +7,9 @@ from naiad.config.options import ServerOptions
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
 from naiad.engine.resource_owner import Grant, Step, Suspicion, Terms
-from naiad.frontend.exchange import Headers
 from naiad.server.processes.journal import ControlKey
 from naiad.telemetry.version_statistics import VersionStatistics
+from naiad.wire.header_fields import Headers
 
 # --- the supervisor tells a member ----------------------------------------------------------------------------------
 
