@@ -10,8 +10,8 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_headers import Field, encode_fields
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.headers import Field, encode_fields
 from naiad.wire.preface import PREFACE
 
 _PATIENCE_S = 5.0

@@ -22,15 +22,15 @@ import psutil
 import uvloop
 
 from naiad.backend.api import InstanceSpec, ModelContext
-from naiad.backend.python import DecoupledInstance, PythonBackend
+from naiad.backend.python.backend import DecoupledInstance, PythonBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import TensorSpec
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics
 
 SECONDS = 2.0
 BODIES = {

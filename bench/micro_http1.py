@@ -14,9 +14,9 @@ from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.rest import RestApi
-from naiad.telemetry.metrics import Registry
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.rest.routes import RestApi
+from naiad.telemetry.metrics.metrics import Registry
 
 SHAPE = (1, 16)
 

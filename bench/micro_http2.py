@@ -16,8 +16,8 @@ import hpack
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import GrpcCall
-from naiad.frontend.http2 import Http2Server
-from naiad.wire.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from naiad.frontend.http2.server import Http2Server
+from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
 from naiad.wire.preface import PREFACE
 
 MESSAGE_BYTES = 200

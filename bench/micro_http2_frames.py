@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from bench.micro_http2 import CountingTransport, EchoService
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import GrpcCall
-from naiad.frontend.http2 import Http2Server
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame
-from naiad.wire.http2_headers import encode_fields
-from naiad.wire.keepalive import KeepaliveRules
-from naiad.wire.limits import Http2Limits
+from naiad.frontend.http2.server import Http2Server
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame
+from naiad.wire.http2.headers import encode_fields
+from naiad.wire.http2.keepalive import KeepaliveRules
+from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.preface import PREFACE
 
 _UNBOUNDED = 1 << 40

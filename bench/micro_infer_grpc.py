@@ -10,7 +10,7 @@ from collections.abc import Callable
 from naiad.core.datatype import DataType
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response
+from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response
 from naiad.protocol.service_pb2 import ModelInferRequest, ModelInferResponse
 
 _ROUNDS = 7

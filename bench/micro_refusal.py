@@ -17,8 +17,8 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from naiad.core.errors import InferError
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import finish
-from naiad.protocol.infer_grpc import InferRequestDecoder
-from naiad.protocol.infer_json import InferJsonDecoder
+from naiad.protocol.grpc.infer import InferRequestDecoder
+from naiad.protocol.json.infer import InferJsonDecoder
 
 ROUNDS = 5
 SHORT_BYTES = 60_000

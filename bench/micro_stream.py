@@ -21,12 +21,12 @@ from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
-from naiad.frontend.grpc_service import InferenceGrpcService
-from naiad.frontend.http2 import Http2Server
-from naiad.frontend.http2_protocol import Http2Protocol
-from naiad.protocol.infer_grpc_stream import encode_stream_response
-from naiad.telemetry.metrics import Registry
-from naiad.wire.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from naiad.frontend.grpc.service import InferenceGrpcService
+from naiad.frontend.http2.connection import Http2Protocol
+from naiad.frontend.http2.server import Http2Server
+from naiad.protocol.grpc.infer import encode_stream_response
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
 from naiad.wire.preface import PREFACE
 
 _ROUNDS = 7

@@ -24,14 +24,15 @@ import numpy as np
 import psutil
 
 from naiad.backend.api import InstanceSpec, ModelContext
-from naiad.backend.python import PythonBackend, PythonInstance
-from naiad.backend.worker import channel, pb_utils
-from naiad.backend.worker.tensor import ReceivedTensor, TensorPlan
+from naiad.backend.python.backend import PythonBackend, PythonInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
+from naiad.worker.api import pb_utils
+from naiad.worker.api.tensor import ReceivedTensor, TensorPlan
+from naiad.worker.channel import channel
 
 ROUNDS = 5
 MODEL = """
@@ -151,7 +152,7 @@ def inline_or_block() -> None:
         for limit in (1 << 20, 0):
             channel.INLINE_BYTES = limit
             os.environ["NAIAD_BENCH_INLINE_BYTES"] = str(limit)
-            prelude = "import os\nfrom naiad.backend.worker import channel\n"
+            prelude = "import os\nfrom naiad.worker.channel import channel\n"
             prelude += "channel.INLINE_BYTES = int(os.environ['NAIAD_BENCH_INLINE_BYTES'])\n"
             instance = load(prelude + MODEL, size // 4)
             rounds = [sum(measure(instance, 1, size // 4, 0.5)[1:]) for _ in range(3)]

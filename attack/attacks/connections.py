@@ -10,7 +10,7 @@ import numpy as np
 from attack.connection import GRPC_INFER, Http1Peer, Http2Peer
 from attack.registry import GRPC, HTTP1, HTTP2, Limits, attack
 from attack.target import Target
-from naiad.wire import http2_frames as wire
+from naiad.wire.http2 import frames as wire
 
 _INFER = "/v2/models/floats/infer"
 _SLOW_S = 3.0

@@ -5,7 +5,7 @@ import struct
 from attack.connection import GRPC_LIVE, GRPC_STREAM, Http2Peer
 from attack.registry import GRPC, HTTP2, Limits, attack
 from attack.target import Target
-from naiad.wire import http2_frames as wire
+from naiad.wire.http2 import frames as wire
 
 _FLOOD = Limits(cpu_s=2.0)
 _PIECE_FRAMES = 2000

@@ -3,7 +3,7 @@
 from attack.connection import GRPC_LIVE, Http2Peer
 from attack.registry import GRPC, HTTP2, Limits, attack
 from attack.target import Target
-from naiad.wire import http2_frames as wire
+from naiad.wire.http2 import frames as wire
 
 _PATH = "/v2/health/live"
 _BLOCK_BYTES = 120_000

@@ -3,7 +3,7 @@
 from attack.connection import GRPC_INFER, Http1Peer, Http2Peer
 from attack.registry import GRPC, HTTP1, HTTP2, Limits, attack
 from attack.target import Target
-from naiad.wire import http2_frames as wire
+from naiad.wire.http2 import frames as wire
 
 _PATH = "/v2/models/echo"
 _PIECE_REQUESTS = 200

@@ -10,7 +10,7 @@ import hpack
 
 from fuzz.mutation import mutate_bytes, mutate_pieces
 from fuzz.target import Target
-from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError
 
 _LIMIT_BYTES = 4096
 

@@ -11,8 +11,8 @@ from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
 from naiad.core.tensor import Buffer
 from naiad.frontend.exchange import GrpcCall
-from naiad.frontend.http2 import Http2Server
-from naiad.wire.http2_frames import (
+from naiad.frontend.http2.server import Http2Server
+from naiad.wire.http2.frames import (
     CONTINUATION,
     DATA,
     GOAWAY,
@@ -24,7 +24,7 @@ from naiad.wire.http2_frames import (
     WINDOW_UPDATE,
     frame,
 )
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.preface import PREFACE
 
 _LIMITS = Http2Limits(

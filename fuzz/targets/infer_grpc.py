@@ -16,9 +16,9 @@ from naiad.core.errors import InferError
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.slices import finish
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.protocol.infer_grpc import InferRequestDecoder
-from naiad.protocol.protobuf_fields import encode_varint
-from naiad.protocol.protobuf_header import to_header_and_data
+from naiad.protocol.grpc.header import to_header_and_data
+from naiad.protocol.grpc.infer import InferRequestDecoder
+from naiad.protocol.grpc.walk import encode_varint
 from naiad.protocol.service_pb2 import ModelInferRequest
 
 

@@ -3,6 +3,6 @@
 Inside a worker this name stands for the worker's own copy of the same module.
 """
 
-from naiad.backend.worker.pb_utils import *  # noqa: F403 - the same names, all of them
-from naiad.backend.worker.pb_utils import __all__ as __all__
-from naiad.backend.worker.pb_utils import __getattr__ as __getattr__
+from naiad.worker.api.pb_utils import *  # noqa: F403 - the same names, all of them
+from naiad.worker.api.pb_utils import __all__ as __all__
+from naiad.worker.api.pb_utils import __getattr__ as __getattr__

@@ -4,7 +4,7 @@ import pytest
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
-from naiad.wire.http2_frames import Http2Code
+from naiad.wire.http2.frames import Http2Code
 from support.http2_conversation import ECHO, HOLD, STREAM
 from support.raw_http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame, grpc_message
 

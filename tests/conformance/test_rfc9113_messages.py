@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.wire.http2_frames import Http2Code
+from naiad.wire.http2.frames import Http2Code
 from support.http2_conversation import ECHO, STREAM
 from support.raw_http2 import DATA, END_STREAM, HEADERS, frame, grpc_head, grpc_message
 

@@ -15,7 +15,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 from naiad.backend.api import Instance
 from naiad.backend.identity import IdentityBackend
-from naiad.backend.onnxruntime import OnnxRuntimeBackend
+from naiad.backend.onnx.backend import OnnxRuntimeBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import InferError

@@ -17,10 +17,10 @@ from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine import instance_on_loop
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving import loop_runner as instance_on_loop
+from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers, ScriptedModel, config, header, request, served_model
 from support.waiting import until
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from naiad.cluster.member.peers import Neighbours
+from naiad.cluster.member.sequence_model import SequenceModel, owner_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.server.processes.neighbours import Neighbours
-from naiad.server.processes.sequence_model import SequenceModel, owner_of
 from support.uvloop_run import run
 from support.waiting import until
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from naiad.cluster.channel import Channel, ChannelError, receive_first, send_first
+from naiad.cluster.connection_passing import Acceptor, Giver, Receiver, socket_pair
 from naiad.server.listener import Address, Listener
-from naiad.server.processes.channel import Channel, ChannelError, receive_first, send_first
-from naiad.server.processes.handover import Acceptor, Giver, Receiver, socket_pair
 from support.uvloop_run import run
 from support.waiting import until
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from naiad.engine.redis_store import RedisStore, encode
-from naiad.engine.response_cache import CachedResponse
+from naiad.engine.cache.redis_store import RedisStore, encode
+from naiad.engine.cache.store import CachedResponse
 from support.waiting import wait_until
 
 
@@ -101,7 +101,7 @@ def test_questions_that_wait_when_it_fails_are_misses_at_once(store: RedisStore)
 def test_nobody_waits_for_a_redis_that_hangs_while_it_is_asked_whether_it_is_back(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("naiad.engine.redis_store._RETRY_S", 0.0)
+    monkeypatch.setattr("naiad.engine.cache.redis_store._RETRY_S", 0.0)
     caplog.set_level("INFO")
     is_asked, may_answer = threading.Event(), threading.Event()
     said: queue.Queue[CachedResponse | None] = queue.Queue()

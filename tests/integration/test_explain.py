@@ -10,8 +10,8 @@ import pytest
 import tritonclient.http as httpclient
 
 from naiad.cli import explain
-from naiad.core.adaptive_state import DECISIONS
-from naiad.telemetry.model_metrics import RELEASE_REASONS
+from naiad.core.model import DECISIONS
+from naiad.telemetry.metrics.model import RELEASE_REASONS
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.onnx_models import add_sub

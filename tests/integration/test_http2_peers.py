@@ -15,7 +15,7 @@ from bench.transfer_grpc import GrpcConnection
 
 from naiad.protocol import service_pb2
 from naiad.wire.grpc import MessageAssembler, encode_status_text
-from naiad.wire.hpack_cache import HeaderDecoder
+from naiad.wire.http2.hpack import HeaderDecoder
 from support.http2_conversation import ECHO, STREAM, Conversation
 from support.raw_http2 import DATA, HEADERS, Http2Peer, grpc_message
 from support.server_process import ServerProcess

@@ -21,15 +21,14 @@ import psutil
 import pytest
 
 from naiad.backend.api import Instance, InstanceDiedError, InstanceSpec, InstanceState
-from naiad.backend.python import PythonBackend, PythonInstance
-from naiad.config import pbtxt
+from naiad.backend.python.backend import PythonBackend, PythonInstance
 from naiad.config.autofill import merge_auto_completed
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.batch import Batch
+from naiad.config.pbtxt import text_format as pbtxt
+from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestHeader
-from naiad.core.sequence_end import SequenceEnd
 from naiad.core.tensor import Array, TensorSpec
 from support.backend_parts import (
     execute,
@@ -145,7 +144,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "backend/worker" in command_of(child)]
+    return [child for child in psutil.Process().children() if "naiad/worker" in command_of(child)]
 
 
 def command_of(process: psutil.Process) -> str:
@@ -541,7 +540,7 @@ def test_inputs_that_a_model_keeps_stay_valid(models):
 def test_a_batch_that_comes_together_with_another_message_is_executed(models):
     # A worker that has shared memory looks every 10 s whether to give some up; here it would wait for longer.
     source = """
-    sys.modules["naiad.backend.worker.loop"].IDLE_S = 600.0
+    sys.modules["naiad.worker.loop"].IDLE_S = 600.0
     return [answer(OUT=value(request)) for request in requests]
     """
     instance = models.executing(source)
@@ -973,7 +972,7 @@ SERVER = """
 import sys, time
 from pathlib import Path
 from naiad.backend.api import InstanceSpec, ModelContext
-from naiad.backend.python import PythonBackend
+from naiad.backend.python.backend import PythonBackend
 from naiad.config.model_config_pb2 import ModelConfig
 directory = Path(sys.argv[1])
 context = ModelContext("m", 1, ModelConfig(name="m", backend="python"), directory, directory / "1", 1)

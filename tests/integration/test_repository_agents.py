@@ -19,7 +19,7 @@ StartServer = Callable[..., ServerProcess]
 
 AGENT = """
 from pathlib import Path
-from naiad.repository.agent import RepositoryAgent
+from naiad.repository.agents.api import RepositoryAgent
 
 class Flip(RepositoryAgent):
     name = "flip"

@@ -11,9 +11,9 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.cached_model import CachedModel
-from naiad.engine.response_cache import CachedResponse, LocalStore
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.engine.cache.model import CachedModel
+from naiad.engine.cache.store import CachedResponse, LocalStore
+from naiad.telemetry.statistics.model import ModelStatistics
 
 _QUESTIONS = st.tuples(
     st.sampled_from([b"aabb", b"aacc"]),

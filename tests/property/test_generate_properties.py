@@ -11,7 +11,7 @@ from naiad.core.errors import InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec
-from naiad.protocol import generate_json
+from naiad.protocol import generate as generate_json
 
 
 def decode_generate(*arguments):

@@ -6,10 +6,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_body import ChunkedDecoder
-from naiad.frontend.http1_head import HttpError
-from naiad.frontend.http1_limits import Http1Limits
+from naiad.frontend.http1.server import Http1Server
+from naiad.wire.http1 import ChunkedDecoder, Http1Limits, HttpError
 
 
 class Sink(asyncio.Transport):

@@ -8,11 +8,11 @@ import hpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.wire import http2_frames as wire
 from naiad.wire.grpc import GrpcError, MessageAssembler
-from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
-from naiad.wire.http2_frames import Http2Error, frame, window_update
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import Http2Error, frame, window_update
+from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame, split_frames
 
 LIMITS = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)

@@ -7,7 +7,7 @@ from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response
+from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response
 from naiad.protocol.service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 
 names = st.text(max_size=12)

@@ -13,8 +13,8 @@ from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.protocol.infer_json import InferJsonDecoder
-from naiad.protocol.json_response import encode
+from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.response import encode
 
 PLAIN = [d for d in DataType if d not in (DataType.BYTES, DataType.FP16, DataType.BF16)]
 JSON = st.recursive(

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from naiad.core.errors import InferError
 from naiad.core.slices import finish
-from naiad.protocol import infer_json, json_document, json_long_data
-from naiad.protocol.infer_json import InferJsonDecoder
+from naiad.protocol.json import document as json_document
+from naiad.protocol.json import infer as infer_json
+from naiad.protocol.json import long_data as json_long_data
+from naiad.protocol.json.infer import InferJsonDecoder
 
 NUMBERS = st.one_of(st.integers(-3, 300), st.floats(width=32, allow_nan=False, allow_infinity=False))
 TEXTS = st.text(max_size=60)

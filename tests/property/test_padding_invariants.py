@@ -15,7 +15,7 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.engine.admission import AdmissionRules
-from naiad.engine.padding import PaddedRequests
+from naiad.engine.transforms.padding import PaddedRequests
 from naiad.scheduler.factory import create_scheduler
 
 NUMBERS = [DataType.BOOL, DataType.UINT8, DataType.INT64, DataType.FP16, DataType.FP32, DataType.BF16]

@@ -4,11 +4,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from naiad.core.request_budget import RequestBudget
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http2_rest import RestSide
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame
+from naiad.core.request_limits import RequestBudget
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http2.rest_head import RestSide
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame
 from support.http1_scene import Loop, Peer, post
 from support.http2_peer import data_frame
 from support.http2_scene import Scene, framed

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from naiad.config.rate_limit import ResourceAmount
+from naiad.options.limits import ResourceAmount
 from support.sharing_processes import Process, Server, model
 
 _COUNTS = (1, 2)

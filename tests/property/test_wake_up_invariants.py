@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.engine.delivery import Delivery
-from naiad.engine.dispatcher import Dispatcher
+from naiad.engine.serving.dispatcher import Dispatcher
+from naiad.engine.serving.responses import Delivery
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.onnxruntime import OnnxRuntimeBackend
+from naiad.backend.onnx.backend import OnnxRuntimeBackend
 from naiad.config.autofill import merge_auto_completed, normalize
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch

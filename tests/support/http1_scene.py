@@ -4,8 +4,8 @@ import asyncio
 import re
 import socket
 
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_limits import Http1Limits
+from naiad.frontend.http1.server import Http1Server
+from naiad.wire.http1 import Http1Limits
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 SECOND_NS = 1_000_000_000

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import hpack
 
 from naiad.frontend.exchange import GrpcService
-from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http2.server import Http2Server
 from naiad.frontend.side_threads import RunAside, run_here
-from naiad.wire.keepalive import KeepaliveRules
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http2.keepalive import KeepaliveRules
+from naiad.wire.http2.limits import Http2Limits
 from support.raw_http2 import (
     ACK,
     CONTINUATION,

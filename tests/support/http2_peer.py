@@ -5,8 +5,8 @@ from typing import Any
 
 import hpack
 
-from naiad.wire.http2 import Http2Connection
-from naiad.wire.http2_frames import (
+from naiad.wire.http2.connection import Http2Connection
+from naiad.wire.http2.frames import (
     DATA,
     FLAG_END_HEADERS,
     FLAG_END_STREAM,
@@ -16,8 +16,8 @@ from naiad.wire.http2_frames import (
     frame,
     settings,
 )
-from naiad.wire.http2_stream import Stream
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.stream import Stream
 from naiad.wire.preface import PREFACE
 
 GRPC_FIELDS = [

@@ -2,9 +2,9 @@
 
 import hpack
 
-from naiad.frontend.http2 import Http2Server
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame
+from naiad.frontend.http2.server import Http2Server
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame
 from support.http2_peer import GRPC_FIELDS, OPENING, data_frame, split_frames
 
 SECOND_NS = 10**9

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from naiad.backend.api import InstanceSpec
-from naiad.backend.python import DecoupledInstance, PythonBackend
+from naiad.backend.python.backend import DecoupledInstance, PythonBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
 from support.backend_parts import make_context, make_request, output_arrays
 from support.engine_parts import served_model
 

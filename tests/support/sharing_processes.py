@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rate_limit import ResourceAmount
 from naiad.engine.resource_owner import Grant, ResourceOwner, Step, Suspicion, Terms
 from naiad.engine.resources import ModelResources
 from naiad.engine.shared_resources import SharedResources
+from naiad.options.limits import ResourceAmount
 
 
 def model(*counts: int, priority: int = 1, is_global: bool = True) -> ModelConfig:

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from naiad.backend.custom_metrics import CustomMetrics
-from naiad.config.execution_limit import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.batch import Batch
+from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.core.sequence_end import SequenceEnd
+from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 
-from naiad.telemetry.nvml import NvmlError, load_nvml, visible
+from naiad.telemetry.metrics.gpus import NvmlError, load_nvml, visible
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from naiad.config.host_policy import HostPolicy, format_cores, parse_cores
 from naiad.core.errors import InferError, internal, invalid_argument, unsupported
+from naiad.options.host_policy import HostPolicy, format_cores, parse_cores
 
 _log = logging.getLogger(__name__)
 

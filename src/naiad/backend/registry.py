@@ -19,8 +19,8 @@ PYTHON_RUNTIME = "model.py"
 """Triton: the `runtime` of Python-based backends."""
 
 BUILT_IN: Mapping[str, str] = {
-    "onnxruntime": "naiad.backend.onnxruntime:OnnxRuntimeBackend",
-    "python": "naiad.backend.python:PythonBackend",
+    "onnxruntime": "naiad.backend.onnx.backend:OnnxRuntimeBackend",
+    "python": "naiad.backend.python.backend:PythonBackend",
     "identity": "naiad.backend.identity:IdentityBackend",
     "repeat": "naiad.backend.repeat:RepeatBackend",
 }
@@ -36,7 +36,8 @@ class BackendRegistry:
     def __init__(self, announced: Mapping[str, EntryPoint] | None = None, directory: Path | None = None) -> None:
         """Look for backends in `directory` and among the installed packages, or take the `announced` ones instead."""
         if announced is None:
-            announced = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+            found = entry_points(group=ENTRY_POINT_GROUP)
+            announced = {point.name: point for point in found if not point.value.startswith("naiad.")}
         built_in = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in BUILT_IN.items()}
         self._points: dict[str, EntryPoint] = {**built_in, **announced}
         self._directory = directory
@@ -101,7 +102,7 @@ class BackendRegistry:
         with self._lock:
             backend = self._python_based.get(name)
             if backend is None:
-                module = importlib.import_module("naiad.backend.python_based")
+                module = importlib.import_module("naiad.backend.python.python_based")
                 backend = self._python_based[name] = module.PythonBasedBackend(self._file(name).parent)
         return backend
 

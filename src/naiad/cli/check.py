@@ -14,9 +14,8 @@ from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
-from naiad.repository.check import MODEL_SUFFIXES, check_path
+from naiad.repository.check import MODEL_SUFFIXES, ModelReport, check_path
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
-from naiad.repository.model_report import ModelReport
 
 _DESCRIPTION = """\
 Check a model repository, the directory of one model, or a config.pbtxt, and say everything that a server would say
@@ -63,7 +62,7 @@ def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[M
     if not is_cloud_url(path):
         return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
     # Only who has a repository in a cloud pays for what it needs.
-    from naiad.repository.cloud.outline import write_outline
+    from naiad.repository.cloud.store import write_outline
     from naiad.repository.opening import open_objects
 
     url = parse_cloud_url(path)

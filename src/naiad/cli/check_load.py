@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from naiad.config.problem import Problem
-from naiad.repository.model_report import ModelReport
+from naiad.repository.check import ModelReport
 from naiad.repository.opening import open_repository
 
 _LAST_WORDS_BYTES = 2000

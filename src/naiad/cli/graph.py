@@ -8,13 +8,13 @@ from pathlib import Path
 
 import orjson
 
+from naiad.cli.drawing.layout import Pipeline, lay_out
+from naiad.cli.drawing.svg import draw_svg
+from naiad.cli.drawing.text import draw_text, list_steps
 from naiad.cli.model_server import DEFAULT_URL, NoAnswerError, ask
-from naiad.cli.pipeline_svg import draw_svg
-from naiad.cli.pipeline_text import draw_text, list_steps
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pipeline import Pipeline, lay_out
 from naiad.core.errors import InferError
 
 _DESCRIPTION = """\

@@ -5,7 +5,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from naiad.config.api_keys import KEY_CATEGORIES, format_line, parse_categories
+from naiad.options.access import KEY_CATEGORIES, format_line, parse_categories
 
 _DESCRIPTION = """\
 Print a fresh API key, for its holder, and the line for the server's --api-key-file, which does not tell the key.

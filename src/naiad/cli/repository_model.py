@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from naiad.backend.registry import BackendRegistry
-from naiad.repository.check import check_path
-from naiad.repository.model_report import ModelReport
+from naiad.repository.check import ModelReport, check_path
 
 
 class NoModelError(Exception):

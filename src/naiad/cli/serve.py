@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from types import FrameType
 
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.flags import GROUPS, Flag
+from naiad.options.command_line import OptionError, parse_options
+from naiad.options.flags import GROUPS, Flag
 
 _USAGE = """\
 usage: naiad serve [MODEL | REPOSITORY ...] [flags]
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         signal.signal(number, _exit)
     # The server's modules are imported only now, so that a wrong flag is answered at once.
     if options.process_count > 1:
-        from naiad.server.processes.supervisor import serve as serve_processes
+        from naiad.cluster.supervisor.supervisor import serve as serve_processes
 
         return serve_processes(options)
     from naiad.server.app import serve

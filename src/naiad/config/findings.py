@@ -1,7 +1,7 @@
 """A list of problems that knows which configuration they are about and where its fields stand."""
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.parsed_config import ParsedConfig
+from naiad.config.pbtxt.lexer import ParsedConfig
 from naiad.config.problem import Problem, Severity
 
 

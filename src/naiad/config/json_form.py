@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt_scalar import meant_enum
+from naiad.config.pbtxt.scalar import meant_enum
 from naiad.config.problem import Problem, raise_problems
 from naiad.config.schema import (
     FLOAT_TYPES,

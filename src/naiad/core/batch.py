@@ -1,7 +1,10 @@
-"""A batch: the requests that one instance executes together, and the moments of that execution."""
+"""The end of a sequence that its model has not seen: no request had the END flag.
+
+A batch: the requests that one instance executes together, and the moments of that execution.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from naiad.core.request import InferRequest, RequestHeader
 
@@ -49,3 +52,14 @@ class Batch:
         self.compute_start_ns = 0
         self.compute_end_ns = 0
         self.exec_end_ns = 0
+
+
+EndReason: TypeAlias = Literal["expired", "cancelled"]
+"""It was idle for too long, or a request of it was cancelled while it waited."""
+
+
+class SequenceEnd(NamedTuple):
+    """A sequence whose state nobody needs any more."""
+
+    correlation_id: int | str
+    reason: EndReason

@@ -1,4 +1,7 @@
-"""An inference request: the header that clients repeat, and what differs from one request to the next."""
+"""An inference request: the header that clients repeat, and what differs from one request to the next.
+
+When a request was executed, and in which trace.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +11,21 @@ from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
-    from naiad.core.execution_times import ExecutionTimes
     from naiad.core.response import InferResponse
+
+
+class ExecutionTimes:
+    """The moments of the execution that a request was part of, in monotonic ns; 0 before it has ended."""
+
+    __slots__ = ("compute_end_ns", "compute_start_ns", "exec_end_ns", "exec_start_ns", "traceparent")
+
+    def __init__(self) -> None:
+        self.exec_start_ns = 0
+        self.compute_start_ns = 0
+        self.compute_end_ns = 0
+        self.exec_end_ns = 0
+        self.traceparent = ""
+        """The span that what a model does belongs to, as W3C Trace Context has it; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)

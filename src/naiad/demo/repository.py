@@ -97,7 +97,7 @@ def _text_lines(root: Path, progress: Callable[[str], None]) -> None:
 
 def write_characters(model: Path, path: Path) -> None:
     """Write the classes of PP-OCR's reading network, one a line."""
-    from naiad.backend.onnx_library import onnxruntime
+    from naiad.backend.onnx.library import onnxruntime
 
     metadata = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_modelmeta()
     # CTC: class 0 is the blank, then the characters of the file's own list, a space last.

@@ -1,27 +1,233 @@
 """Custom batching: a rule of the model's author, as Python functions, on top of the dynamic batcher's own rules.
 
 Triton loads a shared library with five C functions; here they are functions of a Python file or installed package.
+
+A batching strategy as it runs: the functions that the model's author wrote, and what they see of a request.
 """
 
 import inspect
+import json
 import logging
+import time
+import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from naiad.backend.api import ModelContext
+from naiad.config.json_form import config_to_json
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, invalid_argument
-from naiad.engine.batch_strategy import FUNCTIONS, INCLUDE, PythonStrategy, strategy_failed
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Array, Buffer, TensorSpec, to_array
+
+INCLUDE = "model_batch_include_request"
+FUNCTIONS: Mapping[str, str] = {
+    INCLUDE: "request, batch",
+    "model_batch_initialize": "batcher",
+    "model_batch_finalize": "batch",
+    "model_batcher_initialize": "model_config",
+    "model_batcher_finalize": "batcher",
+}
+"""What a strategy consists of: names and arguments. All but the first may be left out."""
+_LOG_INTERVAL_NS = 10_000_000_000
+"""A function that always fails would otherwise write a line for every batch."""
+_BROKEN = object()
+"""The record of a batch that could not be begun."""
+
+_log = logging.getLogger(__name__)
+
+
+class BatchInput:
+    """An input of a request, as a strategy sees it."""
+
+    __slots__ = ("_data", "_spec")
+
+    def __init__(self, spec: TensorSpec, data: Buffer) -> None:
+        self._spec = spec
+        self._data = data
+
+    @property
+    def name(self) -> str:
+        """The name of the input."""
+        return self._spec.name
+
+    @property
+    def datatype(self) -> str:
+        """FP32, INT64, BYTES, ..."""
+        name: str = self._spec.datatype.value
+        return name
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """The shape, with the batch dimension."""
+        return self._spec.shape
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of the data."""
+        return len(self._data)
+
+    def as_numpy(self) -> Array:
+        """Return the data, without copying them; read-only by convention."""
+        return to_array(self._spec, self._data)
+
+
+class BatchRequest:
+    """A waiting request, as a strategy sees it; valid during the call only."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: InferRequest) -> None:
+        self._request = request
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave, "" for none."""
+        return self._request.id
+
+    @property
+    def correlation_id(self) -> int | str:
+        """The id of the sequence, 0 for none."""
+        return self._request.header.sequence_id
+
+    @property
+    def priority(self) -> int:
+        """The priority that the client gave, 0 for none."""
+        return self._request.header.priority
+
+    @property
+    def timeout_us(self) -> int:
+        """The timeout that the client gave, in microseconds, 0 for none."""
+        return self._request.header.timeout_us
+
+    @property
+    def parameters(self) -> Mapping[str, ParameterValue]:
+        """The custom parameters of the request."""
+        return self._request.header.parameters
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the request."""
+        return self._request.batch_size
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the request came."""
+        return (time.monotonic_ns() - self._request.arrival_ns) / 1e9
+
+    def inputs(self) -> list[BatchInput]:
+        """Return the inputs that the client sent."""
+        pairs = zip(self._request.header.inputs, self._request.data, strict=True)
+        return [BatchInput(spec, data) for spec, data in pairs]
+
+    def input(self, name: str) -> BatchInput | None:
+        """Return the input with that name; None for one that the client left out."""
+        return next((each for each in self.inputs() if each.name == name), None)
+
+
+class PythonStrategy:
+    """The functions of a strategy, as the dynamic batcher calls them; a failure closes the batch and is logged."""
+
+    def __init__(self, origin: str, model: str, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._origin = origin
+        self._model = model
+        self._include = functions[INCLUDE]
+        self._begin = functions.get("model_batch_initialize")
+        self._end = functions.get("model_batch_finalize")
+        self._initialize = functions.get("model_batcher_initialize")
+        self._finalize = functions.get("model_batcher_finalize")
+        self._batcher: Any = None
+        self._failure_count = 0
+        self._quiet_until_ns = 0
+
+    def start(self, config: ModelConfig) -> None:
+        """Have the batcher initialized. Raises InferError when that fails."""
+        if self._initialize is None:
+            return
+        try:
+            self._batcher = self._initialize(json.loads(config_to_json(config)))
+        except Exception as error:
+            raise strategy_failed(self._origin, self._model, "model_batcher_initialize", error) from error
+
+    def begin(self) -> Any:
+        """Return the record of a new batch."""
+        if self._begin is None:
+            return {}
+        try:
+            return self._begin(self._batcher)
+        except Exception as error:
+            self._note("model_batch_initialize", error)
+            return _BROKEN
+
+    def includes(self, record: Any, request: InferRequest) -> bool:
+        """Ask whether a request may join the batch; not after a failure."""
+        if record is _BROKEN:
+            return False
+        try:
+            answer = self._include(BatchRequest(request), record)
+            if not isinstance(answer, bool | np.bool_):
+                raise TypeError(f"it returned {answer!r}, expected True or False")
+        except Exception as error:
+            self._note(INCLUDE, error)
+            return False
+        return bool(answer)
+
+    def end(self, record: Any) -> None:
+        """Let the strategy see that a batch is complete."""
+        if self._end is None or record is _BROKEN:
+            return
+        try:
+            self._end(record)
+        except Exception as error:
+            self._note("model_batch_finalize", error)
+
+    def close(self) -> None:
+        """Have the batcher finalized."""
+        if self._finalize is None:
+            return
+        try:
+            self._finalize(self._batcher)
+        except Exception as error:
+            self._note("model_batcher_finalize", error)
+
+    def _note(self, function: str, error: Exception) -> None:
+        self._failure_count += 1
+        now_ns = time.monotonic_ns()
+        if now_ns < self._quiet_until_ns:
+            return
+        self._quiet_until_ns = now_ns + _LOG_INTERVAL_NS
+        _log.error(
+            "model '%s': %s of the batching strategy %s failed, the batch goes as it is (failures so far: %d)\n%s",
+            self._model,
+            function,
+            self._origin,
+            self._failure_count,
+            "".join(traceback.format_exception(error)),
+        )
+
+
+def strategy_failed(origin: str, model: str, function: str, error: Exception) -> InferError:
+    """Return the error for a strategy that cannot be used; `function` is "" for its file or package as a whole."""
+    part = f"'{function}' of batching strategy {origin} failed" if function else f"batching strategy {origin} failed"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    at = f" at line {line}" if line else ""
+    failure = invalid_argument(f"model '{model}': {part}{at}: {type(error).__name__}: {error}")
+    failure.detail = "".join(traceback.format_exception(error))
+    return failure
+
 
 PARAMETER: Final = "TRITON_BATCH_STRATEGY_PATH"
 ENTRY_POINT_GROUP: Final = "naiad.batch_strategies"
 FILE: Final = "batchstrategy.py"
 _LIBRARY = "batchstrategy.so"
-
-_log = logging.getLogger(__name__)
 
 
 def read_strategy(context: ModelContext) -> PythonStrategy | None:

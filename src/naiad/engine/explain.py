@@ -3,7 +3,7 @@
 import time
 
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
-from naiad.engine.served import Served
+from naiad.engine.serving.served import Served
 from naiad.telemetry.explanation import Explanation, ResourceUse
 
 

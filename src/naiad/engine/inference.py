@@ -6,7 +6,6 @@ from typing import Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.trace import TraceOptions
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
@@ -15,14 +14,15 @@ from naiad.core.request_limits import RequestLimits
 from naiad.core.tensor import TensorSpec
 from naiad.engine.explain import explain
 from naiad.engine.namespaces import rows_named, with_unique_names
-from naiad.engine.served import Served
-from naiad.engine.tensor_exchange import TensorExchange
+from naiad.engine.serving.served import Served
+from naiad.engine.transforms.shared_memory import TensorExchange
 from naiad.memory.regions import SharedMemory
+from naiad.options.trace import TraceOptions
 from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.trace_settings import Changes, unknown_model
-from naiad.telemetry.tracer import Tracer
-from naiad.telemetry.version_statistics import VersionStatistics
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.trace.settings import Changes, unknown_model
+from naiad.telemetry.trace.tracer import Tracer
 
 EXTENSIONS = (
     "classification",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from naiad.core.model import IndexEntry, ModelKey
-from naiad.engine.served import Served
+from naiad.engine.serving.served import Served
 from naiad.repository.namespaces import ambiguous
 
 Rows = dict[str, dict[str, Served]]

@@ -11,9 +11,9 @@ is for each process to say; the owner finds those that never will be.
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError
 from naiad.engine.resources import log_limits
+from naiad.options.limits import ResourceAmount
 from naiad.scheduler.rate_limiter import Claim, RateLimiter, Resource, Usage
 
 _P = TypeVar("_P", bound=Hashable)

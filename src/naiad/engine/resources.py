@@ -7,10 +7,10 @@ from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.batch import Batch
 from naiad.core.ports import Wakeable
 from naiad.engine.instances import groups
+from naiad.options.limits import ResourceAmount
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 

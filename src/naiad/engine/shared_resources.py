@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import invalid_argument
 from naiad.engine.resource_owner import NOTHING, Grant, Step, Suspicion, Terms
 from naiad.engine.resources import ModelResources, claims_of
+from naiad.options.limits import ResourceAmount
 from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Usage
 
 

@@ -1,16 +1,89 @@
-"""Who may ask what: restricted categories, checked before a request is looked at.
+"""Whether a client may bring the files of a model with a load.
+
+A Python model is code, so a client that may load with `file:` parameters runs code with the rights of the server.
+Triton takes them from every client under explicit control; here the clients need to be restricted first, or a flag.
+
+Which category of the protocol a path belongs to: what restrictions and API keys speak of.
+
+Who may ask what: restricted categories, checked before a request is looked at.
 
 HTTP asks once a request, and only on routes that are restricted; gRPC once per header block, since blocks repeat.
+
+API keys: who asks is told by `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
 """
 
 import hmac
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from naiad.config.security import RequiredHeader
+from naiad.core.errors import permission_denied
+from naiad.options.access import ApiKey, ApiKeys, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
+
+_SERVICE = "/inference.GRPCInferenceService/"
+_HEALTH_SERVICE = "/grpc.health.v1.Health/"
+_BY_CALL = {
+    "ServerLive": "health",
+    "ServerReady": "health",
+    "ModelReady": "health",
+    "ServerMetadata": "metadata",
+    "ModelMetadata": "metadata",
+    "ModelInfer": "inference",
+    "ModelStreamInfer": "inference",
+    "ModelConfig": "model-config",
+    "ModelStatistics": "statistics",
+    "RepositoryIndex": "model-repository",
+    "RepositoryModelLoad": "model-repository",
+    "RepositoryModelUnload": "model-repository",
+    "SystemSharedMemoryStatus": "shared-memory",
+    "SystemSharedMemoryRegister": "shared-memory",
+    "SystemSharedMemoryUnregister": "shared-memory",
+    "CudaSharedMemoryStatus": "shared-memory",
+    "CudaSharedMemoryRegister": "shared-memory",
+    "CudaSharedMemoryUnregister": "shared-memory",
+    "TraceSetting": "trace",
+    "LogSettings": "logging",
+}
+_MODEL = r"/v2/models/[^/]+(?:/versions/[0-9]+)?"
+# The first that matches counts. Triton: "stats" is never a model's name.
+_BY_PATH = tuple(
+    # A decoded path may hold any character, and must not get past a restriction by one that "." does not match.
+    (re.compile(pattern, re.DOTALL), category)
+    for pattern, category in (
+        (r"/v2/health/.*", "health"),
+        (_MODEL + "/ready", "health"),
+        (_MODEL + "/(?:infer|generate|generate_stream)", "inference"),
+        (_MODEL + "/config", "model-config"),
+        (r"/v2/models/stats|" + _MODEL + "/(?:stats|explain)", "statistics"),
+        (r"/v2/trace/setting|" + _MODEL + "/trace/setting", "trace"),
+        (r"/v2/logging", "logging"),
+        (r"/v2/(?:system|cuda)sharedmemory/.*", "shared-memory"),
+        (r"/v2/repository/.*", "model-repository"),
+        (r"/v2|" + _MODEL, "metadata"),
+    )
+)
+
+OTHER = "other"
+"""A path of no category: no restriction names it, and only a key for everything opens it."""
+
+
+def category_of_path(path: str) -> str:
+    """Return the category of an HTTP path, percent-decoded and without its query."""
+    for pattern, category in _BY_PATH:
+        if pattern.fullmatch(path):
+            return category
+    return OTHER
+
+
+def category_of_call(path: str) -> str:
+    """Return the category of a gRPC method's path."""
+    if path.startswith(_HEALTH_SERVICE):
+        return "health"
+    return _BY_CALL.get(path.removeprefix(_SERVICE), OTHER) if path.startswith(_SERVICE) else OTHER
+
 
 FindField = Callable[[bytes], bytes | None]
 """Returns the value of a header field by its lower-case name."""
@@ -101,3 +174,86 @@ class AllOf:
             if refusal is not None:
                 return refusal
         return None
+
+
+_CHALLENGE = b'Bearer realm="naiad"'
+_MAX_KEY_BYTES = 512
+_NO_KEY = Refusal(
+    401,
+    GrpcStatus.UNAUTHENTICATED,
+    "an API key is needed: send it as 'Authorization: Bearer <key>'",
+    ((b"WWW-Authenticate", _CHALLENGE),),
+)
+_WRONG_KEY = Refusal(
+    401,
+    GrpcStatus.UNAUTHENTICATED,
+    "the API key is not known",
+    ((b"WWW-Authenticate", _CHALLENGE + b', error="invalid_token"'),),
+)
+
+
+class ApiKeyRule:
+    """Lets requests pass that carry a key for their category. `keys` may be exchanged at any time."""
+
+    def __init__(self, keys: ApiKeys) -> None:
+        self.keys = keys
+
+    def concerns(self, category: str) -> bool:
+        """Tell whether a category may need a key: each may, after the next change of the file."""
+        return True
+
+    def is_open(self, category: str) -> bool:
+        """Tell whether requests of a category need no key."""
+        return category in self.keys.open_categories
+
+    def refusal(self, category: str, field: FindField) -> Refusal | None:
+        """Return why a request is refused, None when it may pass."""
+        if self.is_open(category):
+            return None
+        credentials = field(b"authorization")
+        if credentials is None:
+            return _NO_KEY
+        scheme, _, token = credentials.partition(b" ")
+        key = self._find(token.strip()) if scheme.lower() == b"bearer" else None
+        if key is None:
+            return _WRONG_KEY
+        return None if key.opens(category) else _too_narrow(key, category)
+
+    def _find(self, token: bytes) -> ApiKey | None:
+        if len(token) > _MAX_KEY_BYTES:
+            return None
+        digest = digest_of(token)
+        found = None
+        # All are compared, each in constant time, so that the time tells nothing.
+        for key in self.keys.keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+def _too_narrow(key: ApiKey, category: str) -> Refusal:
+    challenge = _CHALLENGE + b', error="insufficient_scope"'
+    return Refusal(
+        403,
+        GrpcStatus.PERMISSION_DENIED,
+        f"the API key '{key.name}' is not for '{category}'",
+        ((b"WWW-Authenticate", challenge),),
+    )
+
+
+CATEGORY = "model-repository"
+_PREFIX = "file:"
+
+MayBringFiles = Callable[[], bool]
+"""Tells whether the clients that reach the load commands of a protocol may bring files; the answer may change."""
+
+
+def check_files(parameters: Iterable[str], may_bring_files: MayBringFiles) -> None:
+    """Raise InferError(PERMISSION_DENIED) when the parameters of a load have files and must not."""
+    if any(name.startswith(_PREFIX) for name in parameters) and not may_bring_files():
+        raise permission_denied(
+            "files of a model ('file:' parameters of a load) are not taken from clients, because they may be code: "
+            f"give clients API keys with the category '{CATEGORY}' (--api-key-file), restrict that category "
+            "(--http-restricted-api, --grpc-restricted-protocol), or start the server with "
+            "--allow-client-model-files=true if all its clients may run code on it"
+        )

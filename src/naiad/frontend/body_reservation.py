@@ -4,9 +4,9 @@ An announced length costs the peer nothing, so it reserves nothing by itself: a 
 none of it would take the room of others. At most twice of what has arrived is reserved, and a first step.
 """
 
-from naiad.core.request_budget import RequestBudget
-from naiad.frontend.http1_head import HttpError
+from naiad.core.request_limits import RequestBudget
 from naiad.wire.grpc import GrpcError, GrpcStatus
+from naiad.wire.http1 import HttpError
 
 _FIRST_STEP_BYTES = 64 * 1024
 _LARGEST_STEP_BYTES = 4 * 1024 * 1024

@@ -1,17 +1,57 @@
-"""What routes see of a transport: an HTTP exchange and a gRPC call, whatever carries them.
+"""A request whose body has not come: it can be refused by its head, and then nothing of the body is buffered.
+
+A transport asks once the head of a request with a large body is complete (`Refuse`). The same routes decide that
+handle whole requests, in the same order, so that a refusal does not depend on when it is found.
+
+Why nobody waits for an answer any more.
+
+What routes see of a transport: an HTTP exchange and a gRPC call, whatever carries them.
 
 Routes run on the event loop and must not block. Each exchange or call is answered exactly once; answering after the
 peer has gone is allowed and does nothing. Writes are gathered: a transport keeps what is answered during one loop
 callback and writes it with one system call per connection.
+
+What stands between a route and the exchange that it answers.
 """
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from naiad.core.errors import InferError
+from naiad.core.errors import ErrorCode, InferError
+from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
-from naiad.frontend.departure import Departure
 from naiad.wire.header_fields import Headers
+
+
+class Departure(enum.Enum):
+    """What a transport tells those who work on an answer: the code it comes to, and the words for the log."""
+
+    DISCONNECTED = (ErrorCode.CANCELLED, "the client went away")
+    """The connection has ended."""
+    CANCELLED = (ErrorCode.CANCELLED, "the client cancelled the request")
+    """RST_STREAM."""
+    DROPPED = (ErrorCode.CANCELLED, "the client was dropped because it does not take its answers")
+    REFUSED = (ErrorCode.CANCELLED, "the call was ended because of what its client sent")
+    DEADLINE = (ErrorCode.DEADLINE_EXCEEDED, "the deadline passed")
+
+    def error(self, *, waited: bool) -> InferError:
+        """Return the failure of a request that waited for an instance then, or else executed."""
+        code, words = self.value
+        return InferError(code, f"{words} while {'it waited' if waited else 'it was executed'}")
+
+
+class CancellingEngine(Protocol):
+    """What is asked of the engine when a client leaves."""
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
+
+
+def version_of(request: InferRequest) -> str:
+    """Return the version that serves a request, or the one it asked for."""
+    return request.header.model_version if request.model is None else request.model.version
+
 
 OnDeparture = Callable[[Departure], object]
 
@@ -139,3 +179,121 @@ class GrpcService(Protocol):
 
     def stream_draining(self, call: GrpcCall) -> None:
         """The server is about to end: finish a streaming call as soon as what it began is answered."""
+
+
+class ExchangeLayer:
+    """An exchange that stands before another one and passes everything on; what differs is overridden."""
+
+    __slots__ = ("_exchange", "arrival_ns", "body", "headers", "method", "path")
+
+    def __init__(self, exchange: HttpExchange) -> None:
+        self._exchange = exchange
+        self.method = exchange.method
+        self.path = exchange.path
+        self.headers = exchange.headers
+        self.body = exchange.body
+        self.arrival_ns = exchange.arrival_ns
+
+    @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return self._exchange.client
+
+    @property
+    def on_disconnect(self) -> OnDeparture | None:
+        """What is called when the peer goes away."""
+        return self._exchange.on_disconnect
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: OnDeparture | None) -> None:
+        self._exchange.on_disconnect = callback
+
+    @property
+    def on_congestion(self) -> Callable[[bool], object] | None:
+        """What is called when the peer does not take a streamed answer, and when it does again."""
+        return self._exchange.on_congestion
+
+    @on_congestion.setter
+    def on_congestion(self, callback: Callable[[bool], object] | None) -> None:
+        self._exchange.on_congestion = callback
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body."""
+        self._exchange.respond(status, headers, parts)
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose length is not known."""
+        self._exchange.start_stream(status, headers)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a piece of a streamed answer."""
+        self._exchange.send(parts)
+
+    def end(self) -> None:
+        """End a streamed answer."""
+        self._exchange.end()
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        return self._exchange.reserve_bytes(size)
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the request."""
+        self._exchange.release_bytes(size)
+
+
+EARLY_REFUSAL_BYTES = 64 * 1024
+"""Smaller bodies over HTTP/1.1 are read in any case: their connection can then be used again."""
+
+
+class UnreadExchange:
+    """An `HttpExchange` without a body, which keeps its answer for the transport."""
+
+    __slots__ = ("answer", "arrival_ns", "headers", "method", "on_congestion", "on_disconnect", "path")
+
+    body: Buffer = b""
+    client: object = None
+
+    def __init__(self, method: str, path: str, headers: Mapping[bytes, bytes], arrival_ns: int) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.arrival_ns = arrival_ns
+        self.on_disconnect: OnDeparture | None = None
+        self.on_congestion: Callable[[bool], object] | None = None
+        self.answer: tuple[int, Headers, Sequence[Buffer]] | None = None
+        """Status, fields and body of the refusal; None while there is no reason for one."""
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Keep the answer."""
+        if self.answer is None:
+            self.answer = (status, headers, parts)
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Refuse: refusals are not streamed."""
+        raise AssertionError("a request without its body is not answered with a stream")
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Refuse: refusals are not streamed."""
+        raise AssertionError("a request without its body is not answered with a stream")
+
+    def end(self) -> None:
+        """Refuse: refusals are not streamed."""
+        raise AssertionError("a request without its body is not answered with a stream")
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Nothing is buffered that could count."""
+        return True
+
+    def release_bytes(self, size: int) -> None:
+        """Nothing is buffered that could count."""
+
+
+Refuse = Callable[[HttpExchange], object]
+"""Answers an exchange without a body when its head is reason enough to refuse it."""
+
+
+def announced_bytes(headers: Mapping[bytes, bytes]) -> int:
+    """Return the Content-Length of a request, -1 when it has none."""
+    text = headers.get(b"content-length", b"")
+    return int(text) if text.isdigit() and len(text) < 20 else -1

@@ -1,4 +1,7 @@
-"""Header fields that become parameters of the inference request (--http-header-forward-pattern and gRPC's)."""
+"""The W3C Trace Context that a request came with, as a tracer that makes spans asks for it.
+
+Header fields that become parameters of the inference request (--http-header-forward-pattern and gRPC's).
+"""
 
 import copy
 import re
@@ -7,6 +10,7 @@ from collections.abc import Iterable
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import RequestHeader
+from naiad.frontend.exchange import GrpcCall, HttpExchange
 
 Parameters = tuple[tuple[str, str], ...]
 
@@ -80,3 +84,25 @@ def _with_parameters(header: RequestHeader, parameters: Parameters) -> RequestHe
     derived.admission = None
     derived.origin = header.origin or header
     return derived
+
+
+TraceFields = tuple[bytes, bytes]
+"""`traceparent` and `tracestate`; empty for none."""
+
+_PARENT, _STATE = b"traceparent", b"tracestate"
+
+
+def fields_of_exchange(exchange: HttpExchange) -> TraceFields:
+    """Return what an HTTP request says."""
+    return exchange.headers.get(_PARENT, b""), exchange.headers.get(_STATE, b"")
+
+
+def fields_of_call(call: GrpcCall) -> TraceFields:
+    """Return what a gRPC call says, for all requests of a stream."""
+    parent = state = b""
+    for name, value in call.metadata:
+        if name == _PARENT:
+            parent = value
+        elif name == _STATE:
+            state = value
+    return parent, state

@@ -9,9 +9,9 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_connection import Http1Connection
-from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http1.connection import Http1Connection
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http2.server import Http2Server
 from naiad.wire.preface import ALPN, HttpVersion, version_of
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, excerpt
-from naiad.frontend.access import AccessRule
-from naiad.frontend.category import category_of_path
+from naiad.frontend.access import AccessRule, category_of_path
 from naiad.frontend.exchange import HttpExchange
-from naiad.protocol.control_json import encode_error
+from naiad.protocol.json.control import encode_error
 from naiad.protocol.status import status_of
 from naiad.wire.header_fields import Headers
 

@@ -9,8 +9,8 @@ from typing import Generic
 
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
-from naiad.repository import heap
-from naiad.repository.agent_chain import AgentChain
+from naiad.repository import malloc_trim as heap
+from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
 from naiad.repository.namespaces import Namespaces

@@ -2,32 +2,203 @@
 
 Reads configuration files and names of files; the rules are `naiad.config`'s. What only the model itself can tell
 (whether a file is a valid model, whether its inputs are those of the configuration) shows when it is loaded.
+
+What was found out about a model by looking at its files.
+
+Whether the files of a model are where its configuration says: versions, model files, labels, samples.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.autofill import FORMATS, autofill, normalize
-from naiad.config.parsed_config import ParsedConfig
-from naiad.config.pbtxt import parse_pbtxt
-from naiad.config.problem import Problem
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt.lexer import ParsedConfig, map_path
+from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.problem import Problem, Severity
 from naiad.config.suggestion import nearest
-from naiad.config.validation import validate
-from naiad.config.validation_ensemble import circle_message, find_ensemble_cycle
-from naiad.config.validation_members import ensemble_member_problems
-from naiad.config.version_policy import select_versions
-from naiad.repository.check_files import (
-    check_model_file,
-    check_side_files,
-    check_versions,
-    children_of,
-    find_versions,
-    names_in,
-)
-from naiad.repository.model_report import ModelReport
-from naiad.repository.store import CONFIG_FILE
-from naiad.repository.versions import parse_version
+from naiad.config.validate.ensemble import circle_message, find_ensemble_cycle
+from naiad.config.validate.members import ensemble_member_problems
+from naiad.config.validate.model import validate
+from naiad.config.version_policy import NO_VERSION, select_versions
+from naiad.repository.store import CONFIG_FILE, RESERVED, parse_version
+
+
+@dataclass(slots=True)
+class ModelReport:
+    """What was found out about one model."""
+
+    name: str
+    path: Path
+    config: ModelConfig = field(default_factory=ModelConfig)
+    versions: Sequence[int] = ()
+    problems: list[Problem] = field(default_factory=list)
+    parsed: ParsedConfig | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """True when a server would try to load the model."""
+        return not any(problem.is_error for problem in self.problems)
+
+    def add(
+        self,
+        message: str,
+        place: Path | str = "",
+        *,
+        expected: str = "",
+        suggestion: str = "",
+        text: str = "",
+        severity: Severity = "error",
+    ) -> None:
+        """Add a problem: `place` is a path on disk, or the path of a field of the configuration."""
+        position = None
+        filename = str(place)
+        if isinstance(place, str) and self.parsed is not None:
+            position, filename = self.parsed.position(place), self.parsed.filename
+        self.problems.append(
+            Problem(
+                message=message,
+                path=place if isinstance(place, str) else "",
+                filename=filename or str(self.path),
+                line=position.line if position else 0,
+                column=position.column if position else 0,
+                text=text,
+                expected=expected,
+                suggestion=suggestion,
+                severity=severity,
+            )
+        )
+
+
+def find_versions(report: ModelReport) -> dict[int, Path]:
+    """Return the version directories by number; warn of those whose names are not quite numbers."""
+    found: dict[int, Path] = {}
+    for child in children_of(report.path):
+        version = parse_version(child.name)
+        if version is not None and child.is_dir():
+            found[version] = child
+        elif version is not None:
+            report.add(f"version '{child.name}' is a file", child, expected="a directory", severity="warning")
+        elif child.is_dir() and child.name not in RESERVED:
+            _warn_of_version_name(report, child)
+    return dict(sorted(found.items()))
+
+
+def _warn_of_version_name(report: ModelReport, directory: Path) -> None:
+    digits = "".join(char for char in directory.name if char.isdigit()).lstrip("0")
+    holds_model = not names_in(directory).isdisjoint(known.filename for known in FORMATS)
+    if not holds_model and not directory.name.lstrip("-").isdigit():
+        return
+    report.add(
+        f"directory '{directory.name}' of model '{report.name}' is not a version and is ignored",
+        directory,
+        text=directory.name,
+        expected="a number without sign or leading zeros",
+        suggestion=digits or "1",
+        severity="warning",
+    )
+
+
+def check_versions(report: ModelReport, version_dirs: Mapping[int, Path], names: set[str]) -> None:
+    """Check that the policy finds versions: those that it names, and one at least."""
+    policy = report.config.version_policy
+    for position, version in enumerate(policy.specific.versions):
+        if version not in version_dirs:
+            report.add(
+                f"version {version} is specified for model '{report.name}', but the version directory is not present",
+                f"version_policy.specific.versions[{position}]",
+                text=str(version),
+                expected="one of " + (", ".join(map(str, version_dirs)) or "no version: there is none"),
+                severity="warning",
+            )
+    nothing_asked = any(problem.path.startswith("version_policy") and problem.is_error for problem in report.problems)
+    if report.versions or nothing_asked:
+        return
+    loose = sorted(names.intersection(known.filename for known in FORMATS))
+    if version_dirs:
+        expected = "a policy that selects one of the versions " + ", ".join(map(str, version_dirs))
+    elif loose:
+        expected = f"{loose[0]} in a version directory: {report.path / '1' / loose[0]}"
+    else:
+        expected = f"a version directory: {report.path / '1'}"
+    report.add(NO_VERSION.format(model_name=report.name), report.path, expected=expected)
+
+
+def check_model_file(report: ModelReport, version_dir: Path) -> None:
+    """Check that a version has the model file."""
+    config = report.config
+    wanted = config.default_model_filename or _usual_filename(config.backend)
+    # Backends without a known file name (identity, third parties) may need no file.
+    if not wanted or config.HasField("ensemble_scheduling"):
+        return
+    names = names_in(version_dir)
+    if wanted in names or (version_dir / wanted).exists():
+        return
+    own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
+    if not own and wanted not in (known.filename for known in FORMATS):
+        return  # Triton's name for the file of a custom backend, which may need none
+    suggestion = nearest(wanted, names) or _same_suffix(wanted, names)
+    report.add(
+        f"version {version_dir.name} of model '{report.name}' has no model file '{wanted}'",
+        "default_model_filename" if own else version_dir,
+        text=wanted,
+        expected=f"{version_dir / wanted}; the directory has {', '.join(sorted(names)) or 'no files'}",
+        suggestion=suggestion,
+    )
+
+
+def _usual_filename(backend: str) -> str:
+    return next((known.filename for known in FORMATS if known.backend == backend), "")
+
+
+def _same_suffix(wanted: str, names: set[str]) -> str:
+    """Return the only file of the wanted kind, which is then probably the model under another name."""
+    alike = [name for name in names if Path(name).suffix == Path(wanted).suffix]
+    return alike[0] if len(alike) == 1 else ""
+
+
+def check_side_files(report: ModelReport) -> None:
+    """Check that the files which the configuration names are there."""
+    for field_path, folder, name in _named_files(report.config):
+        directory = report.path / folder
+        if name and not (directory / name).is_file() and ".." not in name.split("/"):
+            report.add(
+                f"failed to open text file for read {directory / name}: No such file or directory",
+                field_path,
+                text=name,
+                expected=f"a file of {directory}",
+                suggestion=nearest(name, names_in(directory)),
+            )
+
+
+def _named_files(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield field path, folder below the model's directory and name of every file that a configuration names."""
+    for index, output in enumerate(config.output):
+        yield f"output[{index}].label_filename", "", output.label_filename
+    for index, sample in enumerate(config.model_warmup):
+        for name in sorted(sample.inputs):
+            path = map_path(f"model_warmup[{index}].inputs", name)
+            yield f"{path}.input_data_file", "warmup", sample.inputs[name].input_data_file
+    for index, state in enumerate(config.sequence_batching.state):
+        for position, initial in enumerate(state.initial_state):
+            path = f"sequence_batching.state[{index}].initial_state[{position}].data_file"
+            yield path, "initial_state", initial.data_file
+
+
+def children_of(directory: Path) -> list[Path]:
+    """Return what is in a directory, sorted."""
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        # An unreadable directory looks empty, and what is missing in it is reported.
+        return []
+
+
+def names_in(directory: Path) -> set[str]:
+    """Return the names of what is in a directory."""
+    return {child.name for child in children_of(directory)}
+
 
 _MAX_CONFIG_BYTES = 4 << 20
 """Four bytes, which a character of UTF-8 may take, for each that the parser reads."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.parsed_config import ParsedConfig
-from naiad.config.validation_ensemble import find_ensemble_cycle
+from naiad.config.pbtxt.lexer import ParsedConfig
+from naiad.config.validate.ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError
 from naiad.core.model import model_key
-from naiad.repository.agent_chain import AgentChain
+from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.store import ModelEntry
 

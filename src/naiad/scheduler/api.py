@@ -4,10 +4,9 @@ import abc
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from naiad.core.batch import Batch
+from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
-from naiad.core.sequence_end import SequenceEnd
 
 
 class Dropped(NamedTuple):

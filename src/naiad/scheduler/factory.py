@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from naiad.config.adaptive_batching import read_adaptive_batching
-from naiad.config.artificial_delays import ArtificialDelays
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.naiad_parameters import read_adaptive_batching
 from naiad.config.padding import read_padding
-from naiad.scheduler.adaptive import AdaptiveScheduler
+from naiad.options.artificial_delays import ArtificialDelays
+from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
 from naiad.scheduler.overload import OverloadPolicy
 from naiad.scheduler.queue import QueuePolicy
-from naiad.scheduler.sequence_direct import DirectSequenceScheduler
-from naiad.scheduler.sequence_oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.direct import DirectSequenceScheduler
+from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
 
 _NO_DELAYS = ArtificialDelays()
 

@@ -28,8 +28,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from naiad.config.options import OverloadOptions
 from naiad.core.request import InferRequest
+from naiad.options.options import OverloadOptions
 from naiad.scheduler.api import Dropped
 from naiad.scheduler.queue import Lane, Level, oldest_ns, refused
 

@@ -12,8 +12,8 @@ need little. Whatever has nothing to do with that passes.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import invalid_argument
+from naiad.options.limits import ResourceAmount
 
 IDLE, WAITING, GRANTED, EXECUTING = range(4)
 _EXECUTIONS_OF_LOADING = 2

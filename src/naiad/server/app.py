@@ -14,39 +14,36 @@ from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
 from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
-from naiad.config.artificial_delays import read_artificial_delays
-from naiad.config.options import ServerOptions
-from naiad.engine.cache_factory import open_store
+from naiad.engine.cache.factory import open_store
+from naiad.engine.cache.store import ResponseStore
+from naiad.engine.calls.calls import ModelCalls
 from naiad.engine.inference import Engine
-from naiad.engine.loader import ModelLoader
-from naiad.engine.model_calls import ModelCalls
+from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.resources import ResourceRegister
-from naiad.engine.response_cache import ResponseStore
-from naiad.engine.served import Served
+from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
-from naiad.repository import heap
+from naiad.options.artificial_delays import read_artificial_delays
+from naiad.options.options import ServerOptions
+from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog
-from naiad.repository.control import ExplicitControl
+from naiad.repository.control.explicit import ExplicitControl
+from naiad.repository.control.fixed import NoControl
+from naiad.repository.control.poll import PollControl
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.namespaces import Namespaces
-from naiad.repository.no_control import NoControl
 from naiad.repository.opening import CacheSettings, open_repository
-from naiad.repository.poll import PollControl
-from naiad.server.cache_metrics import show_cache
-from naiad.server.connection_metrics import show_connections
 from naiad.server.drain import drain
-from naiad.server.freed_memory import FreedMemory
+from naiad.server.memory import FreedMemory, open_budget, overload_options
+from naiad.server.metrics import show_cache, show_connections
 from naiad.server.ports import Ports
 from naiad.server.publication import Publication, settle
 from naiad.server.rate_limit import open_resources
 from naiad.server.report import log_backends, log_models
-from naiad.server.request_memory import open_budget, overload_options
-from naiad.server.runner import run_to_status
-from naiad.server.signals import StopSignal
-from naiad.telemetry import log
-from naiad.telemetry.gpu_meter import GpuMeter
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.tracer import Tracer
+from naiad.server.runner import StopSignal, run_to_status
+from naiad.telemetry.logs import log
+from naiad.telemetry.metrics.gpus import GpuMeter
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.trace.tracer import Tracer
 
 _log = logging.getLogger(__name__)
 

@@ -1,11 +1,15 @@
-"""Files that may be exchanged while the server runs: certificates, API keys."""
+"""The key file: read at start, and again whenever it changes.
+
+Files that may be exchanged while the server runs: certificates, API keys.
+"""
 
 import logging
 import os
 from collections.abc import Callable, Sequence
 
-from naiad.core.errors import InferError
+from naiad.core.errors import InferError, internal
 from naiad.core.ports import Loop, TimerHandle
+from naiad.options.access import ApiKeys, parse_api_keys
 
 _log = logging.getLogger(__name__)
 
@@ -62,3 +66,18 @@ def _state_of(path: str) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return (state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+def read_api_keys(path: str) -> ApiKeys:
+    """Return the keys of the file at `path`. Raises InferError that names flag, file and line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise internal(f"--api-key-file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise internal(f"--api-key-file {path} is not text") from error
+    try:
+        return parse_api_keys(text)
+    except ValueError as error:
+        raise internal(f"--api-key-file {path}: {error}") from error

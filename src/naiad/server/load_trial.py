@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from naiad.config.options import RepositoryOptions, ServerOptions
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
+from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.server.app import Server
 
 _UNLOAD_S = 10.0

@@ -6,40 +6,37 @@ import ssl
 from collections.abc import Mapping
 from typing import Protocol
 
-from naiad.config.options import GrpcOptions, HttpOptions, ServerOptions
-from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
-from naiad.config.security import RequiredHeader, TlsOptions, compile_header_pattern
-from naiad.core.request_budget import RequestBudget
+from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
-from naiad.frontend import client_files
-from naiad.frontend.access import AccessRule, AllOf, Closed, Restrictions
-from naiad.frontend.api_key_rule import ApiKeyRule
-from naiad.frontend.client_files import MayBringFiles
+from naiad.frontend import access as client_files
+from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
-from naiad.frontend.content_coding import ContentCodings
-from naiad.frontend.cors import Cors
-from naiad.frontend.grpc_compression import LEVELS, GrpcCompression
-from naiad.frontend.grpc_repository import RepositoryCalls
-from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
+from naiad.frontend.grpc.control import RepositoryCalls
+from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_limits import Http1Limits
-from naiad.frontend.http2 import Http2Server
-from naiad.frontend.http2_rest import RestSide
-from naiad.frontend.metrics_route import MetricsRoute, SlicedMetricsRoute
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http2.rest_head import RestSide
+from naiad.frontend.http2.server import Http2Server
 from naiad.frontend.one_port import OnePort
-from naiad.frontend.rest import RestApi
-from naiad.frontend.rest_repository import RepositoryRoutes
+from naiad.frontend.rest.compression import ContentCodings
+from naiad.frontend.rest.control import RepositoryRoutes
+from naiad.frontend.rest.cors import Cors
+from naiad.frontend.rest.metrics import MetricsRoute, SlicedMetricsRoute
+from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.frontend.side_threads import SideThreads
 from naiad.frontend.slice_runner import SliceRunner
-from naiad.server.addresses import addresses
-from naiad.server.api_keys import read_api_keys
+from naiad.options.access import RequiredHeader, TlsOptions, compile_header_pattern
+from naiad.options.addresses import are_overheard, is_one_port, obstacle, owner_of_tls
+from naiad.options.options import GrpcOptions, HttpOptions, ServerOptions
 from naiad.server.endpoint import Connections, Endpoint, Service
-from naiad.server.file_watch import FileWatch
+from naiad.server.file_watch import FileWatch, read_api_keys
+from naiad.server.listener import addresses
 from naiad.server.tls import load, server_context
-from naiad.wire.keepalive import KeepaliveRules
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http1 import Http1Limits
+from naiad.wire.http2.keepalive import KeepaliveRules
+from naiad.wire.http2.limits import Http2Limits
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.ports import Loop
 from naiad.engine.inference import Engine
-from naiad.engine.served import Served
-from naiad.server.adaptive_metrics import show_adaptive
-from naiad.telemetry.exposition import format_family, format_labels
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS, model_labels
+from naiad.engine.serving.served import Served
+from naiad.server.metrics import show_adaptive
+from naiad.telemetry.metrics.exposition import format_family, format_labels
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, model_labels
 
 _RESTARTS = "naiad_worker_restarts_total"
 _STATE = "naiad_worker_state"

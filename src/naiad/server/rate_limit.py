@@ -6,11 +6,11 @@ from operator import attrgetter
 from typing import Any
 
 from naiad.backend.cores import usable_cores
-from naiad.config.rate_limit import RateLimitOptions, ResourceAmount
 from naiad.engine.resource_owner import ResourceOwner
 from naiad.engine.resources import Resources
-from naiad.telemetry.exposition import format_family, format_labels
-from naiad.telemetry.metrics import Registry
+from naiad.options.limits import RateLimitOptions, ResourceAmount
+from naiad.telemetry.metrics.exposition import format_family, format_labels
+from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import read_memory
 
 _FAMILIES: tuple[tuple[str, str, str], ...] = (

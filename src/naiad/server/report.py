@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from naiad.config.options import RepositoryOptions
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry
 from naiad.engine.inference import Engine
-from naiad.telemetry.log import log_table
+from naiad.options.options import RepositoryOptions
+from naiad.telemetry.logs.log import log_table
 
 _log = logging.getLogger(__name__)
 

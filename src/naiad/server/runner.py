@@ -1,20 +1,86 @@
-"""What surrounds every process of a server: its log, its event loop, its exit status."""
+"""What surrounds every process of a server: its log, its event loop, its exit status.
+
+How many files the process may open: connections are files, and the usual limit of 1024 is soon reached.
+
+SIGINT and SIGTERM: the first asks for a graceful exit, the second ends the process at once.
+"""
 
 import asyncio
 import gc
 import logging
 import os
+import resource
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 
 import uvloop
 
-from naiad.config.options import ServerOptions
 from naiad.core.errors import InferError
-from naiad.server.file_limit import raise_file_limit
-from naiad.telemetry import log
+from naiad.options.options import ServerOptions
+from naiad.telemetry.logs import log
 
 _log = logging.getLogger(__name__)
+
+_OTHERS = 1024
+"""For models, libraries, pipes to workers."""
+_MANY = 4096
+"""Connections beyond which a limit of the system is worth a line, but nobody needs to be warned."""
+
+
+def raise_file_limit(connections: int) -> None:
+    """Allow for so many connections, as far as the hard limit lets; the log tells when that is not enough."""
+    wanted = connections + _OTHERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (OSError, ValueError) as error:  # a kernel's own limit
+            _log.warning("the limit of open files stays at %d: %s", soft, error)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = max(0, soft - _OTHERS)
+        _log.log(
+            logging.WARNING if allowed < _MANY else logging.INFO,
+            "the flags allow %d connections, the limit of open files only %d; raise it (ulimit -n, LimitNOFILE=) or "
+            "lower --http-max-connections and --grpc-max-connections",
+            connections,
+            allowed,
+        )
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignal:
+    """Whether the server was asked to exit."""
+
+    def __init__(self, exit_now: Callable[[int], object] = os._exit) -> None:
+        self._event = asyncio.Event()
+        self._exit_now = exit_now
+
+    def install(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the signals over for as long as `loop` runs; before, `cli.serve` has them end the process."""
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.receive, number)
+
+    def receive(self, number: int) -> None:
+        """Handle one signal; called on the event loop."""
+        # Triton prints this line as it is, outside the log.
+        print(f"Signal ({int(number)}) received.", file=sys.stderr, flush=True)
+        if self._event.is_set():
+            self._exit_now(1)
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a signal has come."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Wait for the first signal."""
+        await self._event.wait()
 
 
 def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, object, int]]) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from naiad.core.adaptive_state import AdaptiveState
-from naiad.telemetry.version_statistics import RecentBatch, VersionStatistics
+from naiad.core.model import AdaptiveState
+from naiad.telemetry.statistics.version import RecentBatch, VersionStatistics
 
 
 class ResourceUse(NamedTuple):

@@ -5,12 +5,11 @@ import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from naiad.backend.worker import pb_utils
-from naiad.backend.worker.exchange import InferenceRequest, InferenceResponse, set_caller
-from naiad.backend.worker.failure import ErrorCode, TritonError, TritonModelException
-from naiad.backend.worker.iteration import Arrivals, ResponseIterator
-from naiad.backend.worker.turns import Waiter
 from naiad.testing.model_error import ModelError
+from naiad.worker.api import pb_utils
+from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
+from naiad.worker.api.inference import InferenceRequest, InferenceResponse, set_caller
+from naiad.worker.api.iteration import Arrivals, ResponseIterator, Waiter
 
 if TYPE_CHECKING:
     import numpy as np

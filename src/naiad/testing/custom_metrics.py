@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from naiad.backend.custom_metrics import CustomMetrics
-from naiad.backend.worker.custom_metrics import set_metric_server
-from naiad.backend.worker.failure import TritonModelException
 from naiad.core.errors import InferError
+from naiad.worker.api.failure import TritonModelException
+from naiad.worker.api.metrics import set_metric_server
 
 
 class TestedMetrics:

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterable, Mapping
 
-from naiad.wire.http2_stream import Payload
+from naiad.wire.http2.stream import Payload
 
 WINDOW_BITS: Mapping[bytes, int] = {
     b"gzip": zlib.MAX_WBITS | 16,

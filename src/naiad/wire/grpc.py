@@ -18,10 +18,10 @@ from naiad.wire.compression import (
     most_plain_bytes,
     plain_limit,
 )
-from naiad.wire.http2_headers import Field, encode_fields
+from naiad.wire.http2.headers import Field, encode_fields
 
 if TYPE_CHECKING:
-    from naiad.wire.http2_stream import Payload
+    from naiad.wire.http2.stream import Payload
 
 PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = 5

@@ -2,17 +2,15 @@
 
 import re
 import sys
-import tomllib
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 
 from naiad.backend import registry
 from naiad.backend.api import Backend, Model, ModelContext
 from naiad.backend.identity import IdentityBackend
-from naiad.backend.python_based import PythonBasedBackend
-from naiad.backend.registry import BUILT_IN, BackendRegistry
+from naiad.backend.python.python_based import PythonBasedBackend
+from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from support.backend_parts import make_context
@@ -71,9 +69,9 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 def test_a_framework_that_is_not_installed_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    monkeypatch.delitem(sys.modules, "naiad.backend.onnxruntime", raising=False)
-    monkeypatch.delitem(sys.modules, "naiad.backend.onnx_options", raising=False)
-    monkeypatch.delitem(sys.modules, "naiad.backend.onnx_library", raising=False)
+    monkeypatch.delitem(sys.modules, "naiad.backend.onnx.backend", raising=False)
+    monkeypatch.delitem(sys.modules, "naiad.backend.onnx.options", raising=False)
+    monkeypatch.delitem(sys.modules, "naiad.backend.onnx.library", raising=False)
     error = failure(BackendRegistry({}), "onnxruntime")
     assert error.message == (
         "backend 'onnxruntime' needs the package 'onnxruntime', which is not installed: pip install 'naiad[onnx]'"
@@ -94,14 +92,6 @@ def test_a_package_that_does_not_work_is_named(value, text):
     assert error.code is ErrorCode.INTERNAL
     assert "'broken'" in error.message
     assert text in error.message
-
-
-def test_every_built_in_backend_is_announced_in_the_package_too():
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    assert project["project"]["entry-points"]["naiad.backends"] == dict(BUILT_IN)
-
-
-# --- Python-based backends ------------------------------------------------------------------------------------------
 
 
 def directory_with(tmp_path, *names):

@@ -5,9 +5,9 @@ import pytest
 
 from naiad.backend import gpus
 from naiad.backend.identity import IdentityBackend
-from naiad.backend.onnxruntime import OnnxRuntimeBackend
-from naiad.backend.python import PythonBackend
-from naiad.telemetry.nvml import Gpu, NvmlError
+from naiad.backend.onnx.backend import OnnxRuntimeBackend
+from naiad.backend.python.backend import PythonBackend
+from naiad.telemetry.metrics.gpus import Gpu, NvmlError
 
 
 class TwoGpus:

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from naiad.backend.host_policies import bind_thread, resolve_policies, running_on
-from naiad.config.host_policy import HostPolicy
 from naiad.core.errors import ErrorCode, InferError
+from naiad.options.host_policy import HostPolicy
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 ONE = frozenset(CORES[:1])

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 from naiad.backend.api import InstanceSpec
-from naiad.backend.onnx_sessions import Place
-from naiad.backend.onnxruntime import OnnxInstance, OnnxModel, OnnxRuntimeBackend
+from naiad.backend.onnx.backend import OnnxInstance, OnnxModel, OnnxRuntimeBackend
+from naiad.backend.onnx.sessions import Place
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from support import onnx_models

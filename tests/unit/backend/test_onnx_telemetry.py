@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from naiad.backend import onnx_telemetry
+from naiad.backend.onnx import telemetry as onnx_telemetry
 from support import onnx_models
 
 _SESSION = """
 import sys
-from naiad.backend.onnx_library import onnxruntime
+from naiad.backend.onnx.library import onnxruntime
 onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 """
 

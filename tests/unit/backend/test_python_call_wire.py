@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from naiad.backend.python_call_wire import AnswerEncoder, CallDecoder
-from naiad.backend.worker import call_wire
-from naiad.backend.worker.call_wire import FINAL, AnswerDecoder, CallEncoder
-from naiad.backend.worker.exchange import InferenceRequest
-from naiad.backend.worker.failure import ErrorCode as WorkerCode
-from naiad.backend.worker.frame import ChannelError, Frame, decode_frame, encode_frame
-from naiad.backend.worker.tensor import Tensor
+from naiad.backend.python.call_codec import AnswerEncoder, CallDecoder
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.worker import call_codec as call_wire
+from naiad.worker.api.failure import ErrorCode as WorkerCode
+from naiad.worker.api.inference import InferenceRequest
+from naiad.worker.api.tensor import Tensor
+from naiad.worker.call_codec import FINAL, AnswerDecoder, CallEncoder
+from naiad.worker.channel.frame import ChannelError, Frame, decode_frame, encode_frame
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -185,7 +185,7 @@ def test_errors_parameters_and_ends_of_answers():
 
 
 def test_answer_headers_are_forgotten_on_both_sides(monkeypatch):
-    monkeypatch.setattr("naiad.backend.python_call_wire.MOST_HEADERS", 4)
+    monkeypatch.setattr("naiad.backend.python.call_codec.MOST_HEADERS", 4)
     encoder, decoder = AnswerEncoder(), AnswerDecoder()
     for number in range(40):
         header = ResponseHeader("m", "1", [TensorSpec(f"T{number}", DataType.FP32, (1,))])

@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from naiad.backend import python_calls
-from naiad.backend.python_calls import CallLine
-from naiad.backend.python_channel import ServerChannel
-from naiad.backend.worker import block
-from naiad.backend.worker import calls as calls_module
-from naiad.backend.worker.calls import Calls
-from naiad.backend.worker.channel import Channel
-from naiad.backend.worker.exchange import InferenceRequest
-from naiad.backend.worker.failure import ErrorCode as WorkerCode
-from naiad.backend.worker.failure import TritonModelException
-from naiad.backend.worker.scope import Scope
-from naiad.backend.worker.tensor import Tensor
+from naiad.backend.python import calls as python_calls
+from naiad.backend.python.calls import CallLine
+from naiad.backend.python.channel import ServerChannel
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
+from naiad.worker import calls as calls_module
+from naiad.worker.api.failure import ErrorCode as WorkerCode
+from naiad.worker.api.failure import TritonModelException
+from naiad.worker.api.inference import InferenceRequest
+from naiad.worker.api.tensor import Tensor
+from naiad.worker.calls import Calls
+from naiad.worker.channel import buffer_pool as block
+from naiad.worker.channel.channel import Channel
+from naiad.worker.control import Scope
 from support.model_call_parts import ManualLoop
 
 ONE = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1,))])

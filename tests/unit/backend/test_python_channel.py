@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from naiad.backend.python_channel import ServerChannel
-from naiad.backend.worker.channel import Channel
-from naiad.backend.worker.frame import ChannelClosedError, Frame
+from naiad.backend.python.channel import ServerChannel
+from naiad.worker.channel.channel import Channel
+from naiad.worker.channel.frame import ChannelClosedError, Frame
 
 LONG = 300_000
 """More than a pipe holds."""

@@ -11,23 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.backend import python_process
-from naiad.backend.python_channel import ServerChannel
-from naiad.backend.python_conversation import Conversation
-from naiad.backend.python_emission import EmittingConversation
-from naiad.backend.python_process import WorkerProcess, _CallsDoor
-from naiad.backend.python_tensors import TensorRules
-from naiad.backend.worker import block as block_module
-from naiad.backend.worker import channel as channel_module
-from naiad.backend.worker import frame as frames
-from naiad.backend.worker.board import create_board
-from naiad.backend.worker.channel import Channel
-from naiad.backend.worker.frame import Frame, encode_frame
-from naiad.backend.worker.intake import Intake
+from naiad.backend.python import process as python_process
+from naiad.backend.python.channel import ServerChannel
+from naiad.backend.python.conversation import Conversation
+from naiad.backend.python.decoupled import EmittingConversation
+from naiad.backend.python.process import WorkerProcess, _CallsDoor
+from naiad.backend.python.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.batch import Batch
+from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
-from naiad.core.sequence_end import SequenceEnd
+from naiad.worker.channel import buffer_pool as block_module
+from naiad.worker.channel import channel as channel_module
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.channel import Channel
+from naiad.worker.channel.flags_page import create_board
+from naiad.worker.channel.frame import Frame, encode_frame
+from naiad.worker.request_decoder import Intake
 from support.backend_parts import make_header, make_request
 
 CAP_BYTES = 1 << 20

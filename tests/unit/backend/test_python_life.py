@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from naiad.backend import python_life
-from naiad.backend.python_life import StartError, WorkerLife, begin
-from naiad.backend.python_process import Event
-from naiad.backend.worker import frame as frames
-from naiad.backend.worker.frame import Frame
+from naiad.backend.python import worker_life as python_life
+from naiad.backend.python.process import Event
+from naiad.backend.python.worker_life import StartError, WorkerLife, begin
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.frame import Frame
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from naiad.backend import delayed_emission
-from naiad.backend.delayed_emission import DelayedEmission
-from naiad.backend.repeat import RepeatBackend
+from naiad.backend import repeat as delayed_emission
+from naiad.backend.repeat import DelayedEmission, RepeatBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, InferError

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.cli.main import main
-from naiad.config.api_keys import digest_of, parse_api_keys
+from naiad.options.access import digest_of, parse_api_keys
 
 
 def test_new_key_fits_its_line_and_is_shown_beside_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,10 @@
 import pytest
 
 from naiad.cli.serve import format_help
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.flags import GROUPS, all_flags
-from naiad.config.options import ServerOptions
-from naiad.config.rate_limit import ResourceAmount
+from naiad.options.command_line import OptionError, parse_options
+from naiad.options.flags import GROUPS, all_flags
+from naiad.options.limits import ResourceAmount
+from naiad.options.options import ServerOptions
 
 TRITON_FLAGS = """
 id exit-timeout-secs log-verbose log-info log-warning log-error log-format log-file model-repository model-store

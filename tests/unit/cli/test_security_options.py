@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.options import ServerOptions
+from naiad.options.command_line import OptionError, parse_options
+from naiad.options.options import ServerOptions
 
 
 def parse(*arguments: str) -> ServerOptions:

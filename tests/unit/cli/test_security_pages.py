@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.config.flags import all_flags
-from naiad.config.options import ServerOptions
+from naiad.options.flags import all_flags
+from naiad.options.options import ServerOptions
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = ("security.md", "ports.md")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from naiad.config.adaptive_batching import AdaptiveBatching, read_adaptive_batching
-from naiad.config.pbtxt import parse_pbtxt
-from naiad.config.validation import validate
-from naiad.scheduler.adaptive import AdaptiveScheduler
+from naiad.config.naiad_parameters import AdaptiveBatching, read_adaptive_batching
+from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.validate.model import validate
+from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
 

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.schema import is_map_entry, is_message
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")

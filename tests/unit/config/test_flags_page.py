@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from naiad.config.flags import GROUPS, Flag
-from naiad.config.options import ServerOptions
+from naiad.options.flags import GROUPS, Flag
+from naiad.options.options import ServerOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.host_policy import HostPolicy, format_cores, parse_cores, policy_name
 from naiad.config.model_config_pb2 import ModelInstanceGroup
-from naiad.config.options import ServerOptions
+from naiad.options.command_line import OptionError, parse_options
+from naiad.options.host_policy import HostPolicy, format_cores, parse_cores, policy_name
+from naiad.options.options import ServerOptions
 
 
 def parse(*values: str) -> ServerOptions:

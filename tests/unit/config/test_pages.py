@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.options.command_line import OptionError, parse_options
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
-from naiad.config.parsed_config import ParsedConfig
-from naiad.config.pbtxt import format_config, parse_pbtxt
+from naiad.config.pbtxt.lexer import ParsedConfig
+from naiad.config.pbtxt.text_format import format_config, parse_pbtxt
 
 TYPICAL = """
 # A typical configuration.

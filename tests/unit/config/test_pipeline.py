@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.cli.drawing.layout import lay_out
 from naiad.config.model_config_pb2 import DataType, ModelConfig
-from naiad.config.pipeline import lay_out
 from naiad.core.errors import InferError
 
 

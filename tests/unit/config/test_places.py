@@ -1,10 +1,18 @@
 import pytest
 
 from naiad.cli.serve import format_help
-from naiad.config.address import check_address, covers, host_of, unix_path
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.options import ServerOptions
-from naiad.config.places import are_overheard, is_one_port, obstacle, owner_of_tls
+from naiad.options.addresses import (
+    are_overheard,
+    check_address,
+    covers,
+    host_of,
+    is_one_port,
+    obstacle,
+    owner_of_tls,
+    unix_path,
+)
+from naiad.options.command_line import OptionError, parse_options
+from naiad.options.options import ServerOptions
 
 TLS = ["--{0}-use-ssl=true", "--{0}-server-cert=c", "--{0}-server-key=k"]
 MUTUAL = [*TLS, "--{0}-use-ssl-mutual=true", "--{0}-root-cert=r"]

@@ -1,5 +1,5 @@
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.template import format_commented
 
 

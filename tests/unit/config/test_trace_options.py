@@ -1,8 +1,8 @@
 import pytest
 
-from naiad.config.command_line import OptionError, parse_options
-from naiad.config.options import ServerOptions
-from naiad.config.trace import OpenTelemetryOptions, TraceOptions
+from naiad.options.command_line import OptionError, parse_options
+from naiad.options.options import ServerOptions
+from naiad.options.trace import OpenTelemetryOptions, TraceOptions
 
 
 def parse(*arguments: str) -> ServerOptions:

@@ -4,12 +4,12 @@ import pytest
 
 from naiad.config.autofill import autofill, normalize
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.parsed_config import ParsedConfig
-from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.pbtxt.lexer import ParsedConfig
+from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import Problem
-from naiad.config.validation import validate
-from naiad.config.validation_ensemble import find_ensemble_cycle
-from naiad.config.validation_members import ensemble_member_problems, has_decoupled_member
+from naiad.config.validate.ensemble import find_ensemble_cycle
+from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member
+from naiad.config.validate.model import validate
 
 MODEL = """
 backend: "python"

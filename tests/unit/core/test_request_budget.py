@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.core.request_budget import RequestBudget
+from naiad.core.request_limits import RequestBudget
 
 
 def test_bytes_are_reserved_up_to_the_limit():

@@ -6,7 +6,7 @@ import pytest
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
 from support.engine_parts import Serve, StepLoop, served_model
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.engine.cache_factory import open_store
-from naiad.engine.response_cache import LocalStore
+from naiad.engine.cache.factory import open_store
+from naiad.engine.cache.store import LocalStore
 from support.engine_parts import StepLoop
 
 HOST = {"host": "127.0.0.1", "port": "1"}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.engine.call_circles import awaited, describe, find_stuck, is_waiting
+from naiad.engine.calls.cycles import awaited, describe, find_stuck, is_waiting
 from support.model_call_parts import FakeServed, make_call
 
 

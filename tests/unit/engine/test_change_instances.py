@@ -8,7 +8,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
 from support.engine_parts import Answers, Gate, ScriptedInstance, Serve, StepLoop, config, header, request
 from support.waiting import wait_until
 

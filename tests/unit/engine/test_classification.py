@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.engine.classification import MAX_CLASSES, MAX_VALUES, class_shape, classify, top_indices
+from naiad.engine.transforms.classification import MAX_CLASSES, MAX_VALUES, class_shape, classify, top_indices
 
 
 def classes(values, count, labels=(), *, datatype="FP32", is_batching=False):

@@ -4,7 +4,7 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import ErrorCode, InferError
-from naiad.engine.configure import finish_config, prepare_config, read_config
+from naiad.engine.loading.configuration import finish_config, prepare_config, read_config
 from naiad.repository.store import LocalStore, ModelEntry, open_path
 
 BACKENDS = ("identity", "onnxruntime", "python")

@@ -13,8 +13,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine import custom_batching
-from naiad.engine.batch_strategy import BatchRequest, PythonStrategy
-from naiad.engine.custom_batching import FILE, PARAMETER, read_strategy
+from naiad.engine.custom_batching import FILE, PARAMETER, BatchRequest, PythonStrategy, read_strategy
 from naiad.scheduler.factory import create_scheduler
 from support.engine_parts import Answers, config, request
 

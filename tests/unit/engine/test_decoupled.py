@@ -10,7 +10,7 @@ from naiad.core.errors import ErrorCode, invalid_argument
 from naiad.core.model_call import ModelCall
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
 from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop, config, request, served_model
 
 HEADER = ResponseHeader("m", "1", ())

@@ -4,7 +4,7 @@ from collections import deque
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.delivery import Delivery, OrderedDelivery
+from naiad.engine.serving.responses import Delivery, OrderedDelivery
 from support.engine_parts import Answers, StepLoop, request
 
 HEADER = ResponseHeader("m", "1", ())

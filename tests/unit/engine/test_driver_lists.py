@@ -5,11 +5,11 @@ from collections.abc import Collection
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.delivery import Delivery
-from naiad.engine.dispatcher import Dispatcher
-from naiad.engine.drivers import Drivers, join_all
+from naiad.engine.serving.dispatcher import Dispatcher
+from naiad.engine.serving.responses import Delivery
+from naiad.engine.serving.runners import Drivers, join_all
 from naiad.scheduler.factory import create_scheduler
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.engine.instance_thread import InstanceThread
+from naiad.engine.serving.thread_runner import InstanceThread
 from support.engine_parts import ScriptedInstance
 from support.scheduling import MS, waiting_request
 
 if TYPE_CHECKING:
-    from naiad.engine.completion import Completion
-    from naiad.engine.dispatcher import Dispatcher
+    from naiad.engine.serving.dispatcher import Dispatcher
+    from naiad.engine.serving.executor import Completion
 
 
 class _Instance(ScriptedInstance):

@@ -6,11 +6,11 @@ import pytest
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError, internal
 from naiad.engine.instances import instance_specs
-from naiad.engine.loader import ModelLoader
+from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.resources import Resources
+from naiad.options.limits import ResourceAmount
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop

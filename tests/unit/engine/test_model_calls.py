@@ -5,7 +5,7 @@ import time
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError, not_found
-from naiad.engine.model_calls import MOST_NESTED, ModelCalls
+from naiad.engine.calls.calls import MOST_NESTED, ModelCalls
 from support.model_call_parts import FakeEngine, FakeServed, ManualLoop, make_call
 
 

@@ -14,7 +14,7 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
-from naiad.engine.padding import PaddedRequests
+from naiad.engine.transforms.padding import PaddedRequests
 from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.response import InferResponse
 from naiad.engine.resources import Resources
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
+from naiad.options.limits import ResourceAmount
 from support.engine_parts import (
     Answers,
     Gate,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import InferError
+from naiad.options.limits import ResourceAmount
 from support.sharing_processes import Server, model
 
 

@@ -12,11 +12,11 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.cached_model import CachedModel
-from naiad.engine.call_circles import call_of
-from naiad.engine.redis_store import decode, encode
-from naiad.engine.response_cache import CachedResponse, LocalStore, Share
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.engine.cache.model import CachedModel
+from naiad.engine.cache.redis_store import decode, encode
+from naiad.engine.cache.store import CachedResponse, LocalStore, Share
+from naiad.engine.calls.cycles import call_of
+from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers
 
 SPEC = TensorSpec("IN", DataType.UINT8, (2,))

@@ -13,8 +13,8 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
-from naiad.engine.sequence_tensors import SequenceTensors
-from naiad.scheduler.sequence import LiveSequence
+from naiad.engine.transforms.sequence_tensors import SequenceTensors
+from naiad.scheduler.sequence.slots import LiveSequence
 
 FLAGS = """
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 7 ] } }

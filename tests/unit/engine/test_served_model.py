@@ -13,11 +13,11 @@ import pytest
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.served_model import ServedModel
+from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.api import Dropped
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.queue import refused
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import (
     Answers,
     Gate,

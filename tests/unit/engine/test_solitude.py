@@ -1,5 +1,5 @@
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.solitude import ENOUGH, Solitude, watch_for_solitude
+from naiad.engine.serving.busy_polling import ENOUGH, Solitude, watch_for_solitude
 
 
 def test_the_thousandth_batch_alone_is_told_and_no_other():

@@ -5,7 +5,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest
-from naiad.engine.suspects import Suspects, digest_of
+from naiad.engine.serving.suspects import Suspects, digest_of
 from support.backend_parts import make_header, make_request
 
 SECOND_NS = 1_000_000_000

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from naiad.config.options import MetricsOptions
 from naiad.core.errors import InferError
 from naiad.engine.inference import Engine
-from naiad.telemetry.metrics import Registry
+from naiad.options.options import MetricsOptions
+from naiad.telemetry.metrics.metrics import Registry
 from support.engine_parts import StepLoop, served_model
 
 

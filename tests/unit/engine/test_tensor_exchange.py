@@ -8,7 +8,7 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.engine.tensor_exchange import TensorExchange
+from naiad.engine.transforms.shared_memory import TensorExchange
 from naiad.memory.cuda import CudaError
 from naiad.memory.regions import SharedMemory
 

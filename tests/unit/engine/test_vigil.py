@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from naiad.backend.worker.alertness import TRIAL_NS, TRIAL_PERIOD_NS
-from naiad.engine import vigil as module
-from naiad.engine.vigil import Vigil
+from naiad.engine.serving import busy_polling as module
+from naiad.engine.serving.busy_polling import Vigil
+from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS
 from support.engine_parts import StepLoop
 
 FOR_EVER_NS = 1 << 60

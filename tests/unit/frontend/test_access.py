@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from naiad.config.security import RequiredHeader
 from naiad.frontend.access import AllOf, Restrictions
-from naiad.frontend.http2_plan import make_plan
+from naiad.frontend.http2.call import make_plan
 from naiad.frontend.router import Route, Router
-from naiad.wire.http2_headers import RequestHead, encode_fields
+from naiad.options.access import RequiredHeader
+from naiad.wire.http2.headers import RequestHead, encode_fields
 
 ADMIN = RequiredHeader("Admin-Key", "s3cret")
 

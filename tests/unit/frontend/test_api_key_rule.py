@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from naiad.config.api_keys import format_line, parse_api_keys
-from naiad.frontend.api_key_rule import ApiKeyRule
-from naiad.frontend.metrics_route import MetricsRoute
+from naiad.frontend.access import ApiKeyRule
+from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.options.access import format_line, parse_api_keys
 from naiad.wire.grpc import GrpcStatus
 
 FILE = "\n".join(

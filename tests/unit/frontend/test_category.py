@@ -1,11 +1,11 @@
 import pytest
 from tritonclient.grpc import service_pb2
 
-from naiad.config.security import CATEGORIES
 from naiad.core.request_limits import unlimited
-from naiad.frontend.category import OTHER, category_of_call, category_of_path
-from naiad.frontend.rest import RestApi
+from naiad.frontend.access import OTHER, category_of_call, category_of_path
+from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
+from naiad.options.access import CATEGORIES
 
 
 @pytest.mark.parametrize(

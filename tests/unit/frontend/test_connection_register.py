@@ -5,9 +5,9 @@ import time
 import pytest
 
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_limits import Http1Limits
-from naiad.wire import http2_frames as wire
+from naiad.frontend.http1.server import Http1Server
+from naiad.wire.http1 import Http1Limits
+from naiad.wire.http2 import frames as wire
 from support.http1_scene import GET, Loop, Peer, Transport, answer
 from support.http2_scene import FakeTransport, Scene
 

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from naiad.core.errors import not_found
-from naiad.frontend.content_coding import ContentCodings
-from naiad.frontend.departure import Departure
+from naiad.frontend.exchange import Departure
+from naiad.frontend.rest.compression import ContentCodings
 from naiad.wire.compression import plain_limit
 from naiad.wire.header_fields import HeaderFields, written_fields
 from support.side_work import Aside

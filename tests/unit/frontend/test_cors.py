@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from naiad.frontend.cors import Cors
+from naiad.frontend.rest.cors import Cors
 
 PAGE = "https://page.example"
 

@@ -5,17 +5,16 @@ import json
 import pytest
 
 from naiad.core.errors import not_found
-from naiad.core.request_budget import RequestBudget
-from naiad.core.request_limits import unlimited
+from naiad.core.request_limits import RequestBudget, unlimited
 from naiad.frontend.access import Refusal
-from naiad.frontend.cors import Cors
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http2_rest import RestSide
-from naiad.frontend.rest_infer import InferRoute
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http2.rest_head import RestSide
+from naiad.frontend.rest.cors import Cors
+from naiad.frontend.rest.infer import InferRoute
 from naiad.frontend.router import Route, Router
-from naiad.wire import http2_frames as wire
 from naiad.wire.grpc import GrpcStatus
-from naiad.wire.http2_frames import frame
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame
 from support.http1_scene import Loop, Peer
 from support.http2_peer import data_frame
 from support.http2_scene import Scene, framed

@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from naiad.core.request_limits import unlimited
-from naiad.frontend.rest import RestApi
+from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
 
 ROOT = Path(__file__).resolve().parents[3]

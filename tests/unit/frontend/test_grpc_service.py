@@ -9,8 +9,8 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.departure import Departure
-from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.frontend.exchange import Departure
+from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.protocol import service_pb2 as pb
 from support.recording_engine import RecordingEngine
 

@@ -9,10 +9,10 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend import grpc_stream
-from naiad.frontend.departure import Departure
-from naiad.frontend.grpc_compression import GrpcCompression
-from naiad.frontend.grpc_service import InferenceGrpcService
+from naiad.frontend.exchange import Departure
+from naiad.frontend.grpc import stream as grpc_stream
+from naiad.frontend.grpc.compression import GrpcCompression
+from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.protocol import service_pb2 as pb
 from naiad.wire.compression import MAX_INLINE_BYTES

@@ -2,10 +2,10 @@
 
 import pytest
 
-from naiad.config.security import compile_header_pattern
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestHeader
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
+from naiad.options.access import compile_header_pattern
 
 
 def forwarding(pattern: str, hidden: frozenset[bytes] = frozenset()) -> HeaderForwarding:

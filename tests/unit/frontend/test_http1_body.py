@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
 
-from naiad.frontend.http1_body import ChunkedDecoder, allocate_body
-from naiad.frontend.http1_head import HttpError
-from naiad.frontend.http1_limits import Http1Limits
+from naiad.wire.http1 import ChunkedDecoder, Http1Limits, HttpError, allocate_body
 
 
 @pytest.mark.parametrize("offset", [0, 1, 63, 64, 250])

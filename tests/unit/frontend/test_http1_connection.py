@@ -3,8 +3,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from naiad.frontend.departure import Departure
-from naiad.frontend.http1 import Http1Server
+from naiad.frontend.exchange import Departure
+from naiad.frontend.http1.server import Http1Server
 from support.http1_scene import GET, Loop, Peer, answer, post
 
 

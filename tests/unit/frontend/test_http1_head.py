@@ -1,7 +1,6 @@
 import pytest
 
-from naiad.frontend.http1_head import HeadCache, HttpError
-from naiad.frontend.http1_limits import Http1Limits
+from naiad.wire.http1 import HeadCache, Http1Limits, HttpError
 
 
 def parse(text, **limits):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from naiad.frontend.departure import Departure
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame, window_update
-from naiad.wire.limits import Http2Limits
+from naiad.frontend.exchange import Departure
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame, window_update
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import data_frame, settings_frame
 from support.http2_scene import SECOND_NS, Scene, framed, held_scene
 

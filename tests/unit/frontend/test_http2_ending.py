@@ -2,10 +2,10 @@
 
 import pytest
 
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame, window_update
-from naiad.wire.keepalive import KeepaliveRules
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame, window_update
+from naiad.wire.http2.keepalive import KeepaliveRules
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import data_frame, settings_frame
 from support.http2_scene import SECOND_NS, Scene, framed, start_ns
 
@@ -192,7 +192,7 @@ def test_peer_that_has_just_had_an_answer_is_given_time_to_read_it(scene, idle_s
 
 def test_connection_is_not_closed_while_the_kernel_has_what_the_peer_has_not(scene, monkeypatch):
     undelivered = 1000
-    monkeypatch.setattr("naiad.frontend.http2_ending.undelivered_bytes", lambda transport: undelivered)
+    monkeypatch.setattr("naiad.frontend.http2.connection.undelivered_bytes", lambda transport: undelivered)
     scene.send(scene.request(1, b"a"))
     begin_ns = start_ns(scene)
     for second in range(1, 8):

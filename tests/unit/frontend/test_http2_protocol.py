@@ -6,8 +6,8 @@ import weakref
 import pytest
 
 from naiad.frontend.connection_register import ConnectionRegister
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame
 from support.http2_peer import split_frames
 from support.http2_scene import FakeTransport, Scene
 
@@ -23,7 +23,7 @@ def scene():
 def test_peer_whose_bytes_take_long_lets_others_pass(monkeypatch, size, took_ns, pauses):
     scene = Scene().open()
     times = iter(range(10**9, 10**12, took_ns))
-    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", lambda: next(times))
     scene.send(frame(0x77, 0, 0, bytes(size)))
     assert scene.transport.is_reading is not pauses
     scene.loop.run_soon()
@@ -33,7 +33,7 @@ def test_peer_whose_bytes_take_long_lets_others_pass(monkeypatch, size, took_ns,
 def test_many_short_reads_let_others_pass(monkeypatch):
     scene = Scene().open()
     times = iter(range(10**9, 10**12, 500_000))
-    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", lambda: next(times))
     was_reading = []
     for _ in range(10):
         scene.send(frame(0x77, 0, 0, bytes(70_000)))
@@ -45,7 +45,7 @@ def test_many_short_reads_let_others_pass(monkeypatch):
 def test_slow_frames_are_read_in_slices(monkeypatch):
     scene = Scene().open()
     times = iter(range(10**9, 10**12, 3_000_000))
-    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", lambda: next(times))
     scene.send(scene.headers(1, "/s/Stream"))
     pieces = frame(wire.DATA, 0, 1, b"\0\0\0\0\1x" * 50) * 100
     scene.protocol.data_received(pieces)
@@ -62,7 +62,7 @@ def test_slow_frames_are_read_in_slices(monkeypatch):
 def test_rest_of_a_slice_waits_while_the_socket_is_full(monkeypatch):
     scene = Scene().open()
     times = iter(range(10**9, 10**12, 3_000_000))
-    monkeypatch.setattr("naiad.frontend.http2_protocol._now_ns", lambda: next(times))
+    monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", lambda: next(times))
     scene.send(scene.headers(1, "/s/Stream"))
     scene.protocol.data_received(frame(wire.DATA, 0, 1, b"\0\0\0\0\1x" * 50) * 100)
     scene.protocol.pause_writing()

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from naiad.frontend.departure import Departure
-from naiad.frontend.http2_hold import HeldBody
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame
-from naiad.wire.limits import Http2Limits
+from naiad.frontend.exchange import Departure
+from naiad.frontend.http2.call import HeldBody
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import data_frame
 from support.http2_scene import Scene, framed, held_scene
 

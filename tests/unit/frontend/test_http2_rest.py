@@ -6,12 +6,12 @@ import pytest
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import Closed
-from naiad.frontend.departure import Departure
-from naiad.frontend.http2 import Http2Server
-from naiad.frontend.http2_rest import Http2AnswerHeads, RestSide
-from naiad.wire import http2_frames as wire
-from naiad.wire.http2_frames import frame, settings, window_update
-from naiad.wire.limits import Http2Limits
+from naiad.frontend.exchange import Departure
+from naiad.frontend.http2.rest_head import Http2AnswerHeads, RestSide
+from naiad.frontend.http2.server import Http2Server
+from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.frames import frame, settings, window_update
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, data_frame, split_frames
 
 SECOND_NS = 10**9

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import pytest
 
-from naiad.frontend.metrics_route import SlicedMetricsRoute
+from naiad.frontend.rest.metrics import SlicedMetricsRoute
 
 
 class Exchange:

@@ -4,9 +4,9 @@ import zlib
 
 import pytest
 
-from naiad.core.request_budget import RequestBudget
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http1_limits import Http1Limits
+from naiad.core.request_limits import RequestBudget
+from naiad.frontend.http1.server import Http1Server
+from naiad.wire.http1 import Http1Limits
 from support.http1_scene import Loop, Peer, answer, post
 
 KB = 1024

@@ -13,11 +13,11 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.departure import Departure
-from naiad.frontend.metrics_route import MetricsRoute
-from naiad.frontend.rest import RestApi
+from naiad.frontend.exchange import Departure
+from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
-from naiad.telemetry.version_statistics import VersionStatistics
+from naiad.telemetry.statistics.version import VersionStatistics
 from support.recording_engine import RecordingEngine
 
 A = TensorSpec("A", DataType.FP32, (-1, -1))
@@ -321,7 +321,7 @@ def failure(exchange):
 @pytest.fixture
 def logged(monkeypatch):
     lines = []
-    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: lines.append(fields))
+    monkeypatch.setattr("naiad.frontend.rest.failure.log_request_failure", lambda **fields: lines.append(fields))
     return lines
 
 

@@ -6,15 +6,15 @@ import types
 
 import pytest
 
-from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import ModelMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.departure import Departure
+from naiad.frontend.exchange import Departure
 from naiad.frontend.header_forwarding import HeaderForwarding
-from naiad.frontend.rest import RestApi
+from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.slice_runner import SliceRunner
 from support.recording_engine import RecordingEngine
 
@@ -113,7 +113,7 @@ class Exchange:
 def server(monkeypatch):
     engine = Engine()
     logged = []
-    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: logged.append(fields))
+    monkeypatch.setattr("naiad.frontend.rest.failure.log_request_failure", lambda **fields: logged.append(fields))
     router = RestApi(engine, max_input_bytes=300).router()
 
     def call(verb, body=b'{"IN":[1,2]}', *, model="m", **headers):
@@ -393,7 +393,7 @@ def busy(monkeypatch, turns):
     """A stream of a server that writes large responses in slices."""
     engine = Engine()
     logged = []
-    monkeypatch.setattr("naiad.frontend.rest_failure.log_request_failure", lambda **fields: logged.append(fields))
+    monkeypatch.setattr("naiad.frontend.rest.failure.log_request_failure", lambda **fields: logged.append(fields))
     runner = SliceRunner(turns.call_soon, clock_ns=turns.now_ns)
     exchange = Exchange("/v2/models/m/generate_stream", b'{"IN":1,"id":"7"}', {})
     RestApi(engine, runner=runner).router().handle(exchange)

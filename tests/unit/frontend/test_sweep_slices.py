@@ -2,8 +2,8 @@
 
 import asyncio
 
-from naiad.frontend.http1 import Http1Server
-from naiad.frontend.http2 import Http2Server
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http2.server import Http2Server
 from support.http2_peer import OPENING
 
 COUNT = 1000

@@ -5,10 +5,10 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.tensor import TensorSpec
-from naiad.protocol import control_grpc
 from naiad.protocol import service_pb2 as pb
-from naiad.telemetry.duration import Duration
-from naiad.telemetry.version_statistics import BatchStatistics, PositionStatistics, VersionStatistics
+from naiad.protocol.grpc import control as control_grpc
+from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.version import BatchStatistics, PositionStatistics, VersionStatistics
 
 
 def test_model_reference():

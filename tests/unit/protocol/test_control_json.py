@@ -8,10 +8,10 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.tensor import TensorSpec
-from naiad.protocol import control_json
+from naiad.protocol.json import control as control_json
 from naiad.protocol.status import status_of
-from naiad.telemetry.duration import Duration
-from naiad.telemetry.version_statistics import BatchStatistics, PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.version import BatchStatistics, PositionStatistics, VersionStatistics
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from naiad.config.pbtxt import parse_pbtxt
+from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec, encode_bytes_elements, to_array
-from naiad.protocol import generate_json
-from naiad.protocol.generate_json import inputs_of
+from naiad.protocol import generate as generate_json
+from naiad.protocol.generate import inputs_of
 
 
 def decode_generate(*arguments):

@@ -8,8 +8,8 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.protocol import infer_grpc
-from naiad.protocol.infer_grpc import InferRequestDecoder, encode_response, identify
+from naiad.protocol.grpc import infer as infer_grpc
+from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify
 from naiad.protocol.service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 
 

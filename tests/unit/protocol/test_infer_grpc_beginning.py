@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
-from naiad.protocol.infer_grpc_beginning import read_beginning
+from naiad.protocol.grpc.infer import read_beginning
 
 
 def encoded(name, version, request_id, *, has_tensors=True):

@@ -5,11 +5,11 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.infer_grpc import encode_response
-from naiad.protocol.infer_grpc_stream import (
+from naiad.protocol.grpc.infer import (
     encode_completion,
     encode_failure,
     encode_refusal,
+    encode_response,
     encode_stream_response,
 )
 from naiad.protocol.service_pb2 import ModelInferResponse, ModelStreamInferResponse

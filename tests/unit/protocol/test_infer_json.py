@@ -8,8 +8,8 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import ModelMetadata
 from naiad.core.request import SharedMemoryRegion
 from naiad.core.tensor import TensorSpec
-from naiad.protocol.infer_binary import decode_raw
-from naiad.protocol.infer_json import InferJsonDecoder
+from naiad.protocol.json.binary import decode_raw
+from naiad.protocol.json.infer import InferJsonDecoder
 
 
 def tensor(**changes):

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.tensor import encode_bytes_elements
-from naiad.protocol.infer_json import InferJsonDecoder
+from naiad.protocol.json.infer import InferJsonDecoder
 
 
 def text_of(data):

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.protocol import json_depth
-from naiad.protocol.infer_json import InferJsonDecoder
-from naiad.protocol.json_depth import check_depth
-from naiad.protocol.json_tree import parse_document, parse_infer_document, parse_members
+from naiad.protocol.json import tree as json_depth
+from naiad.protocol.json.infer import InferJsonDecoder
+from naiad.protocol.json.tree import check_depth, parse_document, parse_infer_document, parse_members
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='[]{}"\\a\n'),

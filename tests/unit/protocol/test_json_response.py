@@ -8,7 +8,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
-from naiad.protocol.json_response import encode
+from naiad.protocol.json.response import encode
 
 A = TensorSpec("A", DataType.FP32, (1, 2))
 B = TensorSpec("B", DataType.INT8, (3,))

@@ -9,7 +9,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
-from naiad.protocol.json_tensor import decode_data, encode_data, encode_long_data
+from naiad.protocol.json.tensor import decode_data, encode_data, encode_long_data
 
 NUMERIC = [d for d in DataType if d not in (DataType.BOOL, DataType.BYTES, DataType.FP16, DataType.BF16)]
 

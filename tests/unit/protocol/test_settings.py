@@ -3,10 +3,11 @@ import json
 import pytest
 from tritonclient.grpc import service_pb2
 
-from naiad.config.options import LogOptions
-from naiad.config.trace import TraceOptions
 from naiad.core.errors import ErrorCode, InferError
-from naiad.protocol import settings_grpc, settings_json
+from naiad.options.options import LogOptions
+from naiad.options.trace import TraceOptions
+from naiad.protocol.grpc import settings as settings_grpc
+from naiad.protocol.json import settings as settings_json
 
 LOG = LogOptions(file="/log")
 

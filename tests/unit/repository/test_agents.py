@@ -9,8 +9,8 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.agent import AgentContext, RepositoryAgent
-from naiad.repository.agent_chain import ENTRY_POINT_GROUP, AgentChain, AgentRegistry
+from naiad.repository.agents.api import AgentContext, RepositoryAgent
+from naiad.repository.agents.chain import ENTRY_POINT_GROUP, AgentChain, AgentRegistry
 from naiad.repository.store import LocalStore, ModelEntry
 
 CALLS: list[str] = []
@@ -137,7 +137,7 @@ def test_one_that_refuses_ends_it_and_leaves_nothing(registry: AgentRegistry, en
     [
         ("chekcsum", "unknown repository agent 'chekcsum', did you mean 'checksum'?"),
         ("gone", f"importing {__name__}:Nothing failed"),
-        ("wrong", "is no subclass of naiad.repository.agent.RepositoryAgent"),
+        ("wrong", "is no subclass of RepositoryAgent"),
     ],
 )
 def test_agents_that_are_none(registry: AgentRegistry, entry: ModelEntry, agent: str, text: str) -> None:

@@ -1,6 +1,6 @@
 import threading
 
-from naiad.repository.claims import Claims
+from naiad.repository.control.explicit import Claims
 
 
 def test_others_wait_for_a_name_and_go_on_beside_it():

@@ -12,10 +12,10 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository.catalog import Catalog
-from naiad.repository.control import ExplicitControl
+from naiad.repository.control.explicit import ExplicitControl
+from naiad.repository.control.fixed import NoControl
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
-from naiad.repository.no_control import NoControl
 from naiad.repository.store import LocalStore, ModelEntry
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.repository import heap
+from naiad.repository import malloc_trim as heap
 
 
 @pytest.fixture(autouse=True)

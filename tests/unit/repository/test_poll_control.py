@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from naiad.repository import poll
-from naiad.repository.poll import PollControl
+from naiad.repository.control import poll
+from naiad.repository.control.poll import PollControl
 from naiad.repository.store import Sighting
 from naiad.repository.stores import Look
 

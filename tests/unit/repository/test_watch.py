@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.repository.watch import Watch
+from naiad.repository.control.poll import Watch
 
 
 def test_a_model_is_loaded_when_it_has_stood_for_the_settle_time() -> None:

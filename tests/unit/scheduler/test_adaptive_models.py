@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from naiad.scheduler.arrival_model import LOWER_NS, ArrivalModel, bin_of
-from naiad.scheduler.burst_record import BurstRecord
-from naiad.scheduler.latency_model import LatencyModel
-from naiad.scheduler.parallelism import Parallelism
+from naiad.scheduler.adaptive.arrival_model import LOWER_NS, ArrivalModel, bin_of
+from naiad.scheduler.adaptive.burst_record import BurstRecord
+from naiad.scheduler.adaptive.latency_model import LatencyModel
+from naiad.scheduler.adaptive.parallelism import Parallelism
 from support.scheduling import waiting_request
 
 US = 1000

@@ -2,9 +2,9 @@
 
 import pytest
 
-from naiad.core.adaptive_state import DECISIONS
 from naiad.core.errors import InferError
-from naiad.scheduler.adaptive import MAX_HOLD_NS, AdaptiveScheduler
+from naiad.core.model import DECISIONS
+from naiad.scheduler.adaptive.batcher import MAX_HOLD_NS, AdaptiveScheduler
 from naiad.scheduler.queue import QueuePolicy
 from support.batching_simulation import Device, Simulation, poisson
 from support.scheduling import MS, waiting_request

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from naiad.config.artificial_delays import ArtificialDelays, read_artificial_delays
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.request import InferRequest, RequestHeader
+from naiad.options.artificial_delays import ArtificialDelays, read_artificial_delays
 from naiad.scheduler.factory import create_scheduler
 
 MS = 1_000_000

@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.scheduler.sequence_direct import DirectSequenceScheduler
-from naiad.scheduler.sequence_oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.direct import DirectSequenceScheduler
+from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
 from support.scheduling import MS, sequence_request
 
 _KINDS = [DirectSequenceScheduler, OldestSequenceScheduler]

@@ -10,11 +10,10 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import AdmissionRules
-from naiad.scheduler.adaptive import AdaptiveScheduler
+from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
-from naiad.scheduler.dynamic import DynamicScheduler
+from naiad.scheduler.dynamic import SCAN_LIMIT, DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
-from naiad.scheduler.gathering import SCAN_LIMIT
 from support.scheduling import MS, enqueue_all, waiting_request
 
 

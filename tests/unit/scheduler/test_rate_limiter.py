@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from naiad.config.rate_limit import ResourceAmount
 from naiad.core.errors import ErrorCode, InferError
+from naiad.options.limits import ResourceAmount
 from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
 
 GLOBAL = Resource("R", None)

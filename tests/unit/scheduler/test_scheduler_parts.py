@@ -2,9 +2,9 @@
 
 import pytest
 
-from naiad.config.artificial_delays import ArtificialDelays
 from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.options.artificial_delays import ArtificialDelays
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler

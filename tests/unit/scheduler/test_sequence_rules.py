@@ -4,8 +4,8 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
-from naiad.scheduler.sequence_direct import DirectSequenceScheduler
-from naiad.scheduler.sequence_oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.direct import DirectSequenceScheduler
+from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
 from support.scheduling import MS, sequence_request
 
 IDLE_NS = 100 * MS

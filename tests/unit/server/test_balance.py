@@ -1,4 +1,4 @@
-from naiad.server.processes.balance import Balance
+from naiad.cluster.connection_passing import Balance
 
 
 def balance(slots: int = 2, ports: int = 2) -> Balance:

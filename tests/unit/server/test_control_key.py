@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
+from naiad.cluster.member.control_key import everywhere
+from naiad.cluster.messages import GrpcCall, HttpCall, ModelOrder
 from naiad.core.model import ModelKey
 from naiad.protocol import service_pb2 as pb
-from naiad.server.processes.control_key import everywhere
-from naiad.server.processes.messages import GrpcCall, HttpCall, ModelOrder
 
 _SERVICE = "/inference.GRPCInferenceService/"
 

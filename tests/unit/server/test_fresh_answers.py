@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from naiad.server.processes.fresh import FreshAnswers
+from naiad.cluster.member.sharing import FreshAnswers
 
 
 class Source:

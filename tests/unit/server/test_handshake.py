@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from naiad.server.handshake import ServerContext
+from naiad.server.tls import ServerContext
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 import pytest
 
+from naiad.cluster.member.control_key import everywhere
+from naiad.cluster.messages import GrpcCall, HttpCall, Journal
 from naiad.core.errors import InferError
 from naiad.protocol import service_pb2 as pb
-from naiad.server.processes.control_key import everywhere
-from naiad.server.processes.journal import Journal
-from naiad.server.processes.messages import GrpcCall, HttpCall
 
 
 def entries(journal: Journal[str], number: int = 0) -> list[str]:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from naiad.server.processes.ledger import Ledger
-from naiad.telemetry.duration import Duration
-from naiad.telemetry.version_statistics import VersionStatistics
+from naiad.cluster.supervisor.scatter_gather import Ledger
+from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.version import VersionStatistics
 
 
 def counts(count: int, name: str = "m") -> VersionStatistics:

@@ -1,5 +1,5 @@
+from naiad.cluster.supervisor.scatter_gather import merge_index
 from naiad.core.model import IndexEntry, ModelState
-from naiad.server.processes.merged_index import merge_index
 
 READY = IndexEntry("m", "1", ModelState.READY)
 FAILED = IndexEntry("m", "1", ModelState.UNAVAILABLE, "no memory")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from naiad.server.processes.channel import ChannelError
-from naiad.server.processes.messages import ControlCall, Everywhere, HttpCall, Outcome
-from naiad.server.processes.orders import Orders
+from naiad.cluster.channel import ChannelError
+from naiad.cluster.messages import ControlCall, Everywhere, HttpCall, Outcome
+from naiad.cluster.supervisor.control_broadcast import Orders
 
 OK = Outcome(True, 200, b"ok")
 BAD = Outcome(False, 400, b"bad")

@@ -1,14 +1,14 @@
 from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.options import MetricsOptions
-from naiad.core.adaptive_state import AdaptiveState
-from naiad.scheduler.adaptive import AdaptiveScheduler
+from naiad.core.model import AdaptiveState
+from naiad.options.options import MetricsOptions
+from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.server.publication import Publication
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.model_metrics import FIRST_RESPONSE_MS
-from naiad.telemetry.response_statistics import SUCCESS
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS
+from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.responses import SUCCESS
 
 
 class Served:

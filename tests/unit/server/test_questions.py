@@ -1,13 +1,13 @@
 import pytest
 
-from naiad.protocol import service_pb2 as pb
-from naiad.server.processes.messages import AskStatistics, IsModelReady, IsReady, Question
-from naiad.server.processes.questions import (
+from naiad.cluster.member.sharing import (
     changes_by_call,
     changes_by_path,
     question_of_call,
     question_of_path,
 )
+from naiad.cluster.messages import AskStatistics, IsModelReady, IsReady, Question
+from naiad.protocol import service_pb2 as pb
 
 SERVICE = "/inference.GRPCInferenceService/"
 

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from naiad.config.options import RepositoryOptions
 from naiad.core.errors import not_found
 from naiad.core.model import IndexEntry, ModelState
+from naiad.options.options import RepositoryOptions
 from naiad.server.report import log_models
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from naiad.config.options import ServerOptions
-from naiad.server.request_memory import default_limit_bytes, open_budget, usable_memory_bytes
-from naiad.telemetry.metrics import Registry
+from naiad.options.options import ServerOptions
+from naiad.server.memory import default_limit_bytes, open_budget, usable_memory_bytes
+from naiad.telemetry.metrics.metrics import Registry
 
 MB = 1 << 20
 

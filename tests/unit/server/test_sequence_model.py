@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.cluster.member import forwarded
+from naiad.cluster.member.sequence_model import SequenceModel, owner_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError
-from naiad.core.execution_times import ExecutionTimes
-from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.request import ExecutionTimes, InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.server.processes import forwarded
-from naiad.server.processes.sequence_model import SequenceModel, owner_of
 
 PROCESSES = 4
 

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from naiad.config.options import ServerOptions
-from naiad.config.trace import TraceOptions
-from naiad.server.processes.share import share_of
+from naiad.cluster.supervisor.restarts import share_of
+from naiad.options.options import ServerOptions
+from naiad.options.trace import TraceOptions
 
 
 def options(**changes: object) -> ServerOptions:

@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from naiad.core.errors import InferError, internal, unavailable
-from naiad.core.model import IndexEntry, ModelState
-from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import HttpExchange
-from naiad.frontend.router import JSON_HEADERS, Route, Router
-from naiad.protocol import service_pb2 as pb
-from naiad.server.processes.captured import CapturedCall, CapturedExchange
-from naiad.server.processes.channel import ChannelError
-from naiad.server.processes.member_engine import MemberEngine
-from naiad.server.processes.messages import (
+from naiad.cluster.channel import ChannelError
+from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.recorded_response import CapturedCall, CapturedExchange
+from naiad.cluster.member.sharing import Sharing
+from naiad.cluster.messages import (
     AskIndex,
     AskStatistics,
     Everywhere,
@@ -25,9 +20,14 @@ from naiad.server.processes.messages import (
     IsReady,
     Outcome,
 )
-from naiad.server.processes.sharing import Sharing
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.version_statistics import VersionStatistics
+from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.model import IndexEntry, ModelState
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.router import JSON_HEADERS, Route, Router
+from naiad.protocol import service_pb2 as pb
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.statistics.version import VersionStatistics
 
 SERVICE = "/inference.GRPCInferenceService/"
 ROWS = [IndexEntry("m", "1", ModelState.READY), IndexEntry("n", "1", ModelState.LOADING)]

@@ -1,6 +1,6 @@
 """When processes are started again, with a clock that is set by hand."""
 
-from naiad.server.processes.supervision import DELAYS_NS, STABLE_NS, Supervision
+from naiad.cluster.supervisor.restarts import DELAYS_NS, STABLE_NS, Supervision
 
 
 def open_supervision(count: int = 2) -> Supervision:

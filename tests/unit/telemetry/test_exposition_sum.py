@@ -1,8 +1,9 @@
 import pytest
 
-from naiad.telemetry import exposition, exposition_sum
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.metrics import exposition
+from naiad.telemetry.metrics import exposition as exposition_sum
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.statistics.model import ModelStatistics
 
 
 def text(*lines: str) -> bytes:

@@ -4,10 +4,9 @@ import logging
 
 import pytest
 
-from naiad.telemetry import exposition_sum
-from naiad.telemetry.gpu_meter import GPU_FAMILIES, GpuMeter
-from naiad.telemetry.metrics import Registry
-from naiad.telemetry.nvml import Gpu, GpuReading, Nvml, NvmlError, load_nvml, visible
+from naiad.telemetry.metrics import exposition as exposition_sum
+from naiad.telemetry.metrics.gpus import GPU_FAMILIES, Gpu, GpuMeter, GpuReading, Nvml, NvmlError, load_nvml, visible
+from naiad.telemetry.metrics.metrics import Registry
 
 GPUS = [Gpu(1, "GPU-aa1", "A"), Gpu(2, "GPU-ab2", "B"), Gpu(3, "GPU-b3", "C")]
 READING = GpuReading(0.5, 100, 40, 20.5, 70, 1000.0)

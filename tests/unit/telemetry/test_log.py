@@ -7,13 +7,11 @@ import threading
 
 import pytest
 
-from naiad.config.options import LogOptions
 from naiad.core.errors import ErrorCode, InferError, excerpt
-from naiad.telemetry import log
-from naiad.telemetry.failure_log import FailureLog, RepeatFilter
-from naiad.telemetry.flood import FloodGate
-from naiad.telemetry.log_format import TritonFormatter, format_table
-from naiad.telemetry.log_writer import BackgroundHandler
+from naiad.options.options import LogOptions
+from naiad.telemetry.logs import log
+from naiad.telemetry.logs.failures import FailureLog, FloodGate, RepeatFilter
+from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table
 
 
 def record(message="text", level=logging.INFO, created=1716235409.25, **extra):
@@ -301,7 +299,7 @@ class TestRepeatFilter:
         sums.setLevel(logging.INFO)
         return RepeatFilter(sums, ("naiad.frontend.",), FloodGate(**limits))
 
-    def record(self, name="naiad.frontend.http2", level=logging.INFO, text="closed: %s"):
+    def record(self, name="naiad.frontend.http2.server", level=logging.INFO, text="closed: %s"):
         return logging.LogRecord(name, level, "file", 1, text, ("why",), None)
 
     def test_equal_lines_are_counted(self, caplog):
@@ -309,7 +307,7 @@ class TestRepeatFilter:
         assert sum(limited.filter(self.record()) for _ in range(10)) == 3
         assert limited.filter(self.record(text="another line"))
         limited.flush()
-        assert caplog.messages == ["7 more lines of naiad.frontend.http2 were not logged: closed: %s"]
+        assert caplog.messages == ["7 more lines of naiad.frontend.http2.server were not logged: closed: %s"]
 
     @pytest.mark.parametrize(("name", "level"), [("naiad.model", logging.INFO), ("naiad.frontend.x", logging.DEBUG)])
     def test_other_lines_pass(self, caplog, name, level):

@@ -6,15 +6,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import naiad
-from naiad.config.options import MetricsOptions
 from naiad.core.batch import Batch
 from naiad.core.errors import FailureReason
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.exposition import format_family, format_labels
-from naiad.telemetry.metrics import Registry
+from naiad.options.options import MetricsOptions
+from naiad.telemetry.metrics.exposition import format_family, format_labels
+from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
-from naiad.telemetry.statistics import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics
 
 US = 1000
 

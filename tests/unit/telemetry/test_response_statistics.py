@@ -1,10 +1,10 @@
 """Counts of the single responses of decoupled models."""
 
-from naiad.telemetry import response_statistics
-from naiad.telemetry.duration import Duration
-from naiad.telemetry.response_statistics import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
-from naiad.telemetry.statistics import ModelStatistics
-from naiad.telemetry.version_statistics import PositionStatistics
+from naiad.telemetry.statistics import responses as response_statistics
+from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.responses import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
+from naiad.telemetry.statistics.version import PositionStatistics
 
 NEVER = Duration()
 

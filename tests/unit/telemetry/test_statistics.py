@@ -6,8 +6,8 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.duration import Duration
-from naiad.telemetry.statistics import LATENCIES, LATENCY_BOUNDS_NS, ModelStatistics, Sample
+from naiad.telemetry.statistics.model import LATENCIES, LATENCY_BOUNDS_NS, ModelStatistics, Sample
+from naiad.telemetry.statistics.parts import Duration
 
 MS = 1_000_000
 HEADER = ResponseHeader("m", "1", ())

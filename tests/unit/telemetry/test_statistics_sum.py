@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 from naiad.core.errors import FailureReason
-from naiad.telemetry.duration import Duration
-from naiad.telemetry.statistics_sum import add_statistics, sum_statistics
-from naiad.telemetry.version_statistics import BatchStatistics, VersionStatistics
+from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.sums import add_statistics, sum_statistics
+from naiad.telemetry.statistics.version import BatchStatistics, VersionStatistics
 
 
 def batch(size: int, count: int) -> BatchStatistics:

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.config.trace import TraceOptions
 from naiad.core.errors import InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.trace_context import (
+from naiad.options.trace import TraceOptions
+from naiad.telemetry.trace.record import (
     TraceContext,
     format_traceparent,
     nested_spans,
     new_spans,
     parse_trace_context,
 )
-from naiad.telemetry.tracer import Tracer
+from naiad.telemetry.trace.tracer import Tracer
 
 TRACE, SPAN = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
 IDS = st.integers(1, 2**64 - 1)

@@ -3,15 +3,15 @@ import struct
 
 import pytest
 
-from naiad.config.trace import TraceOptions
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.telemetry.trace_file import TraceFile, TraceSeries
-from naiad.telemetry.trace_record import TraceRecord
-from naiad.telemetry.tracer import Tracer
+from naiad.options.trace import TraceOptions
+from naiad.telemetry.trace.file import TraceFile, TraceSeries
+from naiad.telemetry.trace.record import TraceRecord
+from naiad.telemetry.trace.tracer import Tracer
 
 X = TensorSpec("X", DataType.FP32, (1, 2))
 S = TensorSpec("S", DataType.BYTES, (2,))

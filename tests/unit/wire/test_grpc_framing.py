@@ -12,8 +12,8 @@ from naiad.wire.grpc import (
     encode_trailers,
     parse_timeout_ns,
 )
-from naiad.wire.hpack_cache import HeaderDecoder
-from naiad.wire.http2_headers import is_grpc_content_type
+from naiad.wire.http2.headers import is_grpc_content_type
+from naiad.wire.http2.hpack import HeaderDecoder
 
 MIB = 2**20
 

@@ -1,8 +1,8 @@
 import hpack
 import pytest
 
-from naiad.wire.hpack_cache import HeaderDecoder, HeaderListTooLargeError, HpackError
-from naiad.wire.http2_headers import encode_fields, parse_request_head, trailers_error
+from naiad.wire.http2.headers import encode_fields, parse_request_head, trailers_error
+from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError
 
 FIELDS = [
     (b":method", b"POST"),

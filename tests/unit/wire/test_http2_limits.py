@@ -1,7 +1,7 @@
 import pytest
 
-from naiad.wire.flood import FloodMeter
-from naiad.wire.limits import Http2Limits
+from naiad.wire.http2.flood import FloodMeter
+from naiad.wire.http2.limits import Http2Limits
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.wire.keepalive import Keepalive, KeepaliveRules, KeepaliveStep, PingStrikes
+from naiad.wire.http2.keepalive import Keepalive, KeepaliveRules, KeepaliveStep, PingStrikes
 
 S = 10**9
 NOTHING, PING, DEAD = KeepaliveStep.NOTHING, KeepaliveStep.PING, KeepaliveStep.DEAD

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from naiad.backend.worker import exchange
-from naiad.backend.worker.exchange import SingleAnswer
-from naiad.backend.worker.failure import describe, format_traceback
-from naiad.backend.worker.returned import ExecutionFault, answered, awaited, checked
+from naiad.worker.api import inference as exchange
+from naiad.worker.api.failure import describe, format_traceback
+from naiad.worker.api.inference import SingleAnswer
+from naiad.worker.execution import ExecutionFault, answered, awaited, checked
 
 TENSOR = pb_utils.Tensor("x", np.zeros(2, np.float32))
 

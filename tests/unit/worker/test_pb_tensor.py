@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from naiad.backend.worker.tensor import (
+from naiad.worker.api.tensor import (
     ReceivedStrings,
     ReceivedTensor,
     TensorPlan,

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import naiad.backend.worker
-from naiad.backend.python import find_model_file, may_complete, worker_environment
-from naiad.backend.python_exit import describe_exit
-from naiad.backend.python_log import LineSplitter, log_line
-from naiad.backend.python_settings import read_settings
-from naiad.backend.worker.logger import LineStream, Logger, set_sink
-from naiad.backend.worker.side import SideLine
+import naiad.worker
+from naiad.backend.python.backend import find_model_file, may_complete, worker_environment
+from naiad.backend.python.process import LineSplitter, describe_exit, log_line
+from naiad.backend.python.settings import read_settings
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
+from naiad.worker.api.logger import LineStream, Logger, set_sink
+from naiad.worker.control import SideLine
 from support.backend_parts import make_context
 
-WORKER_FILES = sorted(Path(naiad.backend.worker.__file__).parent.glob("*.py"))
+WORKER_FILES = sorted(Path(naiad.worker.__file__).parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", WORKER_FILES, ids=lambda path: path.name)
@@ -29,7 +28,7 @@ def test_worker_speaks_python_3_8_and_needs_nothing_of_naiad(path):
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    assert all(name.startswith("naiad.backend.worker") for name in imported if name.startswith("naiad"))
+    assert all(name.startswith("naiad.worker") for name in imported if name.startswith("naiad"))
     assert not any(name.startswith(("ml_dtypes", "google")) for name in imported)
 
 
@@ -97,7 +96,7 @@ def test_threads_times_workers_do_not_exceed_the_cores(monkeypatch):
 
 @pytest.mark.parametrize("is_charged", [True, False])
 def test_workers_are_told_when_a_quota_is_charged_for_waiting_awake(monkeypatch, is_charged):
-    monkeypatch.setattr("naiad.backend.python.is_charged_for_waiting", lambda: is_charged)
+    monkeypatch.setattr("naiad.backend.python.backend.is_charged_for_waiting", lambda: is_charged)
     assert ("NAIAD_WORKER_NEVER_AWAKE" in worker_environment(context())) == is_charged
 
 
@@ -175,7 +174,7 @@ def sink(monkeypatch):
     def take(level: int, file: str, line: int, text: str) -> None:
         lines.append((level, Path(file).name, text))
 
-    monkeypatch.setattr("naiad.backend.worker.logger._sink", None)
+    monkeypatch.setattr("naiad.worker.api.logger._sink", None)
     set_sink(take)
     return lines
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from naiad.backend.worker import pb_utils
-from naiad.backend.worker.returned import ExecutionFault
 from naiad.testing import ModelError, PythonModel
+from naiad.worker.api import pb_utils
+from naiad.worker.execution import ExecutionFault
 
 _HEAD = """
 import numpy as np

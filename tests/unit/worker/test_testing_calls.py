@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from naiad.backend.worker import pb_utils
 from naiad.testing import ModelError, PythonModel
+from naiad.worker.api import pb_utils
 
 _CONFIG = """
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]

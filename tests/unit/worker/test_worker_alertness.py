@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.backend.worker import alertness
-from naiad.backend.worker.alertness import TRIAL_NS, TRIAL_PERIOD_NS, Alertness
+from naiad.worker import busy_polling as alertness
+from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS, Alertness
 
 LATER_NS = TRIAL_PERIOD_NS // 2
 """A time at which nobody tries because all do."""

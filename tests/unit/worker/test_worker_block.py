@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from naiad.backend.worker.block import GRANULE_BYTES, NUMBERS, Borrower, Lender, TransportFullError, rounded
+from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, Borrower, Lender, TransportFullError, rounded
 
 LIMIT = 64 * GRANULE_BYTES
 

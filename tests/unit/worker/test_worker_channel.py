@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from naiad.backend.worker import channel as channel_module
-from naiad.backend.worker.channel import Channel
-from naiad.backend.worker.frame import ChannelClosedError, ChannelError, encode_frame
+from naiad.worker.channel import channel as channel_module
+from naiad.worker.channel.channel import Channel
+from naiad.worker.channel.frame import ChannelClosedError, ChannelError, encode_frame
 
 
 class Line:

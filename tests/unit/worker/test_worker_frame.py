@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.worker.frame import (
+from naiad.worker.channel.frame import (
     EXECUTE,
     MAX_FRAME_BYTES,
     PREFIX,

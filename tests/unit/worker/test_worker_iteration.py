@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from naiad.backend.worker.exchange import InferenceResponse
-from naiad.backend.worker.iteration import Arrivals, ResponseIterator
+from naiad.worker.api.inference import InferenceResponse
+from naiad.worker.api.iteration import Arrivals, ResponseIterator
 
 
 class Calls:

@@ -10,17 +10,17 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.backend.python_emission import EmissionDecoder
-from naiad.backend.python_tensors import TensorRules
-from naiad.backend.worker import frame as frames
-from naiad.backend.worker.block import GRANULE_BYTES, NUMBERS, Lender
-from naiad.backend.worker.board import CANCELLED, CONGESTED, Board, create_board
-from naiad.backend.worker.exchange import InferenceResponseSender
-from naiad.backend.worker.frame import ChannelClosedError, ChannelError, Frame, decode_frame, encode_frame
-from naiad.backend.worker.outbox import Outbox, Stream
+from naiad.backend.python.decoupled import EmissionDecoder
+from naiad.backend.python.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode
 from naiad.core.response import InferResponse
+from naiad.worker.api.inference import InferenceResponseSender
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, Lender
+from naiad.worker.channel.flags_page import CANCELLED, CONGESTED, Board, create_board
+from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame, decode_frame, encode_frame
+from naiad.worker.response_sender import Outbox, Stream
 from support.backend_parts import output_arrays
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from naiad.backend.worker.board import READY_LIMIT_S, Board, create_board
-from naiad.backend.worker.readiness import Readiness
+from naiad.worker.channel.flags_page import READY_LIMIT_S, Board, create_board
+from naiad.worker.loading import Readiness
 
 LIMIT_NS = int(READY_LIMIT_S * 1e9)
 
@@ -23,7 +23,7 @@ def board() -> Iterator[Board]:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr("naiad.backend.worker.logger._sink", lambda level, file, line, text: lines.append(text))
+    monkeypatch.setattr("naiad.worker.api.logger._sink", lambda level, file, line, text: lines.append(text))
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from naiad.backend.worker.turns import Turns, Waiter
+from naiad.worker.api.iteration import Turns, Waiter
 
 
 class Wish(Waiter):

@@ -10,19 +10,19 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.python_tensors import TensorRules
-from naiad.backend.python_wire import BatchEncoder, ReplyDecoder, join_ids
-from naiad.backend.worker.exchange import InferenceRequest
-from naiad.backend.worker.failure import ErrorCode as WorkerErrorCode
-from naiad.backend.worker.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
-from naiad.backend.worker.intake import Intake
-from naiad.backend.worker.reply import ReplyEncoder
+from naiad.backend.python.codec import BatchEncoder, ReplyDecoder, join_ids
+from naiad.backend.python.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
+from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
+from naiad.worker.api.inference import InferenceRequest
+from naiad.worker.channel.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
+from naiad.worker.request_decoder import Intake
+from naiad.worker.response_encoder import ReplyEncoder
 
 
 def make_request(arrays: Mapping[str, Array], header: RequestHeader | None = None, **fields: object) -> InferRequest:

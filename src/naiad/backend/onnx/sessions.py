@@ -1,0 +1,153 @@
+"""The sessions of one version of an ONNX model: one for each place that its instances are at.
+
+All CPU instances share one, so the weights are in memory once; those on other cores, or on a GPU, have another.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.host_policies import running_on
+from naiad.backend.onnx.library import onnxruntime
+from naiad.backend.onnx.options import SessionPlan, ThreadPlan, plan_session, plan_threads, read_parameters
+from naiad.backend.onnx.signature import OnnxSignature, read_signature
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.core.errors import internal
+from naiad.options.host_policy import format_cores, policy_name
+
+_log = logging.getLogger(__name__)
+
+_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session computes."""
+
+    gpu: int | None = None
+    """None for the CPU."""
+    cores: frozenset[int] = frozenset()
+    """Those of its host policy; empty for any."""
+
+
+class OnnxSession:
+    """An InferenceSession, what it says of the model, and how it is called."""
+
+    def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
+        self.ort = open_session(context, path, plan)
+        self.signature: OnnxSignature = read_signature(self.ort)
+        self.run_options: Any = None
+        if plan.run_entries:
+            self.run_options = onnxruntime.RunOptions()
+            for name, value in plan.run_entries.items():
+                self.run_options.add_run_config_entry(name, value)
+        # `InferenceSession.run` checks names and values on every call that admission has checked: 2 us of 8.
+        direct = getattr(self.ort, "_sess", None)
+        self.run = direct.run if direct is not None else self.ort.run
+
+    def close(self) -> None:
+        """Give the weights back at once; what the session said of the model stays.
+
+        Headers of requests that were admitted hold the version that they were admitted to, until the next request.
+        """
+        self.ort = None
+        self.run = refuse_to_run
+
+
+class OnnxSessions:
+    """Opens the sessions of a version, and closes them together."""
+
+    def __init__(self, context: ModelContext, path: Path, *, has_global_threads: bool) -> None:
+        """Open those that the configuration's instances need. Raises InferError."""
+        self._context = context
+        self._path = path
+        self._has_global_threads = has_global_threads
+        self._lock = threading.Lock()
+        self._sessions: dict[Place, OnnxSession] = {}
+        texts: list[str] = []
+        for place in dict.fromkeys(place for place, _ in self._places()) or [Place()]:
+            self._open(place)
+            where = f", on cores {format_cores(place.cores)}" if place.cores else ""
+            texts.append(f"{self.plan(place)}{where}")
+        if not has_global_threads:
+            for text in dict.fromkeys(texts):
+                _log.info("model '%s' version %d: %s", context.name, context.version, text)
+
+    @property
+    def signature(self) -> OnnxSignature:
+        """What the model says of itself."""
+        return next(iter(self._sessions.values())).signature
+
+    def update_config(self, config: ModelConfig) -> None:
+        """Take note of other instance groups."""
+        self._context = replace(self._context, config=config)
+
+    def find(self, spec: InstanceSpec) -> OnnxSession:
+        """Return the session of an instance, opened now when an update has brought its host policy.
+
+        Raises InferError.
+        """
+        gpu = spec.device_id if spec.kind == "KIND_GPU" else None
+        place = Place(gpu, self._context.host_policies.get(spec.host_policy, frozenset()))
+        with self._lock:
+            return self._sessions[place] if place in self._sessions else self._open(place)
+
+    def plan(self, place: Place) -> ThreadPlan:
+        """Return how many threads a session has. Raises InferError(INVALID_ARG)."""
+        context = self._context
+        count = sum(count for other, count in self._places() if other.gpu is None and other.cores == place.cores)
+        cores = min(context.usable_cores, len(place.cores) or context.usable_cores)
+        return plan_threads(read_parameters(context.config), cores, count)
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for session in self._sessions.values():
+            session.close()
+
+    def _places(self) -> Iterator[tuple[Place, int]]:
+        """Yield the places of the instances, and how many are there."""
+        policies = self._context.host_policies
+        for group in self._context.config.instance_group:
+            is_on_gpu = group.kind == ModelInstanceGroup.KIND_GPU
+            for device in group.gpus if is_on_gpu else (0,):
+                cores = policies.get(policy_name(group, device), frozenset())
+                yield Place(device if is_on_gpu else None, cores), group.count
+
+    def _open(self, place: Place) -> OnnxSession:
+        plan = plan_session(
+            self._context, self.plan(place), gpu=place.gpu, has_global_threads=self._has_global_threads
+        )
+        # A session's threads run where the thread does that opens it; those of the global pool belong to all.
+        with running_on(frozenset() if self._has_global_threads else place.cores):
+            session = self._sessions[place] = OnnxSession(self._context, self._path, plan)
+        return session
+
+
+def open_session(context: ModelContext, path: Path, plan: SessionPlan) -> Any:
+    """Open a session. Raises InferError(INTERNAL) with ONNX Runtime's reason."""
+    names = [name for name, _ in plan.providers]
+    options = [dict(options) for _, options in plan.providers]
+    try:
+        return onnxruntime.InferenceSession(str(path), plan.options, providers=names, provider_options=options)
+    except Exception as error:  # ONNX Runtime raises a different class for each status
+        raise internal(
+            f"model '{context.name}' version {context.version}: {path} cannot be loaded: {ort_message(error)}"
+        ) from error
+
+
+def refuse_to_run(*_: object) -> NoReturn:
+    """Stand in for the `run` of a session that is closed."""
+    raise RuntimeError("the session is closed")
+
+
+def ort_message(error: Exception) -> str:
+    """Return ONNX Runtime's text with Triton's beginning: `onnx runtime error 2: Got invalid dimensions ...`."""
+    found = _ORT_ERROR.fullmatch(str(error))
+    if found is None:
+        return f"onnx runtime error: {error}"
+    return f"onnx runtime error {found.group(1)}: {found.group(2).strip()}"

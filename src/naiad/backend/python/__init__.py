@@ -1,0 +1,1 @@
+"""The Python backend: `model.py` files, executed by worker processes."""

@@ -1,0 +1,462 @@
+"""The `python` backend: `model.py` files, executed by worker processes, one an instance."""
+
+import ast
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from naiad.backend.api import (
+    Backend,
+    HealthListener,
+    Instance,
+    InstanceDiedError,
+    InstanceSpec,
+    InstanceState,
+    Model,
+    ModelContext,
+    RemoteInstance,
+)
+from naiad.backend.cores import is_charged_for_waiting
+from naiad.backend.onnx import telemetry as onnx_telemetry
+from naiad.backend.python.calls import CallingWorker, CallLine, listen
+from naiad.backend.python.channel import ServerChannel
+from naiad.backend.python.conversation import Conversation
+from naiad.backend.python.decoupled import EmittingConversation
+from naiad.backend.python.metrics import InstanceMetrics
+from naiad.backend.python.process import WorkerProcess
+from naiad.backend.python.settings import WorkerSettings, read_settings
+from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.worker_life import WorkerLife, begin, end
+from naiad.config.execution import execution_config
+from naiad.config.json_form import config_from_dict, config_to_json
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.problem import raise_problems
+from naiad.core.batch import Batch, SequenceEnd
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, invalid_argument, not_found
+from naiad.core.ports import InferencePort
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.options.host_policy import policy_name
+from naiad.worker.busy_polling import NEVER_AWAKE
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_EXIT_POLL_S = 0.05
+_COMPLETES = "auto_complete_config"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where the code of a model is."""
+
+    model_file: Path
+    is_shared: bool = False
+    """Whether it belongs to a backend and executes other models too."""
+
+    def notes(self, context: ModelContext) -> dict[str, Any]:
+        """Return what a worker needs to load it."""
+        return {
+            "model_file": str(self.model_file),
+            "model_dir": str(context.model_dir),
+            "version_dir": str(context.version_dir),
+            "is_shared": self.is_shared,
+        }
+
+
+class PythonBackend(Backend):
+    """Runs models that are classes `TritonPythonModel` in a file `model.py`."""
+
+    name: ClassVar[str] = "python"
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Return the configuration that the model's `auto_complete_config` makes, in a process that ends with it.
+
+        Raises InferError when the function raises or returns something else.
+        """
+        source = self.source(context)
+        if not may_complete(source.model_file):
+            return context.config
+        extra = _ask_once(context, source)
+        if extra.get("config") is None:
+            return context.config
+        completed, problems = config_from_dict(extra["config"])
+        if problems:
+            raise_problems(problems)
+        return completed
+
+    def gpu_obstacle(self) -> str:
+        """Nothing is in the way: the model is told the number of its GPU, and does with it what it likes."""
+        return ""
+
+    def load(self, context: ModelContext) -> Model:
+        """Load one version. Raises InferError for a missing file and for what is not supported."""
+        return PythonModel(context, self.source(context), read_settings(context))
+
+    def source(self, context: ModelContext) -> ModelSource:
+        """Return where the code of a model is. Raises InferError(NOT_FOUND) when it is not there."""
+        return ModelSource(find_model_file(context))
+
+
+class PythonModel(Model):
+    """One version of a Python model; what its instances share is only where they come from."""
+
+    def __init__(self, context: ModelContext, source: ModelSource, settings: WorkerSettings) -> None:
+        self._context = context
+        self._source = source
+        self._settings = settings
+        # One for all instances: what it logs, it logs once for the version.
+        self._rules = TensorRules(context.config, version=str(context.version), is_strict=settings.has_strict_outputs)
+
+    def update_config(self, config: ModelConfig) -> None:
+        """Tell new workers this configuration; those that run keep what they were told, as in Triton."""
+        self._context = replace(self._context, config=config)
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""
+        kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
+        instance = kind(self._context, self._source, self._settings, self._rules, spec)
+        instance.start()
+        return instance
+
+
+class PythonInstance(RemoteInstance):
+    """One worker process, replaced when it dies."""
+
+    conversation_type: ClassVar[type[Conversation]] = Conversation
+
+    def __init__(
+        self,
+        context: ModelContext,
+        source: ModelSource,
+        settings: WorkerSettings,
+        rules: TensorRules,
+        spec: InstanceSpec,
+    ) -> None:
+        self.spec = spec
+        self.health_listener: HealthListener | None = None
+        """Called from the worker's watching thread when the health changes."""
+        args = _args(context, spec)
+        notes: dict[str, Any] = {
+            **source.notes(context),
+            "completes": False,
+            "decoupled": context.config.model_transaction_policy.decoupled,
+            "iterative": context.config.sequence_batching.iterative_sequence,
+            "transport_bytes": settings.transport_bytes,
+            "args": args,
+            "outputs": [output.name for output in execution_config(context.config).output],
+        }
+        environment = settings.interpreter.environ(worker_environment(context, spec.host_policy))
+        port = context.port
+        self._calls: CallLine | None = None
+        self._metrics = metrics = InstanceMetrics(context.metrics)
+
+        def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> CallLine:
+            worker = CallingWorker(context.name, self, self._life, process, metrics.holder)
+            self._calls = listen(worker, channel, port)
+            return self._calls
+
+        def launch() -> WorkerProcess:
+            metrics.begin()
+            descriptor = metrics.descriptor
+            notes["metrics"] = descriptor
+            return WorkerProcess(
+                settings.interpreter.executable,
+                environment,
+                model=context.name,
+                transport_bytes=settings.transport_bytes,
+                inherited=() if descriptor < 0 else (descriptor,),
+                on_line=None if port is None else partial(listen_to, port=port),
+            )
+
+        def converse(process: WorkerProcess) -> Conversation:
+            conversation = self.conversation_type(
+                process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
+            )
+            if isinstance(conversation, EmittingConversation):
+                conversation.owner = self
+            return conversation
+
+        self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._tell)
+        self._running: Conversation | None = None
+        self._told_of_blocks: Conversation | None = None
+
+    def start(self) -> None:
+        """Start the worker. Raises InferError."""
+        try:
+            self._life.start()
+        except InferError:
+            self._metrics.close()
+            raise
+
+    def execute(self, batch: Batch) -> Sequence[InferResponse]:
+        """Execute a batch in the worker. Raises InstanceDiedError when the worker dies meanwhile."""
+        self.begin(batch)
+        for request in batch.requests:
+            # Cancelled on the loop before this thread had begun the batch.
+            if request.cancelled:
+                self.mark(request)
+        while True:
+            responses = self.finish()
+            if responses is not None:
+                return responses
+            if self._running is not None and self._running.is_broken:
+                self._running.await_exit(_EXIT_POLL_S)
+
+    def begin(self, batch: Batch) -> None:
+        """Send a batch to the worker. Raises InferError for one that is too large, and without a worker."""
+        # hot: bench/micro_worker.py
+        life = self._life
+        # Held until `finish`, on whatever thread that is: the channel must not be closed or tidied in between.
+        life.lock.acquire()
+        try:
+            self._running = life.conversation
+            if self._running is None:
+                raise self._has_no_worker()
+            self._running.begin(batch)
+        except BaseException:
+            self._running = None
+            life.lock.release()
+            raise
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Wait for the answer of the worker. Raises InstanceDiedError when it has died.
+
+        None while only a part of it has come, or it is not known how it has died.
+        """
+        # hot: bench/micro_worker.py
+        conversation = self._running
+        if conversation is None:
+            raise internal(f"instance '{self.spec.name}' executes nothing")
+        try:
+            responses = conversation.finish()
+        except BaseException:
+            self._let_go(conversation)
+            raise
+        if responses is not None:
+            self._let_go(conversation)
+        return responses
+
+    def _has_no_worker(self) -> InstanceDiedError:
+        """Return the error for a batch that was not sent, and can be executed by another instance."""
+        text = self._life.health or f"instance '{self.spec.name}' has no worker"
+        error = InstanceDiedError(ErrorCode.UNAVAILABLE, text, reason=FailureReason.BACKEND)
+        error.has_begun = False
+        return error
+
+    def _let_go(self, conversation: Conversation) -> None:
+        self._running = None
+        if conversation is not self._told_of_blocks and conversation.has_blocks:
+            # From now on someone must look whether memory can be given up.
+            self._told_of_blocks = conversation
+            self._life.wake()
+        self._life.lock.release()
+
+    def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:
+        """Tell the worker; one that has died has forgotten its sequences anyway."""
+        running = self._running
+        if running is not None:
+            running.end_sequences(ended)
+            return
+        with self._life.lock:
+            if self._life.conversation is not None:
+                self._life.conversation.end_sequences(ended)
+
+    def fileno(self) -> int:
+        """Return the descriptor on which the worker answers."""
+        return -1 if self._running is None else self._running.fileno()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes something."""
+        return self._running is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the worker is gone, but not how that came about."""
+        return self._running is not None and self._running.is_broken
+
+    def mark(self, request: InferRequest) -> None:
+        """Let the worker see that a request was cancelled."""
+        conversation = self._running
+        if conversation is not None:
+            conversation.mark(request)
+        if self._calls is not None:
+            self._calls.parent_cancelled(request)
+
+    @property
+    def incarnation(self) -> int:
+        """Another number for every worker."""
+        return self._life.restart_count
+
+    @property
+    def health(self) -> str:
+        """Empty while the worker lives; otherwise how it died."""
+        return self._life.health
+
+    @property
+    def says_ready(self) -> bool:
+        """What the model's `is_ready` says; that a worker has died is for `health` to say."""
+        conversation = self._life.conversation
+        return conversation is None or conversation.says_ready
+
+    @property
+    def state(self) -> InstanceState:
+        """Whether the worker executes, starts again, or has died too often."""
+        return self._life.state
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether a worker is being started, and has not been for too long."""
+        return self._life.awaits_restart
+
+    @property
+    def restart_count(self) -> int:
+        """How often the worker was started again."""
+        return self._life.restart_count
+
+    def close(self) -> None:
+        """Finalize the model and end the worker."""
+        self._life.close()
+        self._metrics.close()
+
+    def warm_again(self, warm_up: Callable[[], None]) -> None:
+        """Have every further worker execute this before it gets requests."""
+        self._life.warm_up = warm_up
+
+    def _tell(self, health: str) -> None:
+        if not health:
+            self._metrics.settle()
+        if self.health_listener is not None:
+            self.health_listener(self, health)
+
+
+class DecoupledInstance(PythonInstance):
+    """A worker whose requests stay open after their batch was executed, until their final responses."""
+
+    conversation_type: ClassVar[type[Conversation]] = EmittingConversation
+
+    def begin(self, batch: Batch) -> None:
+        """Send a batch to the worker, which may have open requests. Raises as that of other instances."""
+        conversation = self._running
+        if conversation is None:
+            super().begin(batch)
+            return
+        try:
+            conversation.begin(batch)
+        finally:
+            if not conversation.is_busy:
+                self._let_go(conversation)
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Emit what has come; () when the batch begun was executed. Raises InstanceDiedError when the worker died."""
+        # hot: bench/micro_emission.py
+        conversation = self._running
+        if conversation is None:
+            raise internal(f"instance '{self.spec.name}' executes nothing")
+        try:
+            return conversation.finish()
+        finally:
+            if not conversation.is_busy:
+                self._let_go(conversation)
+
+
+# --- what a worker is told ------------------------------------------------------------------------------------------
+
+
+def find_model_file(context: ModelContext) -> Path:
+    """Return the path of the model's file. Raises InferError(NOT_FOUND) when there is none."""
+    filename = context.config.default_model_filename or "model.py"
+    if not filename.endswith(".py"):
+        raise invalid_argument(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    path = context.version_dir / filename
+    if not path.is_file():
+        raise not_found(f"Python model file not found in '{path}'")
+    return path
+
+
+def may_complete(model_file: Path) -> bool:
+    """Tell whether the model may have an `auto_complete_config`, without running it.
+
+    A class without bases and decorators has what stands in its body; everything else must be asked.
+    """
+    try:
+        tree = ast.parse(model_file.read_bytes(), str(model_file))
+    except (SyntaxError, ValueError, OSError):
+        return True
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel":
+            inherits = bool(node.bases or node.keywords or node.decorator_list)
+            return inherits or _COMPLETES in ast.unparse(node)
+    return True
+
+
+def _ask_once(context: ModelContext, source: ModelSource) -> Mapping[str, Any]:
+    settings = read_settings(context)
+    notes = {
+        **source.notes(context),
+        "completes": True,
+        "args": {"model_config": config_to_json(context.config).decode(), "model_name": context.name},
+    }
+    wake_read, wake_write = os.pipe()
+    try:
+        process = WorkerProcess(
+            settings.interpreter.executable,
+            settings.interpreter.environ(worker_environment(context)),
+            model=context.name,
+            transport_bytes=0,
+        )
+    except OSError as error:
+        os.close(wake_read)
+        os.close(wake_write)
+        raise internal(f"the worker cannot be started with {settings.interpreter.executable}: {error}") from None
+    try:
+        return begin(process, settings, notes, wake_read)
+    except InferError as error:
+        error.message = f"auto_complete_config of model '{context.name}': {error.message}"
+        raise
+    finally:
+        process.kill()
+        end(process, 0.0, wake_read)
+        process.close()
+        os.close(wake_read)
+        os.close(wake_write)
+
+
+def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
+    """Return what `initialize` gets: strings only, as Triton."""
+    return {
+        "model_config": config_to_json(context.config).decode(),
+        "model_instance_kind": spec.kind.removeprefix("KIND_"),
+        "model_instance_name": spec.name,
+        "model_instance_device_id": str(spec.device_id),
+        "model_repository": str(context.model_dir),
+        "model_version": str(context.version),
+        "model_name": context.name,
+    }
+
+
+def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
+    """Return the environment of a worker: threads times workers do not exceed the cores, unless the user says so."""
+    environment = dict(os.environ)
+    if is_charged_for_waiting():
+        environment[NEVER_AWAKE] = "1"
+    onnx_telemetry.turn_off(environment)
+    if not any(name in environment for name in _THREAD_VARIABLES):
+        threads = _thread_count(context, context.host_policies.get(host_policy))
+        environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    return environment
+
+
+def _thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
+    """Return how many threads each worker may have that runs on these cores; None for any."""
+    policies = context.host_policies
+    workers = sum(
+        group.count
+        for group in context.config.instance_group
+        for device in group.gpus or (0,)
+        if policies.get(policy_name(group, device)) == cores
+    )
+    usable = min(context.usable_cores, len(cores)) if cores else context.usable_cores
+    return max(1, usable // max(1, workers))

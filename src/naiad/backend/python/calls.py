@@ -1,0 +1,454 @@
+"""The calls that the model of one worker makes to other models: frames in, calls to the engine, answers back.
+
+A worker as its line of calls sees it.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from naiad.backend.custom_metrics import MetricHolder
+from naiad.backend.python import metrics as python_metrics
+from naiad.backend.python.call_codec import AnswerEncoder, CallDecoder
+from naiad.backend.python.channel import ServerChannel
+from naiad.backend.python.process import WorkerProcess
+from naiad.backend.python.worker_life import WorkerLife
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
+from naiad.core.model_call import ModelCall, ModelCommand
+from naiad.core.ports import InferencePort, TimerHandle
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.worker.call_codec import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED
+from naiad.worker.calls import MOST_CALLS
+from naiad.worker.channel import channel as channel_module
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError
+from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
+
+_now_ns = time.monotonic_ns
+
+_AHEAD = 64
+"""Responses of a call that are sent before the worker has taken them."""
+_MOST_AHEAD = 16384
+"""So many, and the called model, which does not wait for anybody, is cancelled."""
+
+
+class _OpenCall(ModelCall):
+    __slots__ = ("ahead_count", "is_answered", "is_stream", "number", "timer")
+
+    number: int
+    is_stream: bool
+    is_answered: bool
+    """Whether the worker has had its final response; what the called model still answers is dropped."""
+    ahead_count: int
+    """Responses that the worker has not taken."""
+    timer: TimerHandle | None
+
+
+class Caller(Protocol):
+    """What a line of calls has to know of the worker that it belongs to."""
+
+    model: str
+    instance: object
+    metrics: MetricHolder | None
+    """What has the metrics that it makes; None where metrics are not known."""
+
+    @property
+    def is_initializing(self) -> bool:
+        """Whether the model is not ready yet."""
+
+    @property
+    def room_bytes(self) -> int:
+        """Shared memory that batches leave to calls."""
+
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests that the number of a batch, or slots, stand for."""
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of a batch, or in a slot."""
+
+    def take_room(self, taken_bytes: int) -> None:
+        """Note how much shared memory the calls have."""
+
+    def kill(self, why: str) -> None:
+        """End the worker, which breaks the rules."""
+
+
+class CallLine:
+    """One worker's calls. Everything but `close` and `parent_cancelled` is called on the event loop."""
+
+    def __init__(self, channel: ServerChannel, port: InferencePort, worker: Caller) -> None:
+        self._channel = channel
+        self._port = port
+        self._worker = worker
+        self._loop = port.loop
+        self._decoder = CallDecoder()
+        self._encoder = AnswerEncoder()
+        self._open: dict[int, _OpenCall] = {}
+        self._known_bytes = 0
+        self._header = ResponseHeader(worker.model, "", ())
+        self._is_closed = False
+        self._trim_timer: TimerHandle | None = None
+        channel.on_full = self._await_room
+
+    def attach(self) -> None:
+        """Begin to listen."""
+        if not self._is_closed:
+            self._loop.add_reader(self._channel.fileno(), self._on_readable)
+
+    def close(self) -> None:
+        """Cancel the calls and close the line soon; callable on any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._detach)
+        except RuntimeError:  # the loop has ended
+            self._channel.close()
+
+    def _detach(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._channel.fileno())
+        for descriptor in self._channel.write_fds:
+            self._loop.remove_writer(descriptor)
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
+        for call in list(self._open.values()):
+            self._settle(call)
+            self._port.cancel(call)
+        self._channel.close()
+
+    # --- what the worker says ---------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            for frame in self._channel.receive_some():
+                self._take(frame)
+            self._see_memory()
+        except ChannelClosedError:
+            self._detach()
+        except (ChannelError, LookupError, TypeError, ValueError) as error:
+            self._detach()
+            self._worker.kill(f"was killed because it sent nonsense ({error})")
+
+    def _take(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind == frames.CALL:
+            self._take_call(frame)
+        elif kind == frames.CALL_TAKEN:
+            call = self._open.get(frame.words[0])
+            if call is not None:
+                call.ahead_count -= frame.words[1]
+                call.is_congested = call.is_congested and call.ahead_count >= _AHEAD // 2
+        elif kind == frames.CALL_CANCEL:
+            call = self._open.get(frame.words[0])
+            if call is not None:
+                self._give_up(call, self._cancelled(call, "the model that made it has cancelled it"))
+        elif kind == frames.COMMAND:
+            self._take_command(frame)
+        elif kind in (frames.METRIC, frames.METRIC_RELEASED):
+            self._take_metric(frame)
+        elif kind != frames.TIDY:
+            raise ChannelError(f"a frame of kind {kind} on the line of calls")
+
+    def _take_call(self, frame: Frame) -> None:
+        # hot: once a call
+        words = iter(frame.words)
+        number, parents, serial = self._read_whose(words)
+        flags, timeout_us = next(words), next(words)
+        traced_with = self._worker.request_at(serial, next(words)) if flags & TRACED else None
+        header, data = self._decoder.decode(frame, words)
+        if number in self._open:
+            raise ChannelError(f"a second call {number}")
+        call = _OpenCall(header, data, self._on_response, id=frame.text, arrival_ns=_now_ns())
+        call.number = number
+        call.caller, call.caller_model = self._worker.instance, self._worker.model
+        call.parents = parents
+        call.traced_with = traced_with
+        call.holds_execution = flags & HOLDS != 0
+        call.is_during_execution = flags & EXECUTING != 0
+        call.refuse = self._give_up
+        call.is_stream = flags & DECOUPLED != 0
+        call.is_answered = False
+        call.ahead_count = 0
+        call.timer = None
+        self._open[number] = call
+        try:
+            self._check(call)
+            self._port.submit(call)
+        except InferError as error:
+            self._open.pop(number, None)
+            self._answer(call, InferResponse(self._header, error=error), is_final=True)
+            return
+        if timeout_us and not call.is_answered:
+            call.timer = self._loop.call_later(timeout_us / 1e6, self._on_timeout, call, timeout_us)
+
+    def _read_whose(self, words: Iterator[int]) -> tuple[int, Sequence[InferRequest], int]:
+        """Return the number of a call, the requests that it is made for, and the number of the caller's batch."""
+        try:
+            number, serial, count = next(words), next(words), next(words)
+            slots = [next(words) for _ in range(count)]
+        except StopIteration:
+            raise ChannelError("a call whose table is too short") from None
+        return number, self._worker.parents(serial, slots), serial
+
+    def _check(self, call: _OpenCall) -> None:
+        """Raise InferError for a call that must not be made."""
+        header = call.header
+        if len(self._open) > 2 * MOST_CALLS:
+            # Those that the worker has given up count too, until they have ended.
+            raise unavailable(f"{len(self._open)} calls of one instance of model '{self._worker.model}' are open")
+        try:
+            is_decoupled = self._port.is_decoupled(header.model_name, header.model_version)
+        except InferError as error:
+            # Triton's words, and the reason.
+            message = f"Failed for execute the inference request. Model '{header.model_name}' is not ready."
+            raise InferError(error.code, f"{message} {error.message}", detail=error.detail) from None
+        if is_decoupled and not call.is_stream:
+            raise invalid_argument(
+                f"Model {header.model_name} is using the decoupled. The current BLS request call doesn't support "
+                "models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
+                "or 'async_exec' calls for decoupled models.'"
+            )
+        if call.parents and all(parent.cancelled for parent in call.parents):
+            raise self._cancelled(call, "the request that it was made for is cancelled")
+
+    def _take_command(self, frame: Frame) -> None:
+        words = iter(frame.words)
+        number, parents, _ = self._read_whose(words)
+        notes = frame.extra
+        name = str(notes["model"])
+        if notes["command"] == "is_ready":
+            ready = self._port.is_ready(name, str(notes["version"]))
+            self._send(number, InferResponse(self._header, parameters={"ready": ready}), FINAL)
+            return
+        is_load = notes["command"] == "load"
+        command = ModelCommand(
+            caller_model=self._worker.model,
+            is_initializing=self._worker.is_initializing,
+            parents=parents,
+            name=name,
+            is_load=is_load,
+            parameters=_load_parameters(notes, frame) if is_load else {"unload_dependents": notes["dependents"]},
+        )
+        self._port.command(command, lambda error: self._on_command_done(number, error))
+
+    def _take_metric(self, frame: Frame) -> None:
+        metrics = self._worker.metrics
+        if frame.kind == frames.METRIC_RELEASED:
+            if metrics is not None:
+                metrics.release_family(frame.words[0])
+            return
+        try:
+            if metrics is None:
+                raise unavailable("no server counts metrics here")
+            answer = python_metrics.define(metrics, frame.extra)
+        except InferError as error:
+            self._send(frame.words[0], InferResponse(self._header, error=error), FINAL)
+        except OSError as error:
+            failure = unavailable(f"there is no memory for metrics: {error}")
+            self._send(frame.words[0], InferResponse(self._header, error=failure), FINAL)
+        else:
+            self._send(frame.words[0], InferResponse(self._header, parameters=answer), FINAL)
+
+    def _on_command_done(self, number: int, error: InferError | None) -> None:
+        if not self._is_closed:
+            self._send(number, InferResponse(self._header, error=error, empty_final=error is None), FINAL)
+
+    # --- what the called models say ---------------------------------------------------------------------------------
+
+    def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        # hot: once a response
+        call: _OpenCall = request  # type: ignore[assignment]  # made in _take_call
+        is_final = response.final
+        if is_final:
+            self._port.close(call)
+            self._open.pop(call.number, None)
+            # Whoever still refers to the call must not keep the worker's memory from it.
+            call.data = ()
+        if call.is_answered:
+            return
+        error = response.error
+        if error is not None and error.code is ErrorCode.CANCELLED and not error.message:
+            response = InferResponse(response.header, error=self._cancelled(call, "it was cancelled"))
+        self._answer(call, response, is_final=is_final)
+
+    def _answer(self, call: _OpenCall, response: InferResponse, *, is_final: bool) -> None:
+        if is_final:
+            self._settle(call)
+        self._send(call.number, response, FINAL if is_final else 0)
+        if not is_final:
+            call.ahead_count += 1
+            if call.ahead_count >= _AHEAD:
+                call.is_congested = True
+            if call.ahead_count >= _MOST_AHEAD:
+                name = call.header.model_name
+                self._give_up(call, unavailable(f"model '{name}' sends responses faster than its caller takes them"))
+
+    def _settle(self, call: _OpenCall) -> None:
+        """Note that the worker needs no further response."""
+        call.is_answered = True
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+
+    def _send(self, number: int, response: InferResponse, flags: int) -> None:
+        # hot: once a response
+        if self._is_closed:
+            return
+        words, extra, parts, payload_bytes = self._encoder.encode(number, flags, response)
+        block = 0
+        try:
+            if payload_bytes > channel_module.INLINE_BYTES:
+                block = self._lend(parts, payload_bytes)
+                parts = []
+            self._channel.send(frames.ANSWER, words, "", extra, parts, payload_bytes, block)
+        except (TransportFullError, OSError) as error:
+            self._encoder.restart()
+            self._send(number, InferResponse(self._header, error=_full(error)), flags)
+        except ChannelClosedError:
+            self._loop.call_soon(self._detach)  # not at once: the caller goes through the calls
+
+    def _lend(self, parts: Sequence[Any], payload_bytes: int) -> int:
+        lender = self._channel.lender
+        lender.limit_bytes = self._worker.room_bytes - self._channel.borrower.total_bytes
+        block = lender.lend(parts, payload_bytes)
+        self._see_memory()
+        if self._trim_timer is None:
+            self._trim_timer = self._loop.call_later(IDLE_S, self._trim)
+        return block
+
+    def _see_memory(self) -> None:
+        """Let batches have less memory when calls have more."""
+        if self._channel.block_bytes != self._known_bytes:
+            self._known_bytes = self._channel.block_bytes
+            self._worker.take_room(self._known_bytes)
+
+    def _trim(self) -> None:
+        """Give up memory that has not been used for a while, for as long as there is some."""
+        self._trim_timer = None
+        lender = self._channel.lender
+        lender.trim()
+        with contextlib.suppress(ChannelClosedError):  # the reader sees it
+            if self._channel.has_news:
+                self._channel.send(frames.TIDY)
+        if lender.total_bytes:
+            self._trim_timer = self._loop.call_later(IDLE_S, self._trim)
+
+    def _await_room(self) -> None:
+        for descriptor in self._channel.full_fds:
+            self._loop.add_writer(descriptor, self._on_writable)
+
+    def _on_writable(self) -> None:
+        channel = self._channel
+        try:
+            channel.flush()
+        except ChannelClosedError:
+            self._detach()
+            return
+        full = channel.full_fds
+        for descriptor in channel.write_fds:
+            if descriptor not in full:
+                self._loop.remove_writer(descriptor)
+
+    # --- giving up --------------------------------------------------------------------------------------------------
+
+    def parent_cancelled(self, request: InferRequest) -> None:
+        """Cancel the calls that were made for requests which are all cancelled; callable on any thread."""
+        self._loop.call_soon_threadsafe(self._on_parent_cancelled, request)
+
+    def _on_parent_cancelled(self, request: InferRequest) -> None:
+        if not request.cancelled:
+            return
+        for call in list(self._open.values()):
+            parents = call.parents
+            if any(parent is request for parent in parents) and all(parent.cancelled for parent in parents):
+                self._give_up(call, self._cancelled(call, "the request that it was made for is cancelled"))
+
+    def _on_timeout(self, call: _OpenCall, timeout_us: int) -> None:
+        call.timer = None
+        name = call.header.model_name
+        self._give_up(
+            call, unavailable(f"the call of model '{name}' exceeded its execution_timeout, {timeout_us} us")
+        )
+
+    def _give_up(self, call: ModelCall, error: InferError) -> None:
+        """Answer a call with an error at once, and cancel it."""
+        opened: _OpenCall = call  # type: ignore[assignment]  # made in _take_call
+        if not opened.is_answered:
+            self._answer(opened, InferResponse(self._header, error=error), is_final=True)
+            self._port.cancel(call)
+
+    def _cancelled(self, call: ModelCall, why: str) -> InferError:
+        return InferError(ErrorCode.CANCELLED, f"the request to model '{call.header.model_name}' ended: {why}")
+
+
+def _load_parameters(notes: Mapping[str, Any], frame: Frame) -> dict[str, object]:
+    parameters: dict[str, object] = {}
+    position = 0
+    for path, size in notes["files"]:
+        parameters[str(path)] = bytes(frame.payload[position : position + size])
+        position += size
+    if notes["config"]:
+        parameters["config"] = str(notes["config"])
+    return parameters
+
+
+def _full(error: TransportFullError | OSError) -> InferError:
+    if isinstance(error, OSError):
+        return unavailable(f"there is no shared memory for the response: {error}")
+    return unavailable(
+        f"{error.needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, of "
+        f"which {max(0, error.limit_bytes)} bytes are left (--backend-config=python,transport-max-byte-size)"
+    )
+
+
+class CallingWorker:
+    """What the calls of one worker have to know of it."""
+
+    def __init__(
+        self, model: str, instance: object, life: WorkerLife, process: WorkerProcess, metrics: MetricHolder | None
+    ) -> None:
+        self.model = model
+        self.instance = instance
+        self.metrics = metrics
+        self._life = life
+        self._process = process
+
+    @property
+    def is_initializing(self) -> bool:
+        """Whether the model is not ready yet."""
+        return self._life.conversation is None
+
+    @property
+    def room_bytes(self) -> int:
+        """Shared memory that batches leave to calls."""
+        conversation = self._life.conversation
+        return 0 if conversation is None else conversation.room_bytes
+
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests that the number of a batch, or slots, stand for."""
+        conversation = self._life.conversation
+        return () if conversation is None else conversation.parents(serial, slots)
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of the batch with that number, or in a slot."""
+        conversation = self._life.conversation
+        return None if conversation is None else conversation.request_at(serial, place)
+
+    def take_room(self, taken_bytes: int) -> None:
+        """Note how much shared memory the calls have."""
+        conversation = self._life.conversation
+        if conversation is not None:
+            conversation.take_room(taken_bytes)
+
+    def kill(self, why: str) -> None:
+        """End the worker, which breaks the rules."""
+        self._process.kill(why)
+
+
+def listen(worker: CallingWorker, channel: ServerChannel, port: InferencePort) -> CallLine:
+    """Begin to listen to a worker's calls; callable on any thread."""
+    line = CallLine(channel, port, worker)
+    port.loop.call_soon_threadsafe(line.attach)
+    return line

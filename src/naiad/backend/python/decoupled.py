@@ -1,0 +1,351 @@
+"""Conversations with the workers of decoupled models: responses come whenever the model has some.
+
+A slow client: its frontend calls its request congested, and the next response of that request marks its slot on the
+board. From then on the model waits in `send` until the client has caught up. While it waits the worker asks again and
+again. If other requests wait because of that, the mark is taken back after `_SLOW_NS`: the model goes on, responses
+of up to `_UNTAKEN_BYTES` gather for the slow client, and then its request fails. Others wait because of that when
+the thread in `send` is known to serve them too, or when the worker has sent nothing for `_QUIET_NS`. How long a
+request may stay congested the engine limits, for all backends (emission.py).
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from naiad.backend.api import InstanceDiedError, RemoteInstance
+from naiad.backend.python.codec import ReplyDecoder, ResponseShape
+from naiad.backend.python.conversation import Conversation
+from naiad.backend.python.process import WorkerProcess
+from naiad.backend.python.tensors import TensorRules
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
+from naiad.core.request import InferRequest
+from naiad.core.response import RESCHEDULE, InferResponse
+from naiad.core.tensor import Buffer
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
+from naiad.worker.channel.flags_page import CANCELLED, CONGESTED, SLOTS
+from naiad.worker.channel.frame import ALIGNMENT, ChannelError, Frame
+from naiad.worker.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
+
+_now_ns = time.monotonic_ns
+Emit = Callable[[InferRequest, InferResponse], None]
+_FEW_OPEN = 64
+"""Up to so many open requests are taken for the parents of a call from a thread that belongs to none of them."""
+_UNTAKEN_BYTES = 4 << 20
+"""Responses that gather for one slow client so that its model can serve others."""
+_QUIET_NS = 1_000_000_000
+_SLOW_NS = 500_000_000
+"""A client that catches up within this, 1 MB/s of a gRPC stream, is waited for although others wait."""
+_UNTOLD = internal("the model sent an error")
+"""Stands where the error of a failed response goes, which follows in the notes of the same frame."""
+
+
+class EmissionDecoder(ReplyDecoder):
+    """Makes responses of the emitted frames of one worker."""
+
+    may_vary: ClassVar[bool] = True
+
+    def emitted(self, frame: Frame) -> list[tuple[int, InferResponse]]:
+        """Return slots and responses in the order in which the model sent them. Raises ChannelError.
+
+        The data are views on the frame's payload.
+        """
+        # hot: bench/micro_emission.py
+        extra = frame.extra
+        if extra:
+            self._learn(extra)
+        view = memoryview(frame.payload)
+        shapes = self._shapes
+        header = self.failed_header
+        emitted: list[tuple[int, InferResponse]] = []
+        position = 0
+        words = iter(frame.words)
+        try:
+            for word in words:
+                is_final = word & FINAL != 0
+                if word & RESCHEDULED:
+                    response = RESCHEDULE
+                elif not word & HAS_RESPONSE:
+                    response = InferResponse(header, final=True, empty_final=True)
+                elif (number := next(words)) == 0:
+                    response = InferResponse(header, final=is_final, error=_UNTOLD)
+                else:
+                    shape = shapes[number]
+                    data, position = _cut(shape, view, position, words)
+                    if shape.is_sound:
+                        response = InferResponse(shape.header, data, final=is_final)
+                    else:
+                        response = InferResponse(header, error=internal(shape.problem), final=is_final)
+                emitted.append((word >> SLOT_SHIFT, response))
+        except (LookupError, StopIteration) as error:
+            raise ChannelError(f"unreadable table: {error!r}") from None
+        if position != len(view):
+            raise ChannelError(f"responses of {position} bytes in {len(view)}")
+        if extra:
+            self._complete(emitted, extra)
+        return emitted
+
+    def _complete(self, emitted: Sequence[tuple[int, InferResponse]], extra: dict[str, Any]) -> None:
+        try:
+            for index, code, message in extra.get("errors", ()):
+                emitted[index][1].error = InferError(ErrorCode(code), str(message), reason=FailureReason.BACKEND)
+            for index, parameters in extra.get("parameters", ()):
+                emitted[index][1].parameters = parameters
+        except (LookupError, TypeError, ValueError) as error:
+            raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
+
+
+def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> tuple[list[Buffer], int]:
+    """Return the data of a response and where they end."""
+    if not shape.has_sizes:
+        data: list[Buffer] = [view[position + begin : position + end] for begin, end in shape.spans]
+        return data, position + shape.payload_bytes
+    data = []
+    for _ in shape.spans:
+        size = next(words)
+        data.append(view[position : position + size])
+        position += size + -size % ALIGNMENT
+    return data, position
+
+
+class EmittingConversation(Conversation):
+    """A conversation in which requests stay open after their batch was executed, until their final responses.
+
+    Each open request has a slot: its number in messages, and its byte on the board.
+    """
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        instance: str,
+        model: str,
+        version: str,
+        transport_bytes: int,
+        rules: TensorRules,
+    ) -> None:
+        super().__init__(process, instance, model, version, transport_bytes, rules)
+        self.owner: RemoteInstance | None = None
+        """The instance that converses."""
+        self._emissions = EmissionDecoder(model, version, rules)
+        self._emit: Emit | None = None
+        self._open: dict[int, InferRequest] = {}
+        self._slots: dict[InferRequest, int] = {}
+        self._free: list[int] = []
+        self._congested: dict[int, int] = {}
+        """Slots whose clients are slow, and since when."""
+        self._blocking: set[int] = set()
+        """Words of the worker: those of them whose senders wait, and whether their threads are shared."""
+        self._quiet_since_ns = self._quiet_count = 0
+        """Since when the worker has sent nothing while senders wait, after so many messages."""
+        self._untaken_bytes: dict[int, int] = {}
+        """Of slots whose clients are slow and whose models go on: what has gathered since."""
+        self._fresh = itertools.count()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes a batch or has open requests."""
+        return self._batch is not None or bool(self._open)
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Emit the responses that have come. () when the batch sent was executed, otherwise None.
+
+        Raises InferError when the batch failed, InstanceDiedError when the worker died while it executed one. Blocks
+        only when there is nothing to read.
+        """
+        # hot: bench/micro_emission.py
+        if self._broken is not None:
+            self._settle()
+            return None
+        try:
+            outcome = self._receive()
+        except ChannelError as error:
+            self._break(error)
+            self._settle()
+            return None
+        if self._channel.borrower.held:
+            self._release_blocks()
+        if self._congested or self._untaken_bytes:
+            self._see_who_caught_up()
+        if self._blocking:
+            self._unblock()
+        if outcome is None:
+            return None
+        if self._batch is not None:
+            self._batch.compute_end_ns = _now_ns()
+        if outcome.kind == frames.FAILED:
+            self._dismiss(self._requests)
+        self._ended()
+        self.has_answered = True
+        if outcome.kind == frames.FAILED:
+            raise self._failure(outcome)
+        return ()
+
+    def mark(self, request: InferRequest) -> None:
+        """Let the worker see whether an open request was cancelled."""
+        slot = self._slots.get(request)
+        if slot is not None:
+            self._congested.pop(slot, None)
+            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+
+    def _receive(self) -> Frame | None:
+        """Emit what has come, and return the answer to the batch sent if that is among it."""
+        outcome = None
+        for frame in self._channel.receive_some():
+            if frame.kind == frames.EMITTED:
+                self._process.board.count_taken()
+                self._take(frame)
+            elif frame.kind in (frames.EXECUTED, frames.FAILED):
+                outcome = frame
+            elif frame.kind == frames.WAITING:
+                self._blocking.update(frame.words)
+            else:
+                raise ChannelError(f"a frame of kind {frame.kind}")
+        return outcome
+
+    def _take(self, frame: Frame) -> None:
+        # hot: bench/micro_emission.py
+        opened, emit = self._open, self._emit
+        for slot, response in self._emissions.emitted(frame):
+            request = opened.get(slot)
+            if request is None or emit is None:
+                raise ChannelError(f"a response for slot {slot}, which is not open")
+            if response.final:
+                del opened[slot], self._slots[request]
+                self._free.append(slot)
+                emit(request, response)
+                continue
+            emit(request, response)
+            if request.is_congested and slot not in self._congested and not request.cancelled:
+                self._hold_back(slot, request, response)
+
+    def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
+        """Have the model wait for a slow client, or count what gathers for it."""
+        gathered_bytes = self._untaken_bytes.get(slot)
+        if gathered_bytes is None:
+            self._congested[slot] = _now_ns()
+            self._process.board.slots[slot] = CONGESTED
+            return
+        gathered_bytes += sum(map(len, response.data))
+        self._untaken_bytes[slot] = gathered_bytes
+        if gathered_bytes > _UNTAKEN_BYTES:
+            del self._untaken_bytes[slot]
+            self._give_up(request, gathered_bytes)
+
+    def _give_up(self, request: InferRequest, gathered_bytes: int) -> None:
+        """Fail a request whose client is too slow; its slot stays open until the model's final response."""
+        error = InferError(
+            ErrorCode.UNAVAILABLE,
+            f"the client takes the responses of instance '{self._instance}' too slowly: more than {gathered_bytes} "
+            "bytes wait for it, and other requests for the model",
+            reason=FailureReason.OTHER,
+        )
+        if self._emit is not None:
+            self._emit(request, InferResponse(self._emissions.failed_header, error=error))
+        request.cancelled = True
+        if self.owner is not None:
+            self.owner.mark(request)
+
+    def _unblock(self) -> None:
+        """Let senders go on that wait for slow clients if other requests wait because of that."""
+        blocking, self._blocking = self._blocking, set()
+        board, now_ns = self._process.board, _now_ns()
+        if board.taken_count != self._quiet_count:
+            self._quiet_count, self._quiet_since_ns = board.taken_count, now_ns
+        is_quiet = now_ns - self._quiet_since_ns > _QUIET_NS
+        others_wait = self.owner is not None and self.owner.others_wait is not None and self.owner.others_wait()
+        if not others_wait and len(self._open) <= 1:
+            return
+        for word in blocking:
+            slot, is_shared = word >> 1, word & 1
+            is_slow = now_ns - self._congested.get(slot, now_ns) > _SLOW_NS
+            if is_slow and (is_shared or is_quiet):
+                self._congested.pop(slot, None)
+                self._untaken_bytes[slot] = 0
+                board.slots[slot] = 0
+
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests in these slots; all that are open when the worker does not know whose it works on."""
+        if slots:
+            return [request for slot in slots if (request := self._open.get(slot)) is not None]
+        return list(self._open.values()) if len(self._open) <= _FEW_OPEN else ()
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request in a slot."""
+        return self._open.get(place)
+
+    def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
+        """Give each request a slot; the table begins with these. Raises InferError when there are not enough."""
+        if batch.emit is None:
+            raise internal(f"instance '{self._instance}' has nowhere to send its responses")
+        if len(self._open) + len(batch.requests) > SLOTS:
+            raise InferError(
+                ErrorCode.UNAVAILABLE,
+                f"instance '{self._instance}' has {len(self._open)} requests without their final responses; at most "
+                f"{SLOTS} may be open",
+                reason=FailureReason.BACKEND,
+            )
+        self._emit = batch.emit
+        free, marks = self._free, self._process.board.slots
+        slots = []
+        for request in batch.requests:
+            slot = free.pop() if free else next(self._fresh)
+            marks[slot] = 0
+            self._congested.pop(slot, None)
+            self._untaken_bytes.pop(slot, None)
+            self._open[slot] = request
+            self._slots[request] = slot
+            slots.append(slot)
+        return slots + words
+
+    def _dismiss(self, requests: Sequence[InferRequest]) -> None:
+        """Close requests that the worker has closed without a response; the caller answers them."""
+        for request in requests:
+            slot = self._slots.pop(request, None)
+            if slot is not None:
+                del self._open[slot]
+                self._free.append(slot)
+
+    def _see_who_caught_up(self) -> None:
+        """Let models go on that wait for their clients; they ask now and then while they wait."""
+        for slot in list(self._congested):
+            request = self._open.get(slot)
+            if request is None or not request.is_congested:
+                self._congested.pop(slot, None)
+                if request is not None:
+                    self._process.board.slots[slot] = 0
+        for slot in list(self._untaken_bytes):
+            request = self._open.get(slot)
+            if request is None or not request.is_congested:
+                del self._untaken_bytes[slot]
+
+    def _release_blocks(self) -> None:
+        """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""
+        blocks = self._process.board.blocks
+        for number in self._channel.borrower.released():
+            blocks[number % NUMBERS] = RELEASED
+
+    def _settle(self) -> None:
+        """Answer all that is open as soon as it is known how the worker has died. Raises InstanceDiedError."""
+        error = self._death()
+        if error is None:
+            return
+        was_executing = self._batch is not None
+        if not error.has_begun:
+            self._dismiss(self._requests)
+        left = list(self._open.values())
+        self._open.clear()
+        self._slots.clear()
+        self._ended()
+        if self._emit is not None and left:
+            response = InferResponse(self._emissions.failed_header, error=self._death_of_open(error))
+            for request in left:
+                self._emit(request, response)
+        if was_executing:
+            raise error
+
+    def _death_of_open(self, error: InstanceDiedError) -> InstanceDiedError:
+        """Return the error for open requests, which were executed whether the batch sent last was or not."""
+        text = f"the worker of instance '{self._instance}' {self._process.exit_text} while it executed this request"
+        return InstanceDiedError(error.code, text, reason=error.reason)

@@ -1,0 +1,354 @@
+"""The interpreter that a Python model runs on: the server's own, or one of an environment that the model names.
+
+An environment is prepared once and kept below the cache directory under a name made of what it was made from, so that
+several models, and every later start, share it. Server processes that need the same one wait for whoever prepares it.
+
+Unpacks the archive of an execution environment, and writes nothing outside of its directory.
+
+Nothing is written through links: regular files and directories are created first, in the order of the archive, while
+the directory holds no link at all. Hard links to these files follow, and symbolic links come last. An archive is
+refused when a member lies below a link, when a path comes twice, and when a link leads elsewhere. The archives of
+conda-pack and venv have none of these, except for the interpreter in `bin`, which a virtual environment links to the
+one that it was made with.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from naiad.core.errors import invalid_argument
+
+_MODE = 0o755
+
+
+class UnusableArchiveError(Exception):
+    """Why an archive cannot be unpacked."""
+
+
+def unpack(archive: Path, home: Path) -> None:
+    """Unpack `archive` into the new directory `home`. Raises UnusableArchiveError, and OSError."""
+    home.mkdir(parents=True)
+    links: list[tuple[PurePosixPath, tarfile.TarInfo]] = []
+    try:
+        with tarfile.open(archive) as opened:
+            plan = _Plan()
+            for member in opened:
+                path = plan.admit(member)
+                if member.islnk() or member.issym():
+                    links.append((path, member))
+                elif member.isdir():
+                    (home / path).mkdir(parents=True, exist_ok=True)
+                else:
+                    _write(opened, member, home / path)
+    except (tarfile.TarError, EOFError) as error:
+        raise UnusableArchiveError(str(error)) from error
+    for path, member in sorted(links, key=lambda link: link[1].issym()):
+        target = home / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if member.islnk():
+            os.link(home / plan.file_of(member), target, follow_symlinks=False)
+        else:
+            target.symlink_to(member.linkname)
+    _check_targets(home, [path for path, member in links if member.issym()])
+
+
+class _Plan:
+    """The paths of the members so far, and what is at each."""
+
+    def __init__(self) -> None:
+        self._files: set[PurePosixPath] = set()
+        self._links: set[PurePosixPath] = set()
+        self._directories: set[PurePosixPath] = {PurePosixPath(".")}
+
+    def admit(self, member: tarfile.TarInfo) -> PurePosixPath:
+        """Return the path of a member in the environment. Raises UnusableArchiveError for one that is refused."""
+        path = _path_of(member.name, member)
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise UnusableArchiveError(f"{_shown(member.name)} is no file, directory or link")
+        if any(parent in self._links or parent in self._files for parent in path.parents):
+            raise UnusableArchiveError(f"{_shown(member.name)} lies below a member that is no directory")
+        is_known = path in self._files or path in self._links or path in self._directories
+        if is_known and not (member.isdir() and path in self._directories):
+            raise UnusableArchiveError(f"{_shown(member.name)} is in the archive twice")
+        self._directories.update(path.parents)
+        self._of(member).add(path)
+        return path
+
+    def _of(self, member: tarfile.TarInfo) -> set[PurePosixPath]:
+        if member.isdir():
+            return self._directories
+        return self._files if member.isreg() else self._links
+
+    def file_of(self, member: tarfile.TarInfo) -> PurePosixPath:
+        """Return the file that a hard link is a name of. Raises UnusableArchiveError when it is none."""
+        path = _path_of(member.linkname, member)
+        if path not in self._files:
+            raise UnusableArchiveError(
+                f"{_shown(member.name)} is a hard link to {_shown(member.linkname)}, which is no file of the archive"
+            )
+        return path
+
+
+def _path_of(name: str, member: tarfile.TarInfo) -> PurePosixPath:
+    path = PurePosixPath(os.path.normpath(name))
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise UnusableArchiveError(f"{_shown(member.name)} would be written elsewhere, or leads there")
+    return path
+
+
+def _write(opened: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = opened.extractfile(member)
+    if source is None:
+        raise UnusableArchiveError(f"{_shown(member.name)} has no content")
+    with source, path.open("xb") as file:
+        shutil.copyfileobj(source, file)
+        os.fchmod(file.fileno(), (member.mode & _MODE) | 0o600)
+    # Compiled modules are valid for the time of their source.
+    os.utime(path, (member.mtime, member.mtime))
+
+
+def _check_targets(home: Path, links: list[PurePosixPath]) -> None:
+    """Raise UnusableArchiveError for a symbolic link that leads out of `home`, by way of others as well."""
+    inside = Path(os.path.realpath(home))
+    for link in links:
+        target = Path(os.path.realpath(home / link))
+        if target == inside or inside in target.parents:
+            continue
+        # The interpreter of a virtual environment: nothing lies below a file.
+        is_interpreter = link.parent == PurePosixPath("bin") and link.name.startswith("python")
+        if not is_interpreter or target.is_dir():
+            raise UnusableArchiveError(f"{_shown(str(link))} leads elsewhere, to {_shown(str(target))}")
+
+
+def _shown(text: str) -> str:
+    return f"'{text[:200]}'"
+
+
+_log = logging.getLogger(__name__)
+
+PARAMETER = "EXECUTION_ENV_PATH"
+BASE_PARAMETER = "EXECUTION_ENV_PYTHON"
+"""naiad: the interpreter that an environment of a requirements file is made with."""
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+_COMPLETE = ".naiad-complete"
+_PREPARE_S = 3600.0
+_PROBE_S = 60.0
+_OLDEST = (3, 8)
+_PROBE = "import json,sys,numpy; print(json.dumps([list(sys.version_info[:3]), numpy.__version__, sys.prefix]))"
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """What workers are started with."""
+
+    executable: str = sys.executable
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that are set on top of the server's; an empty value removes one."""
+    description: str = ""
+    """Which Python and numpy it has and where it comes from; empty for the server's own."""
+
+    def environ(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of a worker."""
+        merged = {**environment, **self.variables}
+        return {name: value for name, value in merged.items() if value or name not in self.variables}
+
+
+_OWN = Interpreter()
+_prepared: dict[tuple[str, str], Interpreter] = {}
+_lock = threading.Lock()
+_locks: dict[tuple[str, str], threading.Lock] = {}
+
+
+def find_interpreter(model: str, parameters: Mapping[str, str], model_dir: Path, wheels_dir: str = "") -> Interpreter:
+    """Return the interpreter of a model, prepared if need be; blocks while it is.
+
+    `parameters` are those of the configuration. `wheels_dir` has the wheels for requirements files of a server
+    without a network. Raises InferError(INVALID_ARG) for an environment that cannot be used, with the reason.
+    """
+    text = parameters.get(PARAMETER, "")
+    if not text:
+        return _OWN
+    path = Path(text.replace(_MODEL_DIRECTORY, str(model_dir)))
+    if not path.is_absolute():
+        path = model_dir / path
+    base = parameters.get(BASE_PARAMETER, "") or sys.executable
+    opening = f"model '{model}': parameter '{PARAMETER}' is '{text}'"
+    if not path.exists():
+        raise invalid_argument(f"{opening}: {path} does not exist")
+    try:
+        key = (_key_of(path, base, wheels_dir), base)
+        with _lock:
+            guard = _locks.setdefault(key, threading.Lock())
+        with guard:
+            found = _prepared.get(key)
+            if found is None:
+                found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir)
+    except _UnusableError as error:
+        raise invalid_argument(f"{opening}: {error}") from None
+    except OSError as error:
+        raise invalid_argument(f"{opening}: {error}") from error
+    _log.info("model '%s' runs on %s", model, found.description)
+    return found
+
+
+class _UnusableError(Exception):
+    """Why an environment cannot be used."""
+
+
+def cache_dir() -> Path:
+    """Return where environments are kept: below `$NAIAD_CACHE`, or `naiad` in the user's cache directory."""
+    chosen = os.environ.get("NAIAD_CACHE")
+    home = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "naiad"
+    return home / "environments"
+
+
+def _key_of(path: Path, base: str, wheels_dir: str) -> str:
+    """Return the name of what will be made: equal for equal contents."""
+    digest = hashlib.blake2b(digest_size=12)
+    if path.is_dir():
+        digest.update(f"directory\0{path.resolve()}".encode())
+        return digest.hexdigest()
+    if path.suffix == ".txt":
+        wheels = sorted(os.listdir(wheels_dir)) if wheels_dir else []
+        version = _run([base, "-c", "import sys; print(sys.version, sys.prefix)"], _PROBE_S)
+        digest.update("\0".join(["requirements", version, wheels_dir, *wheels, ""]).encode())
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str) -> Interpreter:
+    if path.is_dir():
+        return _probe(path, path)
+    home = cache_dir() / key
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(home):
+        if not (home / _COMPLETE).exists():
+            shutil.rmtree(home, ignore_errors=True)
+            _log.info("model '%s': preparing the environment of %s in %s", model, path, home)
+            try:
+                if path.suffix == ".txt":
+                    _install(model, path, home, base, wheels_dir)
+                else:
+                    _unpack(path, home)
+                interpreter = _probe(home, path)
+            except BaseException:
+                shutil.rmtree(home, ignore_errors=True)
+                raise
+            (home / _COMPLETE).touch()
+            return interpreter
+    return _probe(home, path)
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    """Keep other processes from preparing the same environment meanwhile."""
+    with home.with_name(home.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: str) -> None:
+    """Make a virtual environment with what a requirements file names."""
+    _run([base, "-m", "venv", str(home)], _PREPARE_S)
+    command = [str(home / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    if wheels_dir:
+        command += ["--no-index", "--find-links", wheels_dir]
+    process = subprocess.Popen(
+        [*command, "-r", str(requirements)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        env=_clean(os.environ),
+        cwd=requirements.parent,
+    )
+    last: list[str] = []
+    timer = threading.Timer(_PREPARE_S, process.kill)
+    timer.start()
+    try:
+        assert process.stdout is not None  # it is a pipe
+        for line in process.stdout:
+            text = line.rstrip()
+            last = [*last[-9:], text]
+            if text.startswith(("Collecting", "Installing", "Successfully", "ERROR", "Downloading")):
+                _log.info("model '%s': pip: %s", model, text)
+        if process.wait():
+            raise _UnusableError("pip could not install it:\n" + "\n".join(last))
+    finally:
+        timer.cancel()
+        process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+
+
+def _unpack(archive: Path, home: Path) -> None:
+    """Unpack an archive of conda-pack or of a whole virtual environment."""
+    try:
+        unpack(archive, home)
+    except UnusableArchiveError as error:
+        raise _UnusableError(f"{archive} cannot be unpacked: {error}") from error
+    conda_unpack = home / "bin" / "conda-unpack"
+    if conda_unpack.exists():
+        _run([str(home / "bin" / "python"), str(conda_unpack)], _PREPARE_S)
+
+
+def _probe(home: Path, source: Path) -> Interpreter:
+    """Find out what an environment's interpreter is, and whether workers can run on it."""
+    executable = home / "bin" / "python"
+    if not executable.exists():
+        raise _UnusableError(f"{home} has no bin/python; give a virtual environment or a packed conda environment")
+    variables = {
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        "VIRTUAL_ENV": str(home),
+        # What the server imports is not the model's to see.
+        "PYTHONPATH": "",
+        "PYTHONHOME": "",
+    }
+    output = _run([str(executable), "-c", _PROBE], _PROBE_S)
+    version, numpy, _ = json.loads(output.strip().splitlines()[-1])
+    if tuple(version[:2]) < _OLDEST:
+        raise _UnusableError(f"its Python is {'.'.join(map(str, version))}; workers need 3.8 or newer")
+    text = f"Python {'.'.join(map(str, version))} with numpy {numpy} of {source}"
+    return Interpreter(str(executable), variables, text)
+
+
+def _run(command: list[str], timeout_s: float) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=_clean(os.environ),
+        )
+    except subprocess.TimeoutExpired:
+        raise _UnusableError(f"{' '.join(command[:3])} did not end within {timeout_s:g} s") from None
+    except OSError as error:
+        raise _UnusableError(f"{command[0]} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"exit status {done.returncode}"
+        hint = "; add numpy to the environment" if "numpy" in reason else ""
+        raise _UnusableError(f"{' '.join(command[:3])} failed: {reason}{hint}")
+    return done.stdout
+
+
+def _clean(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

@@ -1,0 +1,45 @@
+"""Python-based backends: one `model.py` in a directory of its own executes all models that name the backend.
+
+Each instance has a worker, as those of the `python` backend do, and `--backend-config=python,...` counts for it too.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from naiad.backend.api import Model, ModelContext
+from naiad.backend.python.backend import ModelSource, PythonBackend
+from naiad.backend.python.environment import PARAMETER
+from naiad.backend.registry import PYTHON_RUNTIME
+from naiad.config.model_config_pb2 import ModelConfig
+
+ENVIRONMENT = f"pb_exec_env_{PYTHON_RUNTIME}.tar.gz"
+"""Triton: the environment of all models of the backend, beside its `model.py`."""
+
+
+class PythonBasedBackend(PythonBackend):
+    """A directory with a `model.py`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def source(self, context: ModelContext) -> ModelSource:
+        """Return the file of the backend."""
+        return ModelSource(self._directory / PYTHON_RUNTIME, is_shared=True)
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Return the configuration that `auto_complete_config` of the backend makes. Raises InferError."""
+        return super().auto_complete(self._with_environment(context))
+
+    def load(self, context: ModelContext) -> Model:
+        """Load one version of a model. Raises InferError."""
+        return super().load(self._with_environment(context))
+
+    def _with_environment(self, context: ModelContext) -> ModelContext:
+        """Return a context whose configuration names the backend's environment, if the model has none of its own."""
+        archive = self._directory / ENVIRONMENT
+        if PARAMETER in context.config.parameters or not archive.is_file():
+            return context
+        config = ModelConfig()
+        config.CopyFrom(context.config)
+        config.parameters[PARAMETER].string_value = str(archive)
+        return replace(context, config=config)

@@ -1,0 +1,116 @@
+"""What a Python model's configuration and `--backend-config=python,...` say about its workers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from naiad.backend.api import ModelContext
+from naiad.backend.python.environment import Interpreter, find_interpreter
+from naiad.backend.python.tensors import STRICT_PARAMETER
+from naiad.core.errors import invalid_argument
+from naiad.options.limits import EXECUTE_TIMEOUT
+
+_IGNORED = frozenset(
+    {
+        "shm-default-byte-size",
+        "shm-growth-byte-size",
+        "shm-region-prefix-name",
+        "thread-pool-size",
+    }
+)
+"""Triton's settings for what naiad does without: memory is not reserved, and there is no thread pool."""
+_GENERAL = frozenset({"default-max-batch-size", "min-compute-capability", "backend-directory"})
+"""Settings for all backends, which the server overlays with this one's."""
+
+_STRICT = "strict-outputs"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How workers of one model run."""
+
+    interpreter: Interpreter
+    """What they run on."""
+    start_timeout_s: float
+    """`stub-timeout-seconds`: from the start of the process to its first word."""
+    initialize_timeout_s: float
+    """Parameter `initialize_timeout_s`: for importing model.py, auto_complete_config and initialize."""
+    finalize_timeout_s: float
+    """Parameter `finalize_timeout_s`: for finalize, before the worker is terminated."""
+    execute_timeout_s: float
+    """Parameter `execute_timeout_s`: for one batch, 0 for no limit; a worker that takes longer is killed."""
+    hang_timeout_s: float
+    """`--execute-timeout-secs`, where the parameter is not set: for a batch without progress, 0 for no limit."""
+    stacks_after_s: float
+    """Parameter `stacks_after_s`: a batch that executes for longer has the worker's stacks logged; 0 for no limit."""
+    restart_limit: int
+    """Parameter `restart_limit`: so many deaths within `restart_window_s`, and requests are refused."""
+    restart_window_s: float
+    """Parameter `restart_window_s`."""
+    restart_interval_s: float
+    """Parameter `restart_interval_s`: longest time between a death and the next start, also while refusing."""
+    restart_wait_s: float
+    """Parameter `restart_wait_s`: how long requests wait for a worker that starts again."""
+    has_strict_outputs: bool
+    """Parameter `strict_outputs`, or `strict-outputs` for all models: outputs must be what the configuration says."""
+    transport_bytes: int
+    """`transport-max-byte-size`: most shared memory between the server and one worker."""
+
+
+def read_settings(context: ModelContext) -> WorkerSettings:
+    """Return the settings. Raises InferError(INVALID_ARG) for a value that cannot be used."""
+    backend = context.backend_config
+    parameters = {key: value.string_value for key, value in context.config.parameters.items()}
+    if parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes") not in ("yes", "no"):
+        raise invalid_argument(
+            f"model '{context.name}': parameter 'FORCE_CPU_ONLY_INPUT_TENSORS' is "
+            f"'{parameters['FORCE_CPU_ONLY_INPUT_TENSORS']}'; use 'yes' or 'no'"
+        )
+    known = _IGNORED | _GENERAL | {"stub-timeout-seconds", "transport-max-byte-size", "wheels-dir", _STRICT}
+    for name in backend.keys() - known:
+        raise invalid_argument(
+            f"--backend-config=python,{name} is not known; known are {', '.join(sorted(known - _GENERAL))}"
+        )
+    read_flag = _Reader(backend, "--backend-config=python,{name}={value}")
+    read = _Reader(parameters, f"model '{context.name}': parameter '{{name}}' is '{{value}}'")
+    return WorkerSettings(
+        interpreter=find_interpreter(context.name, parameters, context.model_dir, backend.get("wheels-dir", "")),
+        start_timeout_s=read_flag("stub-timeout-seconds", 30.0, float),
+        transport_bytes=int(read_flag("transport-max-byte-size", 4 << 30, int)),
+        initialize_timeout_s=read("initialize_timeout_s", 1800.0, float),
+        finalize_timeout_s=read("finalize_timeout_s", 30.0, float),
+        execute_timeout_s=read(EXECUTE_TIMEOUT, 0.0, float),
+        hang_timeout_s=0.0 if parameters.get(EXECUTE_TIMEOUT) else context.execute_timeout_s,
+        stacks_after_s=read("stacks_after_s", 0.0, float),
+        restart_limit=int(read("restart_limit", 5, int)),
+        restart_window_s=read("restart_window_s", 60.0, float),
+        restart_interval_s=read("restart_interval_s", 30.0, float),
+        restart_wait_s=read("restart_wait_s", 30.0, float),
+        has_strict_outputs=_read_strict(context.name, parameters, backend),
+    )
+
+
+def _read_strict(model: str, parameters: Mapping[str, str], backend: Mapping[str, str]) -> bool:
+    where, text = f"--backend-config=python,{_STRICT}", backend.get(_STRICT, "false")
+    if STRICT_PARAMETER in parameters:
+        where, text = f"model '{model}': parameter '{STRICT_PARAMETER}'", parameters[STRICT_PARAMETER]
+    if text.lower() not in ("true", "false"):
+        raise invalid_argument(f"{where} is '{text}'; use 'true' or 'false'")
+    return text.lower() == "true"
+
+
+class _Reader:
+    def __init__(self, values: Mapping[str, str], wording: str) -> None:
+        self._values = values
+        self._wording = wording
+
+    def __call__(self, name: str, default: float, parse: Callable[[str], float]) -> float:
+        text = self._values.get(name, "")
+        if not text:
+            return default
+        try:
+            value = parse(text)
+            if value >= 0:
+                return value
+        except ValueError:
+            pass
+        raise invalid_argument(self._wording.format(name=name, value=text) + "; use a number that is not negative")

@@ -1,0 +1,424 @@
+"""The life of an instance's worker: start, watch, restart with back-off, end.
+
+A worker that dies is started again after 0.1 s, 0.2 s, 0.4 s and so on; requests wait for it meanwhile. This is a
+circuit breaker:
+
+    READY  --death-->  RESTARTING  --started-->  READY
+                           |
+                           | `restart_limit` deaths within `restart_window_s`
+                           v
+                         DOWN  --`restart_interval_s` later, started-->  TRIAL  --a batch was answered-->  READY
+                           ^                                               |
+                           +-------------------death-----------------------+
+
+While the instance is DOWN requests are refused at once. Nothing ends for good: the next trial always comes.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from naiad.backend.api import InstanceState
+from naiad.backend.python.conversation import Conversation
+from naiad.backend.python.process import Event, WorkerProcess
+from naiad.backend.python.settings import WorkerSettings
+from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.buffer_pool import IDLE_S
+from naiad.worker.channel.frame import ChannelError
+
+_log = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.1
+_LOOK_S, _LEAST_LOOK_S = 0.25, 0.01
+"""How soon to look again at a worker that writes its stacks, and at one whose time is almost over."""
+_TERMINATE_S = 2.0
+"""Between SIGTERM and SIGKILL."""
+_START = "start (--backend-config=python,stub-timeout-seconds)"
+_INITIALIZE = "initialize (parameter initialize_timeout_s)"
+_RELEASE_S = 5.0
+"""How long to wait until nobody uses the lines of a worker that has ended."""
+
+
+class StartError(InferError):
+    """A worker did not come up."""
+
+
+def begin(
+    process: WorkerProcess,
+    settings: WorkerSettings,
+    notes: Mapping[str, Any],
+    wake_fd: int,
+    is_closing: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Bring a new worker up and return what it answers to `notes`. Raises StartError.
+
+    Gives up when something comes on `wake_fd` and `is_closing`.
+    """
+    _expect(process, settings.start_timeout_s, wake_fd, is_closing, _START)
+    with contextlib.suppress(ChannelError):  # then it has died, and `_expect` says how
+        process.channel.send(frames.INITIALIZE, extra=dict(notes))
+    return _expect(process, settings.initialize_timeout_s, wake_fd, is_closing, _INITIALIZE)
+
+
+def _expect(
+    process: WorkerProcess, timeout_s: float, wake_fd: int, is_closing: Callable[[], bool], what: str
+) -> dict[str, Any]:
+    deadline_s = time.monotonic() + timeout_s
+    event = process.wait(timeout_s, wake_fd, for_reply=True)
+    while event is Event.WAKE and not is_closing():
+        # Meant for the worker before this one, perhaps: who has let go of its last batch wakes as well.
+        event = process.wait(max(0.0, deadline_s - time.monotonic()), wake_fd, for_reply=True)
+    if event is Event.EXIT:
+        raise StartError(ErrorCode.INTERNAL, f"the worker {process.exit_text} while it was to {what.split(' (')[0]}")
+    if event is Event.WAKE:
+        raise StartError(ErrorCode.UNAVAILABLE, "the model is being unloaded")
+    if event is Event.TIMEOUT:
+        raise StartError(ErrorCode.UNAVAILABLE, f"the worker took more than {timeout_s:g} s to {what}")
+    try:
+        frame = process.channel.receive()
+    except ChannelError as error:
+        event = process.wait(_TERMINATE_S, wake_fd)
+        said = process.exit_text if event is Event.EXIT else f"sent nonsense ({error})"
+        raise StartError(ErrorCode.INTERNAL, f"the worker {said} while it was to {what.split(' (')[0]}") from None
+    if frame.kind == frames.FAILED:
+        raise StartError(
+            ErrorCode.INTERNAL, str(frame.extra.get("message", "")), detail=str(frame.extra.get("detail", ""))
+        )
+    return frame.extra
+
+
+def end(process: WorkerProcess, grace_s: float, wake_fd: int) -> None:
+    """End a worker: by itself within `grace_s`, then by SIGTERM, then by SIGKILL."""
+    for wait_s, signal_number in ((grace_s, signal.SIGTERM), (_TERMINATE_S, signal.SIGKILL), (None, None)):
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
+        while not process.gone.is_set():
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            process.wait(left_s, wake_fd)
+        if process.gone.is_set():
+            return
+        if signal_number is not None:
+            process.kill(f"was killed by {signal_number.name} because it did not end by itself", signal_number)
+
+
+class WorkerLife:
+    """Keeps one worker alive in a thread of its own, which also forwards what the worker says."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: WorkerSettings,
+        launch: Callable[[], WorkerProcess],
+        notes: Mapping[str, Any],
+        converse: Callable[[WorkerProcess], Conversation],
+        on_health: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._launch = launch
+        self._notes = notes
+        self._converse = converse
+        self._on_health = on_health
+        self._dumped_since_ns = 0
+        """Begin of the last execution whose stacks were asked for."""
+        self._taken_count = self._taken_ns = 0
+        """Messages of responses that the worker had sent at the last look, and when that was another number."""
+        self.lock = threading.Lock()
+        """Held while a batch executes; the channel is closed under it."""
+        self.conversation: Conversation | None = None
+        self.health = f"instance '{name}' is starting"
+        self.restart_count = 0
+        self._is_down = False
+        """It has died too often, and requests are refused until it has started again."""
+        self._is_on_trial = False
+        """It was down, and has not answered a batch since, as far as the thread has seen."""
+        self._ill_since_s = 0.0
+        """Since when there is a health to tell of."""
+        self.warm_up: Callable[[], None] | None = None
+        """What a worker executes that has taken the place of another, before it is healthy."""
+        self._warming: WorkerProcess | None = None
+        """The worker that does so at present."""
+        self._warming_lock = threading.Lock()
+        self._start_error: InferError | None = None
+        self._started = threading.Event()
+        self._closing = False
+        self._closes = threading.Event()
+        self._deaths: deque[float] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._thread = threading.Thread(target=self._run, name=f"worker:{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the first worker and wait until it is ready. Raises InferError when it does not come up."""
+        self._thread.start()
+        self._started.wait()
+        if self._start_error is not None:
+            self.close()
+            raise self._start_error
+
+    def close(self) -> None:
+        """Finalize the model and end the worker; returns when it has ended. Harmless the second time."""
+        if self._wake_read < 0:
+            return
+        self._closing = True
+        self._closes.set()
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        wake_write, self._wake_write = self._wake_write, -1  # its number is soon another file's
+        os.close(self._wake_read)
+        os.close(wake_write)
+        self._wake_read = -1
+
+    @property
+    def state(self) -> InstanceState:
+        """What the worker is doing."""
+        if self._is_down:
+            return InstanceState.DOWN
+        if self.health:
+            return InstanceState.RESTARTING
+        conversation = self.conversation
+        is_proven = conversation is not None and conversation.has_answered
+        return InstanceState.TRIAL if self._is_on_trial and not is_proven else InstanceState.READY
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether requests wait for the worker, which starts again."""
+        if not self.health or self._is_down or self._closing:
+            return False
+        return time.monotonic() - self._ill_since_s < self._settings.restart_wait_s
+
+    def wake(self) -> None:
+        """Make the thread look again at what it waits for."""
+        try:
+            os.write(self._wake_write, b".")
+        except OSError:
+            return  # full: it is about to wake up anyway
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._live()
+                if not self._started.is_set() or self._closing:
+                    break
+                self._await_restart()
+        finally:
+            self._started.set()
+
+    def _live(self) -> None:
+        """Start a worker and stay until it has ended."""
+        try:
+            process = self._launch()
+        except OSError as error:
+            executable = self._settings.interpreter.executable
+            self._fail(internal(f"the worker cannot be started with {executable}: {error}"))
+            return
+        # Whoever sends does not wait for the worker: what it does not take at once this thread sends.
+        process.channel.on_full = self.wake
+        try:
+            begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
+        except InferError as error:
+            process.kill()
+            end(process, 0.0, self._wake_read)
+            process.close()
+            self._fail(error)
+            return
+        self.conversation = self._converse(process)
+        warming = self._begin_warm_up(process)
+        self._started.set()
+        self._watch(process, self.conversation)
+        process.settled.set()
+        if warming is not None:
+            warming.join(_RELEASE_S)
+        is_free = self._wait_until_free()
+        self.conversation = None
+        process.close()
+        if is_free:
+            self.lock.release()
+
+    def _wait_until_free(self) -> bool:
+        """Wait until nobody uses the lines of a worker that has ended; False when that was in vain.
+
+        Whoever executes hears of the end at once and lets go, however long it then waits for a busy machine. Only a
+        loop that was stopped never does.
+        """
+        while not self.lock.acquire(timeout=_RELEASE_S):
+            if self._closing:
+                return False
+        return True
+
+    def _begin_warm_up(self, process: WorkerProcess) -> threading.Thread | None:
+        """Call the worker healthy, or have it warmed up first if it is not the first one."""
+        warm_up = self.warm_up
+        if warm_up is None or not self._started.is_set():
+            self._set_health("")
+            return None
+        self._warming = process
+        # In a thread of its own: this one has to see when the worker dies of it.
+        thread = threading.Thread(target=self._warm_up, args=(process, warm_up), name=f"warmup:{self._name}")
+        thread.daemon = True
+        thread.start()
+        return thread
+
+    def _warm_up(self, process: WorkerProcess, warm_up: Callable[[], None]) -> None:
+        try:
+            warm_up()
+        except Exception as error:
+            said = error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+            with self._warming_lock:
+                if self._warming is process:
+                    process.kill(f"was killed because its warm-up failed: {said}")
+            return
+        with self._warming_lock:
+            if self._warming is process:
+                self._warming = None
+                if self.conversation is not None:
+                    # A trial is over with the first batch of a client.
+                    self.conversation.has_answered = False
+                self._set_health("")
+
+    def _watch(self, process: WorkerProcess, conversation: Conversation) -> None:
+        """Forward what the worker says until it has ended."""
+        while not self._closing:
+            event = process.wait(self._patience_s(process, conversation), self._wake_read)
+            if event is Event.EXIT:
+                self._end_warm_up()
+                self._report_death(process.exit_text, has_answered=conversation.has_answered)
+                return
+            self._check_limit(process, conversation)
+            if event is Event.TIMEOUT and self.lock.acquire(blocking=False):
+                try:
+                    conversation.tidy()
+                finally:
+                    self.lock.release()
+        self._end_warm_up()
+        self._set_health(f"instance '{self._name}' is closed")
+        grace_s = 0.0
+        # A batch that still executes is not waited for: whoever closes has waited long enough.
+        if self.lock.acquire(timeout=0.1):
+            try:
+                grace_s = self._settings.finalize_timeout_s if conversation.finalize() else 0.0
+            finally:
+                self.lock.release()
+        end(process, grace_s, self._wake_read)
+
+    def _end_warm_up(self) -> None:
+        """Let what comes of a warm-up have no effect any more."""
+        with self._warming_lock:
+            self._warming = None
+
+    def _patience_s(self, process: WorkerProcess, conversation: Conversation) -> float | None:
+        """Return when to look again; an idle worker of a model with generous limits is rarely looked at."""
+        settings = self._settings
+        limits_s = [settings.execute_timeout_s, settings.hang_timeout_s, settings.stacks_after_s]
+        patience_s = min((limit_s / 8 for limit_s in limits_s if limit_s), default=None)
+        if patience_s is not None:
+            since_ns = conversation.executing_since_ns
+            if since_ns and since_ns == self._dumped_since_ns:
+                patience_s = min(_LOOK_S, patience_s)  # its stacks are being written
+            elif since_ns:
+                executed_s = (time.monotonic_ns() - self._progress_ns(process, since_ns)) / 1e9
+                left_s = (limit_s - executed_s for limit_s in limits_s if limit_s > executed_s)
+                patience_s = max(_LEAST_LOOK_S, min([patience_s, *left_s]))
+        if conversation.has_blocks:
+            return IDLE_S if patience_s is None else min(IDLE_S, patience_s)
+        return patience_s
+
+    def _progress_ns(self, process: WorkerProcess, since_ns: int) -> int:
+        """Return when the execution that began at `since_ns` was last seen to make progress: to send a response."""
+        taken_count = process.board.taken_count
+        if taken_count != self._taken_count:
+            self._taken_count, self._taken_ns = taken_count, time.monotonic_ns()
+        return max(since_ns, self._taken_ns)
+
+    def _check_limit(self, process: WorkerProcess, conversation: Conversation) -> None:
+        since_ns = conversation.executing_since_ns
+        if not since_ns:
+            return
+        settings = self._settings
+        now_ns = time.monotonic_ns()
+        executed_s, idle_s = (now_ns - since_ns) / 1e9, (now_ns - self._progress_ns(process, since_ns)) / 1e9
+        excess = ""
+        if 0 < settings.execute_timeout_s < executed_s:
+            excess = f"took longer than execute_timeout_s, {settings.execute_timeout_s:g} s"
+        elif 0 < settings.hang_timeout_s < idle_s:
+            excess = f"made no progress for {settings.hang_timeout_s:g} s (--execute-timeout-secs)"
+        # The stacks come first, and the worker has until the next look to write them.
+        if (excess or 0 < settings.stacks_after_s < executed_s) and since_ns != self._dumped_since_ns:
+            self._dumped_since_ns = since_ns
+            text = "instance '%s': a batch has executed for %.2f s; the stacks of its worker follow"
+            _log.warning(text, self._name, executed_s)
+            process.dump_stacks()
+        elif excess:
+            process.kill(f"was killed because a batch {excess}")
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: InferError) -> None:
+        if not self._started.is_set():
+            error.message = (
+                f"instance '{self._name}': {error.message}" if isinstance(error, StartError) else error.message
+            )
+            self._start_error = error
+            return
+        if self._closing:
+            return
+        _log.error("instance '%s' did not start again: %s", self._name, error.message)
+        self._report_death(error.message)
+
+    def _report_death(self, how: str, *, has_answered: bool = False) -> None:
+        if self._is_on_trial and has_answered:
+            self._is_on_trial = False
+            self._deaths.clear()
+        settings = self._settings
+        now_s = time.monotonic()
+        self._deaths.append(now_s)
+        while now_s - self._deaths[0] > settings.restart_window_s:
+            self._deaths.popleft()
+        text = how if how.startswith(("was ", "exited")) else f"failed to start: {how}"
+        opening = f"the worker of instance '{self._name}' {text}"
+        count = len(self._deaths)
+        if self._is_on_trial:
+            reason = "on trial"
+        elif count >= max(1, settings.restart_limit):
+            reason = f"that makes {count} deaths within {settings.restart_window_s:g} s"
+        else:
+            self._set_health(f"{opening}; it is being restarted")
+            return
+        self._is_down = self._is_on_trial = True
+        outlook = f"requests are refused, and it is tried again every {settings.restart_interval_s:g} s"
+        self._set_health(f"{opening}; {reason}: {outlook}")
+
+    def _await_restart(self) -> None:
+        """Wait as long as the recent deaths demand, or until the model is closed."""
+        delay_s = self._settings.restart_interval_s
+        if not self._is_down:
+            delay_s = min(delay_s, _FIRST_DELAY_S * 2 ** (len(self._deaths) - 1))
+        _log.warning("%s; the next start is in %.1f s", self.health, delay_s)
+        if not self._closes.wait(delay_s):
+            self.restart_count += 1
+
+    def _set_health(self, health: str) -> None:
+        if health == self.health:
+            return
+        if not health:
+            self._is_down = False
+            if self.restart_count:
+                trial = ", on trial: if it dies before it has answered a batch, requests are refused again"
+                _log.info("instance '%s' has started again%s", self._name, trial if self._is_on_trial else "")
+        elif not self.health:
+            self._ill_since_s = time.monotonic()
+        self.health = health
+        if health and not self._closing:
+            _log.error("%s", health)
+        self._on_health(health)

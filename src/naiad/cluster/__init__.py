@@ -1,0 +1,1 @@
+"""Several server processes behind the same ports."""

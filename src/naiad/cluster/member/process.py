@@ -1,0 +1,312 @@
+"""A member: a server process that gets its connections, and what to do with itself, from the supervisor."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+from naiad.backend.cores import share_cores
+from naiad.cluster import messages
+from naiad.cluster.channel import Channel, ChannelError, receive_first
+from naiad.cluster.connection_passing import Receiver
+from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.peers import Neighbours
+from naiad.cluster.member.ports import HandedService
+from naiad.cluster.member.sequence_model import Membership, SequenceModel
+from naiad.cluster.member.sharing import Sharing
+from naiad.cluster.messages import (
+    AskIndex,
+    ControlCall,
+    Failed,
+    Finish,
+    Granted,
+    Loaded,
+    RefuseSuspect,
+    StopBeingReady,
+    Welcome,
+)
+from naiad.cluster.resource_link import ResourceLink
+from naiad.core.errors import InferError
+from naiad.core.model import UNLOADED, ModelState
+from naiad.engine.cache.store import ResponseStore
+from naiad.engine.calls.calls import ModelCalls
+from naiad.engine.loading.loader import ModelLoader
+from naiad.engine.resources import ResourceRegister
+from naiad.engine.serving.served import Served
+from naiad.engine.shared_resources import SharedResources
+from naiad.frontend.access import AccessRule
+from naiad.frontend.grpc.compression import GrpcCompression
+from naiad.frontend.grpc.control import RepositoryCalls
+from naiad.frontend.grpc.service import InferenceGrpcService
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.frontend.router import Router
+from naiad.frontend.slice_runner import SliceRunner
+from naiad.options.limits import RateLimitOptions
+from naiad.repository.model_plan import ModelPlan
+from naiad.server.app import Server
+from naiad.server.endpoint import Service
+from naiad.server.ports import Ports, ServedConnections
+from naiad.server.runner import SIGNALS, StopSignal, run_to_status
+from naiad.telemetry.logs import log
+
+_log = logging.getLogger(__name__)
+
+_SETTLE_S = 1.0
+"""How long connections that were just handed over may take to begin before the rest is drained."""
+
+
+def main(control_fd: int, handover_fd: int) -> None:
+    """Run a member to its end; the two descriptors are its ends of the supervisor's socket pairs."""
+    # Programs that models start must not get them.
+    for descriptor in (control_fd, handover_fd):
+        os.set_inheritable(descriptor, False)
+    control = socket.socket(fileno=control_fd)
+    try:
+        welcome = receive_first(control)
+    except EOFError:
+        sys.exit(1)
+    assert isinstance(welcome, Welcome)
+    share_cores(welcome.process_count)
+    logging.disable(welcome.quiet_below)
+    member = Member(welcome, control, socket.socket(fileno=handover_fd))
+    status = run_to_status(welcome.options, member.run)
+    # The interpreter takes handlers back while it ends, and a late signal would look like a violent death. What is
+    # ignored stays ignored, and nobody is started any more who could inherit that.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(status)
+
+
+class SupervisedStop(StopSignal):
+    """Stops when the supervisor says so. Signals are the supervisor's: a terminal sends them to every process."""
+
+    def install(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let signals have no effect; programs that models start take them as ever."""
+        # Not the loop's handlers, which end with the loop; not SIG_IGN, which programs would inherit.
+        for number in SIGNALS:
+            signal.signal(number, lambda number, frame: None)
+
+    def set(self) -> None:
+        """Stop."""
+        self._event.set()
+
+
+class _MemberLoader(ModelLoader):
+    """Loads models; those of sequences know which process has each sequence."""
+
+    _shares: tuple[Membership, Neighbours] | None = None
+
+    def share_sequences(self, membership: Membership, neighbours: Neighbours) -> None:
+        """Have sequences shared out; called once, before anything is loaded."""
+        self._shares = (membership, neighbours)
+
+    def load(self, plan: ModelPlan, version: int) -> Served:
+        """Load one version as ever. Raises InferError."""
+        served = super().load(plan, version)
+        if self._shares is None or not served.config.HasField("sequence_batching"):
+            return served
+        shared = SequenceModel(plan.entry.key, served, *self._shares)
+        shared.load_duration_ns = served.load_duration_ns
+        return shared
+
+
+class Member(Server):
+    """One of several server processes."""
+
+    _engine: MemberEngine
+    _engine_type = MemberEngine
+    _loader_type = _MemberLoader
+
+    def __init__(self, welcome: Welcome, control: socket.socket, handover: socket.socket) -> None:
+        self._supervised = SupervisedStop()
+        super().__init__(welcome.options, self._supervised)
+        self._welcome = welcome
+        self._control = control
+        self._handover = handover
+        self._link: Link | None = None
+        self._neighbours = Neighbours(self._engine, Path(welcome.directory), welcome.slot)
+        self._engine.sequences_elsewhere = self._neighbours.live_sequence_count
+
+    async def run(self) -> int:
+        """Serve until the supervisor ends it and return the exit status."""
+        link = self._link = Link(self._welcome, self._engine, self._supervised, self._handover)
+        channel = link.channel = await Channel.open(self._control, link)
+        try:
+            status = await super().run()
+            await self._neighbours.close()
+            if not link.has_loaded:
+                channel.tell(Failed(self._failure()))
+            return status
+        except InferError as error:
+            channel.tell(Failed(error.message))
+            raise
+        finally:
+            channel.close()
+
+    def _failure(self) -> str:
+        reasons = [
+            f"model '{row.name}'{row.version and ' version '}{row.version}: {row.reason}"
+            for row in self._engine.repository_index()
+            if row.state is ModelState.UNAVAILABLE and row.reason != UNLOADED
+        ]
+        return f"failed to load all models: {'; '.join(reasons)}"
+
+    # --- what differs from a server of one process ------------------------------------------------------------------
+
+    def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
+        return Ports(self._options, self._engine, loop, self._budget, self._link)
+
+    def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
+        loader = super()._make_loader(loop, store)
+        assert isinstance(loader, _MemberLoader)
+        loader.share_sequences(self._welcome, self._neighbours)
+        return loader
+
+    def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
+        assert self._link is not None
+        return self._link.resources(self._options.rate_limit, loop)
+
+    def _make_calls(self, loop: asyncio.AbstractEventLoop, resources: ResourceRegister | None) -> ModelCalls:
+        assert self._link is not None
+        shared = resources if isinstance(resources, SharedResources) else None
+        self._link.calls = ModelCalls(self._engine, loop, shared)
+        return self._link.calls
+
+    def _serves(self) -> None:
+        assert self._link is not None
+        self._neighbours.listen()
+        logging.disable(logging.NOTSET)
+        self._link.serve()
+
+
+class Link:
+    """A member's side of the channel, and what the ports get from it. Implements `ports.Group` and `channel.Peer`."""
+
+    def __init__(self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, handover: socket.socket) -> None:
+        self.channel: Channel | None = None
+        self.has_loaded = False
+        self.calls: ModelCalls | None = None
+        """The port of models that call others."""
+        self._ports = welcome.ports
+        self._directory = welcome.directory
+        self._engine = engine
+        self._stop = stop
+        self._sharing = Sharing(engine, self._ask)
+        self._resources: SharedResources | None = None
+        self._services: dict[int, HandedService] = {}
+        self._receiver = Receiver(handover, len(welcome.ports), self._adopt)
+        self._is_telling = False
+        self._closed = [0] * len(welcome.ports)
+        """Connections whose end has not been told yet, by port."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _ask(self, question: object) -> object:
+        if self.channel is None:
+            raise ChannelError("the channel is not open yet")
+        return await self.channel.ask(question)
+
+    def _tell(self, message: object) -> None:
+        if self.channel is not None:
+            self.channel.tell(message)
+
+    def serve(self) -> None:
+        """Tell that connections may come, and take them."""
+        self.has_loaded = True
+        self._sharing.connect()
+        self._receiver.start()
+        self._tell(Loaded())
+
+    def resources(self, options: RateLimitOptions, loop: asyncio.AbstractEventLoop) -> SharedResources | None:
+        """Return the resources that all processes share; None when the rate limiter is off. Called once."""
+        if options.is_on:
+            owner = ResourceLink(loop, self._ask, self._tell)
+            self._resources = SharedResources(options.resources, owner)
+        return self._resources
+
+    # --- Group ------------------------------------------------------------------------------------------------------
+
+    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
+        """Return the service of a port, whose connections are handed over."""
+        service = HandedService(flag, connections, tls, self._on_close)
+        self._services[self._ports.index(flag)] = service
+        return service
+
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+        runner: SliceRunner,
+    ) -> InferenceGrpcService:
+        """Return the gRPC service that answers for all processes."""
+        return self._sharing.grpc_service(forwarding, compression, repository, runner)
+
+    def share(self, router: Router, alone: Router) -> None:
+        """Have the routes of `router` answer for all processes."""
+        self._sharing.share(router, alone)
+
+    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
+        """Return the metrics route that answers for all processes."""
+        return self._sharing.metrics_route(rule)
+
+    def _adopt(self, port: int, connection: socket.socket) -> None:
+        self._services[port].adopt(connection)
+
+    def _on_close(self) -> None:
+        if not self._is_telling:
+            # Connections often close in crowds; one message tells of all that do so in this turn of the loop.
+            self._is_telling = True
+            asyncio.get_running_loop().call_soon(self._tell_closed)
+
+    def _tell_closed(self) -> None:
+        self._is_telling = False
+        for port, service in self._services.items():
+            self._closed[port] += service.take_closed_count()
+        if any(self._closed) and self._receiver.tell_closed(self._closed):
+            self._closed = [0] * len(self._ports)
+
+    # --- Peer -------------------------------------------------------------------------------------------------------
+
+    def told(self, message: object) -> None:
+        """Take an order of the supervisor."""
+        if isinstance(message, StopBeingReady):
+            self._engine.is_draining = True
+        elif isinstance(message, Granted):
+            assert self._resources is not None
+            self._resources.granted(message.grants)
+        elif isinstance(message, RefuseSuspect):
+            assert self.calls is not None
+            self.calls.refuse_suspect(message.suspicion)
+        elif isinstance(message, Finish):
+            task = asyncio.get_running_loop().create_task(self._finish())
+            self._tasks.add(task)
+
+    async def _finish(self) -> None:
+        self._engine.is_draining = True
+        # Metrics can be read to the end, so connections may still come; those for requests all have by now.
+        self._receiver.catch_up()
+        for service in self._services.values():
+            await service.settle(_SETTLE_S)
+        self._stop.set()
+
+    async def asked(self, question: object) -> object:
+        """Answer for this process alone, or carry a control call out."""
+        if isinstance(question, messages.HttpCall | messages.GrpcCall | messages.ModelOrder):
+            call: ControlCall = question
+            return await self._sharing.carry_out(call)
+        if isinstance(question, AskIndex):
+            return await asyncio.to_thread(self._engine.answer, question)  # it reads the repository
+        return self._engine.answer(question)  # type: ignore[arg-type]  # nothing else is asked
+
+    def lost(self) -> None:
+        """End at once: without its supervisor nobody would know of this process."""
+        _log.error("the supervisor is gone; exiting")
+        shutil.rmtree(self._directory, ignore_errors=True)
+        log.shut_down()
+        os._exit(1)

@@ -1,0 +1,1 @@
+"""The supervisor: starts server processes, accepts connections, broadcasts control calls."""

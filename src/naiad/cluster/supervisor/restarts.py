@@ -1,0 +1,120 @@
+"""What one of several processes is told to serve with: its part of what can be divided.
+
+When a process that has died is started again, and when that makes no sense any more. Time is an argument.
+"""
+
+import enum
+from dataclasses import replace
+
+from naiad.options.options import ServerOptions
+
+_SECOND_NS = 1_000_000_000
+STABLE_NS = 60 * _SECOND_NS
+"""A process that has served for so long has not died of its start."""
+DELAYS_NS = tuple(int(delay_s * _SECOND_NS) for delay_s in (0.1, 1, 2, 4, 8))
+"""How long a slot stays empty after its first, second .. death in a row; one more death ends the server."""
+
+
+class _State(enum.Enum):
+    STARTING = 1
+    SERVING = 2
+    EMPTY = 3
+
+
+class _Slot:
+    """The place of one process, which others may take after it."""
+
+    __slots__ = ("deaths", "due_ns", "serving_since_ns", "state")
+
+    def __init__(self) -> None:
+        self.state = _State.EMPTY
+        self.due_ns = 0
+        self.serving_since_ns = 0
+        self.deaths = 0
+        """In a row, none of them after a stable life."""
+
+
+class Supervision:
+    """The states of all slots.
+
+    The server opens when every slot serves for the first time. A death before that is a failed start, for what one
+    process cannot load none can; after that a process is replaced, ever later when the new ones die as well.
+    """
+
+    def __init__(self, slot_count: int) -> None:
+        self._slots = [_Slot() for _ in range(slot_count)]
+        self.is_open = False
+        self.verdict = ""
+        """Why the server has to end; empty while it need not."""
+
+    @property
+    def all_serve(self) -> bool:
+        """Whether every slot serves."""
+        return all(slot.state is _State.SERVING for slot in self._slots)
+
+    def due(self, now_ns: int) -> list[int]:
+        """Return the slots whose process is to be started now."""
+        return [n for n, slot in enumerate(self._slots) if slot.state is _State.EMPTY and slot.due_ns <= now_ns]
+
+    def wake_ns(self) -> int:
+        """Return when the next slot will be due; 0 when none waits."""
+        return min((slot.due_ns for slot in self._slots if slot.state is _State.EMPTY), default=0)
+
+    def started(self, slot: int) -> None:
+        """A process was started; it does not serve yet."""
+        self._slots[slot].state = _State.STARTING
+
+    def serves(self, slot: int, now_ns: int) -> None:
+        """A process has loaded its models and serves."""
+        self._slots[slot].state = _State.SERVING
+        self._slots[slot].serving_since_ns = now_ns
+        self.is_open = self.is_open or self.all_serve
+
+    def died(self, slot: int, now_ns: int, cause: str) -> None:
+        """A process has ended; `cause` is how, as it follows a colon."""
+        place = self._slots[slot]
+        was_stable = place.state is _State.SERVING and now_ns - place.serving_since_ns >= STABLE_NS
+        place.deaths = 1 if was_stable else place.deaths + 1
+        place.state = _State.EMPTY
+        if not self.is_open:
+            self.verdict = self.verdict or f"process {slot + 1} did not start: {cause}"
+        elif place.deaths > len(DELAYS_NS):
+            self.verdict = self.verdict or (
+                f"process {slot + 1} has died {place.deaths} times in a row, each time within "
+                f"{STABLE_NS // _SECOND_NS} s; the last time: {cause}"
+            )
+        else:
+            place.due_ns = now_ns + DELAYS_NS[place.deaths - 1]
+
+
+def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
+    """Return the options of the process that takes a slot for the `start`-th time.
+
+    Limits of connections and of request bytes and the local cache are divided; delays and warnings that are the
+    supervisor's are left out.
+    --exit-on-error is about the start of the server: what the others serve on, and could not be loaded any more,
+    keeps no successor from serving the rest.
+    """
+    count = options.process_count
+    cache = {name: dict(settings) for name, settings in options.cache_config.items()}
+    size = cache.get("local", {}).get("size", "")
+    if size.isascii() and size.isdigit():
+        cache["local"]["size"] = str(int(size) // count)
+    return replace(
+        options,
+        cache_config=cache,
+        repository=replace(options.repository, exit_on_error=options.repository.exit_on_error and start == 1),
+        drain_s=0.0,
+        max_request_bytes=-(-options.max_request_bytes // count),
+        no_effect=(),
+        http=replace(options.http, max_connections=-(-options.http.max_connections // count)),
+        grpc=replace(options.grpc, max_connections=-(-options.grpc.max_connections // count)),
+        trace=replace(options.trace, file=_own_file(options.trace.file, slot, start)),
+    )
+
+
+def _own_file(path: str, slot: int, start: int) -> str:
+    """Return a path that no other process writes to, nor has one written to that had the slot before."""
+    if not path:
+        return path
+    return f"{path}.process{slot + 1}" + (f"-{start}" if start > 1 else "")

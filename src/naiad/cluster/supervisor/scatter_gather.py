@@ -1,0 +1,191 @@
+"""Questions to all members, and the one answer that their answers make.
+
+What all processes have counted, those that have died included, so that no sum ever goes down.
+
+One repository index out of those of several processes: a version is ready where all of them have it ready.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from naiad.cluster.channel import ChannelError
+from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskStatistics, Question
+from naiad.cluster.supervisor.member_process import MemberProcess
+from naiad.core.model import IndexEntry, ModelState
+from naiad.telemetry.metrics import exposition as exposition_sum
+from naiad.telemetry.metrics.exposition import Exposition, format_family
+from naiad.telemetry.statistics.sums import sum_statistics
+from naiad.telemetry.statistics.version import VersionStatistics
+
+
+class Ledger:
+    """The last counts of every process, and what is left of the dead.
+
+    Sums are made of what was noted, never of an answer alone: a process that dies while others are still being asked
+    is counted once. What a process counted after it was last asked dies with it.
+    """
+
+    def __init__(self) -> None:
+        self._statistics: dict[int, Sequence[VersionStatistics]] = {}
+        self._metrics: dict[int, Exposition] = {}
+        self._left_statistics: list[VersionStatistics] = []
+        self._left_metrics = Exposition()
+
+    def note_statistics(self, slot: int, statistics: Sequence[VersionStatistics]) -> None:
+        """Take over what a process has counted.
+
+        Counters start again when a model is loaded anew, and end when it is unloaded; then what the dead have counted
+        of it ends as well.
+        """
+        counts = {row.key: _request_count(row) for row in statistics}
+        for row in self._statistics.get(slot, ()):
+            if counts.get(row.key, -1) < _request_count(row):
+                self._forget_model(row.namespace, row.name)
+        self._statistics[slot] = statistics
+
+    def note_metrics(self, slot: int, text: bytes) -> None:
+        """Take over what a process shows."""
+        self._metrics[slot] = exposition_sum.parse(text)
+
+    def bury(self, slot: int) -> None:
+        """Keep what a process had counted; another may take its slot."""
+        self._left_statistics = sum_statistics([self._left_statistics, self._statistics.pop(slot, ())])
+        metrics = self._metrics.pop(slot, None)
+        if metrics is not None:
+            self._left_metrics = exposition_sum.add([self._left_metrics, exposition_sum.cumulative(metrics)])
+
+    def _forget_model(self, namespace: str, model: str) -> None:
+        self._left_statistics = [
+            counts for counts in self._left_statistics if (counts.namespace, counts.name) != (namespace, model)
+        ]
+        self._left_metrics = exposition_sum.without_model(self._left_metrics, model, namespace)
+
+    def statistics(self) -> list[VersionStatistics]:
+        """Return the sums of the model versions that a living process has."""
+        living = {counts.key for rows in self._statistics.values() for counts in rows}
+        left = [counts for counts in self._left_statistics if counts.key in living]
+        rows = [self._statistics[slot] for slot in sorted(self._statistics)]
+        return sum_statistics([*rows, left])
+
+    def metrics(self) -> Exposition:
+        """Return the sums of the series that a living process shows."""
+        shown = exposition_sum.add([self._metrics[slot] for slot in sorted(self._metrics)])
+        return exposition_sum.add_left(shown, self._left_metrics)
+
+
+def _request_count(row: VersionStatistics) -> int:
+    return row.success.count + row.fail.count
+
+
+# Of states that differ the first one is shown.
+_PRECEDENCE = (ModelState.UNAVAILABLE, None, ModelState.UNKNOWN, ModelState.UNLOADING, ModelState.LOADING)
+
+_Rows = Mapping[tuple[str, str], IndexEntry]
+
+
+def merge_index(indexes: Sequence[Sequence[IndexEntry]]) -> list[IndexEntry]:
+    """Return the rows of all processes as one index, ordered by name and version.
+
+    Where processes disagree the row says what is wrong, and in how many of them.
+    """
+    tables: list[_Rows] = [{(row.name, row.version): row for row in rows} for rows in indexes]
+    keys = {key for table in tables for key in table}
+    with_versions = {name for name, version in keys if version}
+    # A process without any version of a model has a row for the model alone, which is not one of its versions.
+    shown = [(name, version) for name, version in keys if version or name not in with_versions]
+    return [_merged([_row(table, *key) for table in tables]) for key in sorted(shown, key=_order)]
+
+
+def _order(key: tuple[str, str]) -> tuple[str, int]:
+    return key[0], int(key[1] or 0)
+
+
+def _row(table: _Rows, name: str, version: str) -> IndexEntry:
+    found = table.get((name, version)) or table.get((name, ""))
+    return replace(found, version=version) if found is not None else IndexEntry(name, version)
+
+
+def _merged(rows: Sequence[IndexEntry]) -> IndexEntry:
+    first = rows[0]
+    if all(row == first for row in rows):
+        return first
+    for state in _PRECEDENCE:
+        differing = [row for row in rows if row.state is state]
+        if differing:
+            row = differing[0]
+            where = f"in {len(differing)} of {len(rows)} processes"
+            reason = f"{where}: {row.reason or 'not loaded'}" if state in (ModelState.UNAVAILABLE, None) else where
+            return replace(row, state=state or ModelState.UNAVAILABLE, reason=reason)
+    return first
+
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 5.0
+"""A member whose event loop does not answer for so long is left out."""
+
+
+class Inquiry:
+    """Asks whoever serves."""
+
+    def __init__(self, serving: Callable[[], Sequence[MemberProcess]], slot_count: int) -> None:
+        self._serving = serving
+        self._slot_count = slot_count
+        self.ledger = Ledger()
+        self.restart_count = 0
+        """Processes that were started in the place of one that had died."""
+        self.families: list[Callable[[], str]] = []
+        """Renders metrics of the server that no process has."""
+
+    async def answer(self, question: Question) -> Answer:
+        """Return what all processes together say."""
+        answers = await self._ask(question)
+        if isinstance(question, AskIndex) and not answers:
+            raise ChannelError("no process could tell; the log says why")
+        if isinstance(question, AskStatistics):
+            return self.ledger.statistics()
+        if isinstance(question, AskMetrics):
+            return self._exposition()
+        if isinstance(question, AskIndex):
+            return merge_index([index for index in answers if isinstance(index, Sequence)])
+        # Ready is what is whole: as long as a process is missing the others carry its load.
+        return len(answers) == self._slot_count and all(answers)
+
+    async def note_all(self) -> None:
+        """Note what the members have counted, so that no more is lost with one than it counted since."""
+        for question in (AskStatistics(), AskMetrics()):
+            await self._ask(question)
+
+    async def _ask(self, question: Question) -> list[object]:
+        answers = await asyncio.gather(*[self._ask_one(member, question) for member in self._serving()])
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask_one(self, member: MemberProcess, question: Question) -> object:
+        try:
+            answer = await member.ask(question, _TIMEOUT_S)
+        except ChannelError as error:
+            _log.warning("%s was left out of an answer: %s", member.name, error)
+            return None
+        # What a member said with its last breath has been buried already, without it.
+        if member.is_alive:
+            if isinstance(question, AskStatistics):
+                self.ledger.note_statistics(member.slot, answer)  # type: ignore[arg-type]  # as asked
+            elif isinstance(question, AskMetrics):
+                self.ledger.note_metrics(member.slot, answer)  # type: ignore[arg-type]  # as asked
+        return answer
+
+    def _exposition(self) -> bytes:
+        families = (
+            ("naiad_processes", "gauge", "Server processes that serve", len(self._serving())),
+            (
+                "naiad_process_restarts_total",
+                "counter",
+                "Server processes that were started again after one died",
+                self.restart_count,
+            ),
+        )
+        own = [format_family(name, kind, text, [f"{name} {value}"]) for name, kind, text, value in families]
+        own += [render() for render in self.families]
+        return self.ledger.metrics().render() + ("\n".join(own) + "\n").encode()

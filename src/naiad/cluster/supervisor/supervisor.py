@@ -1,0 +1,362 @@
+"""The supervisor: opens the ports, starts the members, replaces those that die, and ends them all.
+
+It serves nothing itself. It accepts connections and hands each to the member with the fewest, so that the shares are
+even however few connections there are; asks all members what one alone cannot know; and has control calls carried out
+by all of them.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+
+from naiad.backend.host_policies import resolve_policies
+from naiad.cluster.connection_passing import Acceptor, Balance
+from naiad.cluster.messages import (
+    ClaimSteps,
+    Everywhere,
+    Failed,
+    Finish,
+    Granted,
+    Loaded,
+    RefuseSuspect,
+    RegisterClaims,
+    StopBeingReady,
+    Suspected,
+    Welcome,
+)
+from naiad.cluster.supervisor.control_broadcast import Orders
+from naiad.cluster.supervisor.member_process import MemberProcess
+from naiad.cluster.supervisor.restarts import Supervision, share_of
+from naiad.cluster.supervisor.scatter_gather import Inquiry
+from naiad.core.errors import internal
+from naiad.engine.resource_owner import ResourceOwner, Suspicion
+from naiad.options.limits import RateLimitOptions
+from naiad.options.options import ServerOptions
+from naiad.server.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
+from naiad.server.rate_limit import measured_amounts, renderers
+from naiad.server.runner import StopSignal, run_to_status
+
+_log = logging.getLogger(__name__)
+
+_EXIT_GRACE_S = 5.0
+"""Beyond the exit timeout, which members keep themselves."""
+_MAX_DIRECTORY = 92
+_NOTE_SHARE = 100
+"""Noting what members have counted takes at most one part in so many of their time."""
+
+
+def serve(options: ServerOptions) -> int:
+    """Run a server of several processes until a signal ends it and return the exit status."""
+    return run_to_status(options, lambda: Supervisor(options).run())
+
+
+class Supervisor:
+    """The parent of all members. Implements `member_process.Listener`."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        resolve_policies(options.host_policies)  # raises once, not in every member
+        # What the machine has is measured once: members plan with their part of the cores.
+        amounts = measured_amounts(options.rate_limit.resources)
+        options = replace(options, rate_limit=replace(options.rate_limit, resources=amounts))
+        self._options = options
+        self._addresses = list(addresses(options).values())
+        self._count = options.process_count
+        self._supervision = Supervision(self._count)
+        self._balance = Balance(len(self._addresses))
+        self._members: dict[int, MemberProcess] = {}
+        self._starts = [0] * self._count
+        self._ended: list[MemberProcess] = []
+        """Before the server is open, and while it exits."""
+        self._inquiry = Inquiry(self._serving, self._count)
+        self._orders = Orders(self._serving)
+        self._resources = _open_resources(options.rate_limit, self._inquiry)
+        self._acceptors: dict[str, Acceptor] = {}
+        self._stop = StopSignal(self._exit_now)
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+        self._directory = ""
+
+    async def run(self) -> int:
+        """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
+        self._stop.install(asyncio.get_running_loop())
+        self._directory = _make_directory()
+        try:
+            return await self._run()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _run(self) -> int:
+        listeners = [bind(address) for address in self._addresses]
+        for port, (address, listener) in enumerate(zip(self._addresses, listeners, strict=True)):
+            self._acceptors[address.flag] = Acceptor(listener, port, self._hand_over)
+        stopping = self._spawn(self._wait_for_stop())
+        noting = None
+        try:
+            if not await self._start_all():
+                return 0 if self._stop.is_set else 1
+            self._open(listeners)
+            noting = self._spawn(self._note_regularly())
+            await self._supervise(lambda: False)
+            return await self._leave()
+        finally:
+            for task in (stopping, noting):
+                if task is not None:
+                    task.cancel()
+            for acceptor in self._acceptors.values():
+                acceptor.stop()
+            self._is_leaving = True
+            self._kill_all()
+            # Nobody of them is left behind, and none of their ends is noticed by a loop that is no more.
+            await self._wait_for_ends(_EXIT_GRACE_S)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _serving(self) -> Sequence[MemberProcess]:
+        return [member for member in self._members.values() if member.is_serving]
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def _start_all(self) -> bool:
+        """Start every member; whether all of them serve. Raises InferError for a start that nobody else has told."""
+        _log.info("starting %d server processes", self._count)
+        await self._supervise(lambda: self._supervision.is_open)
+        if self._supervision.is_open or self._stop.is_set:
+            return self._supervision.is_open
+        # The first member tells in its own log what goes wrong, the others are silent: what one of them cannot load
+        # the first most likely cannot load either.
+        first = next((member for member in (*self._members.values(), *self._ended) if member.slot == 0), None)
+        while first is not None and first.is_alive and not first.is_serving and not self._stop.is_set:
+            await self._wait_for_news()
+        if first is not None and first.failure:
+            return False
+        raise internal(self._supervision.verdict)
+
+    async def _start(self, slot: int) -> None:
+        is_first_time = not self._supervision.is_open
+        self._starts[slot] += 1
+        loud = logging.NOTSET if slot == 0 else logging.CRITICAL
+        welcome = Welcome(
+            options=share_of(self._options, slot, self._starts[slot]),
+            slot=slot,
+            process_count=self._count,
+            ports=[address.flag for address in self._addresses],
+            directory=self._directory,
+            is_successor=self._starts[slot] > 1,
+            quiet_below=loud if is_first_time else logging.INFO,
+        )
+        self._supervision.started(slot)
+        try:
+            member = MemberProcess(welcome, self)
+        except OSError as error:
+            self._died(slot, f"it could not be started: {error.strerror}")
+            return
+        self._members[slot] = member
+        if not is_first_time:
+            self._inquiry.restart_count += 1
+        await member.connect()
+
+    def _open(self, listeners: Sequence[Listener]) -> None:
+        """Begin to accept and log where. Raises InferError when another process was faster to listen."""
+        for listener in listeners:
+            address = listener.address
+            try:
+                self._acceptors[address.flag].start()
+            except OSError as error:
+                raise refused(address, error) from error
+            tls = " with TLS" if has_tls(self._options, address.flag) else ""
+            for service in address.services:
+                _log.info("Started %s at %s%s for %d processes", service, listener.name, tls, self._count)
+
+    def _hand_over(self, port: int, connection: socket.socket) -> bool:
+        for slot in self._balance.ranked(port):
+            if self._members[slot].connections.give(port, connection):
+                self._balance.handed(slot, port)
+                return True
+        return False
+
+    # --- watch ------------------------------------------------------------------------------------------------------
+
+    async def _supervise(self, is_over: Callable[[], bool]) -> None:
+        """Start members that are due until `is_over`, a signal, or a verdict that makes it pointless."""
+        while not (is_over() or self._stop.is_set or self._supervision.verdict):
+            for slot in self._supervision.due(time.monotonic_ns()):
+                await self._start(slot)
+            await self._wait_for_news(self._supervision.wake_ns())
+
+    async def _wait_for_news(self, until_ns: int = 0) -> None:
+        delay_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9) if until_ns else None
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        self._news.clear()
+
+    async def _wait_for_stop(self) -> None:
+        await self._stop.wait()
+        self._news.set()
+
+    async def _note_regularly(self) -> None:
+        interval_s = self._options.metrics.interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            began_s = time.monotonic()
+            await self._inquiry.note_all()
+            interval_s = max(self._options.metrics.interval_ms / 1000, (time.monotonic() - began_s) * _NOTE_SHARE)
+
+    def _died(self, slot: int, cause: str) -> None:
+        self._supervision.died(slot, time.monotonic_ns(), cause)
+        self._news.set()
+
+    # --- member_process.Listener ------------------------------------------------------------------------------------
+
+    def told(self, member: MemberProcess, message: object) -> None:
+        """Take a message of a member."""
+        if isinstance(message, Failed):
+            member.failure = message.reason
+        elif isinstance(message, Loaded):
+            self._spawn(self._bring_up(member))
+        elif isinstance(message, ClaimSteps) and self._resources is not None:
+            self._resources.take(member, message.steps)
+            self._resources.unregister(member, message.ended)
+        elif isinstance(message, Suspected) and self._resources is not None:
+            self._take_suspicion(self._resources, member, message.suspicion)
+
+    def _take_suspicion(
+        self, resources: "ResourceOwner[MemberProcess]", member: MemberProcess, suspicion: Suspicion
+    ) -> None:
+        if resources.suspect(member, suspicion):
+            member.tell(RefuseSuspect(suspicion))
+
+    async def asked(self, member: MemberProcess, question: object) -> object:
+        """Return the answer to a member's question."""
+        if isinstance(question, Everywhere):
+            return await self._orders.everywhere(question)
+        if isinstance(question, RegisterClaims) and self._resources is not None:
+            return self._resources.register(member, question.terms)
+        return await self._inquiry.answer(question)  # type: ignore[arg-type]  # nothing else is asked
+
+    def lost(self, member: MemberProcess) -> None:
+        """Stop counting on a member, and see what has become of it."""
+        self._balance.remove(member.slot)
+        if self._resources is not None:
+            self._resources.lose(member)
+        self._inquiry.ledger.bury(member.slot)
+        for port, connection in member.connections.close():
+            self._acceptors[self._addresses[port].flag].give_back(connection)
+        self._spawn(self._reap(member))
+
+    def _on_notice(self, member: MemberProcess, closed: Sequence[int]) -> None:
+        self._balance.closed(member.slot, closed)
+        # It has room again for connections that nobody took.
+        for acceptor in self._acceptors.values():
+            acceptor.resume()
+
+    async def _bring_up(self, member: MemberProcess) -> None:
+        await self._orders.bring_up(member)
+        if member.is_alive:
+            was_open = self._supervision.is_open
+            member.is_serving = member.has_served = True
+            self._balance.add(member.slot)
+            member.connections.start(lambda counts: self._on_notice(member, counts))
+            self._supervision.serves(member.slot, time.monotonic_ns())
+            if was_open:
+                _log.info("%s serves", member.name)
+            self._news.set()
+
+    async def _reap(self, member: MemberProcess) -> None:
+        await member.wait()
+        if self._members.get(member.slot) is member:
+            del self._members[member.slot]
+        if self._is_leaving:
+            self._ended.append(member)
+            self._news.set()
+            return
+        if self._supervision.is_open:
+            _log.error("%s has ended: %s; another takes its place", member.name, member.cause)
+        else:
+            self._ended.append(member)
+        self._died(member.slot, member.cause)
+
+    # --- exit -------------------------------------------------------------------------------------------------------
+
+    async def _leave(self) -> int:
+        """Drain all members; 0 when all of them finished in time and none of this was for want of members."""
+        verdict = self._supervision.verdict
+        if verdict:
+            _log.error("%s. Exiting.", verdict)
+        self._is_leaving = True
+        self._ended.clear()
+        for member in self._members.values():
+            member.tell(StopBeingReady())
+        if self._options.drain_s and not verdict:
+            _log.info("not ready any more; serving for another %g s", self._options.drain_s)
+            await asyncio.sleep(self._options.drain_s)
+        acceptors = [acceptor for flag, acceptor in self._acceptors.items() if flag != "metrics"]
+        for acceptor in acceptors:
+            acceptor.turn_away()
+        await asyncio.sleep(HANDSHAKES_S)
+        for acceptor in acceptors:
+            acceptor.finish()
+        for member in list(self._members.values()):
+            if member.is_serving:
+                member.tell(Finish())
+            else:
+                member.kill()
+        in_time = await self._wait_for_ends(self._options.exit_timeout_s + _EXIT_GRACE_S)
+        if not in_time:
+            _log.error("Exit timeout expired. Exiting immediately.")
+        clean = in_time and not verdict and all(not member.exit_status for member in self._ended if member.has_served)
+        return 0 if clean else 1
+
+    async def _wait_for_ends(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._members:
+                    await self._wait_for_news()
+        except TimeoutError:
+            return False
+        return True
+
+    def _kill_all(self) -> None:
+        for member in self._members.values():
+            member.kill()
+
+    def _exit_now(self, status: int) -> None:
+        self._kill_all()
+        os._exit(status)
+
+
+def _open_resources(options: RateLimitOptions, inquiry: Inquiry) -> "ResourceOwner[MemberProcess] | None":
+    """Return the resources that the instances of all processes share, with metrics; None without a rate limiter."""
+    if not options.is_on:
+        return None
+    resources = ResourceOwner[MemberProcess](options.resources, lambda member, grants: member.tell(Granted(grants)))
+    inquiry.families += renderers(resources).values()
+    return resources
+
+
+def _make_directory() -> str:
+    """Make the directory in which members reach each other. Raises InferError."""
+    try:
+        directory = tempfile.mkdtemp(prefix="naiad-")
+        if len(directory) > _MAX_DIRECTORY:  # the path of a socket has to fit into 108 bytes
+            os.rmdir(directory)
+            directory = tempfile.mkdtemp(prefix="naiad-", dir="/tmp")
+    except OSError as error:
+        raise internal(
+            f"no directory for the sockets between processes can be made: {error.strerror}; name a writable one in "
+            "the environment variable TMPDIR"
+        ) from error
+    return directory

@@ -1,0 +1,119 @@
+"""How much of the response cache a model may take.
+
+The parameters that turn a model's dynamic batcher into an adaptive one.
+"""
+
+from dataclasses import dataclass
+
+from naiad.config.findings import Findings
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt.lexer import map_path
+
+SWITCH = "adaptive_batching"
+"""`parameters { key: "adaptive_batching" value { string_value: "true" } }`"""
+GOAL = "adaptive_batching_latency_goal_us"
+"""What a request may take from its arrival to its answer, in microseconds."""
+_MAX_GOAL_US = 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveBatching:
+    """What the parameters ask for."""
+
+    latency_goal_ns: int = 0
+    """0: answer as soon as possible."""
+
+
+def read_adaptive_batching(config: ModelConfig) -> AdaptiveBatching | None:
+    """Return what a valid configuration asks for; None for a dynamic batcher that does not adapt."""
+    if SWITCH not in config.parameters or config.parameters[SWITCH].string_value.lower() != "true":
+        return None
+    goal_us = int(config.parameters[GOAL].string_value) if GOAL in config.parameters else 0
+    return AdaptiveBatching(goal_us * 1000)
+
+
+def check_adaptive_batching(findings: Findings) -> None:
+    """Check the parameters."""
+    config = findings.config
+    switch = config.parameters[SWITCH].string_value if SWITCH in config.parameters else ""
+    if SWITCH in config.parameters and switch.lower() not in ("true", "false"):
+        findings.error(
+            f"parameter '{SWITCH}' is neither true nor false",
+            map_path("parameters", SWITCH),
+            text=switch,
+            expected='string_value: "true" or "false"',
+        )
+    is_on = switch.lower() == "true"
+    if is_on and not config.HasField("dynamic_batching"):
+        findings.error(
+            f"parameter '{SWITCH}' needs the dynamic batcher",
+            map_path("parameters", SWITCH),
+            text=switch,
+            expected="'dynamic_batching { }' in the configuration",
+        )
+    if GOAL in config.parameters:
+        _check_goal(findings, config.parameters[GOAL].string_value, is_on=is_on)
+
+
+def _check_goal(findings: Findings, goal: str, *, is_on: bool) -> None:
+    if not (goal.isascii() and goal.isdecimal() and 0 < int(goal[:20]) <= _MAX_GOAL_US):
+        findings.error(
+            f"parameter '{GOAL}' is no time in microseconds",
+            map_path("parameters", GOAL),
+            text=goal,
+            expected=f"a whole number from 1 to {_MAX_GOAL_US}",
+        )
+    elif not is_on:
+        findings.warning(
+            f"parameter '{GOAL}' has no effect without '{SWITCH}'",
+            map_path("parameters", GOAL),
+            text=goal,
+            expected=f"parameter '{SWITCH}' with string_value \"true\"",
+        )
+
+
+LIMIT = "response_cache_max_bytes"
+"""`parameters { key: "response_cache_max_bytes" value { string_value: "1000000" } }`"""
+_MAX_BYTES = 1 << 50
+
+
+def read_cache_limit_bytes(config: ModelConfig) -> int:
+    """Return what a valid configuration allows a version's answers to take; 0 for all that there is."""
+    return int(config.parameters[LIMIT].string_value) if LIMIT in config.parameters else 0
+
+
+def check_response_cache(findings: Findings) -> None:
+    """Check what models can be cached, and the parameter."""
+    config = findings.config
+    if LIMIT in config.parameters:
+        _check_limit(findings)
+    if not config.response_cache.enable:
+        return
+    opening = f"Response Cache does not currently support model {config.name} "
+    if config.HasField("sequence_batching"):
+        findings.error(
+            f"{opening}with sequence batching scheduler. Please disable the response cache.", "response_cache.enable"
+        )
+    if config.model_transaction_policy.decoupled:
+        findings.error(
+            f"{opening}with 'decoupled' transaction policy. Please disable the response cache.",
+            "response_cache.enable",
+        )
+
+
+def _check_limit(findings: Findings) -> None:
+    text = findings.config.parameters[LIMIT].string_value
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:20]) <= _MAX_BYTES):
+        findings.error(
+            f"parameter '{LIMIT}' is no number of bytes",
+            map_path("parameters", LIMIT),
+            text=text,
+            expected=f"a whole number from 1 to {_MAX_BYTES}",
+        )
+    elif not findings.config.response_cache.enable:
+        findings.warning(
+            f"parameter '{LIMIT}' has no effect without 'response_cache'",
+            map_path("parameters", LIMIT),
+            text=text,
+            expected="response_cache { enable: true }",
+        )

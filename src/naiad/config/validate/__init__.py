@@ -1,0 +1,1 @@
+"""Checks of a model configuration, with Triton's messages."""

@@ -1,0 +1,311 @@
+"""A version whose responses are cached: it answers what was asked before, and asks the model the rest.
+
+Requests for the same that come while the model works on it wait for its answer instead of asking again.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+
+from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.cache.store import CachedResponse, ResponseStore, Share
+from naiad.engine.serving.served import Served, ServedFront
+
+_now_ns = time.monotonic_ns
+_DIGEST_BYTES = 24
+"""Two requests share a key by chance less than once in 10^28."""
+ORIGIN = "cache"
+"""Parameter of a response: "hit" for one that the model was not asked for, "miss" for one that it was."""
+_HIT: Mapping[str, ParameterValue] = {ORIGIN: "hit"}
+_MISS: Mapping[str, ParameterValue] = {ORIGIN: "miss"}
+_loads = count()
+
+
+class _Pending:
+    """What the store or the model is asked, and for whom."""
+
+    __slots__ = ("asked", "is_asking", "key", "lookup_ns", "waiting")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.is_asking = False
+        """Whether a call is at work that asks the model until it takes a request."""
+        self.asked: SharedRequest | None = None
+        """What the model works on. It is nobody's own: who gives up does not take it from the others."""
+        self.lookup_ns = 0
+        self.waiting: dict[InferRequest, None] = {}
+        """In order of arrival; the model is asked for the first. Bounded by the requests in flight."""
+
+
+class SharedRequest(InferRequest):
+    """What the model is asked for all who wait for the same answer."""
+
+    __slots__ = ("pending",)
+
+    pending: _Pending
+
+    @property
+    def source(self) -> InferRequest | None:
+        """The first of those who wait; None when nobody does any more."""
+        return next(iter(self.pending.waiting), None)
+
+
+class CachedModel(ServedFront):
+    """Stands before a served version. Everything but `stop` and the counts is called on the event loop."""
+
+    def __init__(self, served: Served, store: ResponseStore, limit_bytes: int = 0) -> None:
+        """`limit_bytes`: what its answers may take of a store that is not shared; 0 for all of it."""
+        super().__init__(served)
+        self._share = Share(limit_bytes) if limit_bytes else None
+        self._store = store
+        self._pending: dict[bytes, _Pending] = {}
+        self._places: dict[InferRequest, _Pending] = {}
+        """Where each request waits."""
+        self._is_stopping = False
+        self._nobody_waits = threading.Event()
+        """Set while the version stops."""
+        self._asked_count = 0
+        self._error_header = ResponseHeader(served.name, served.version, ())
+        self._headers: dict[object, ResponseHeader] = {}
+        names = [*filter(None, [served.statistics.namespace]), served.name, served.version]
+        # A version that is loaded anew may answer otherwise. What servers share they have to tell apart by version.
+        self._seed = "\0".join(names if store.is_shared else [*names, str(next(_loads))]).encode()
+
+    # --- called on the event loop -----------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest) -> None:
+        """Answer from the cache, wait for the answer to the same, or ask the model. Raises InferError as it does."""
+        header = request.header
+        if header.shared_memory or any(output.shared_memory is not None for output in header.outputs):
+            self._served.submit(request)
+            return
+        start_ns = _now_ns()
+        key = self._key(request)
+        found = self._store.get(key)
+        if found is not None:
+            self._hit(request, found, start_ns)
+            return
+        request.model = self
+        pending = self._pending.get(key)
+        if pending is not None:
+            self._place(request, pending)
+            return
+        pending = self._pending[key] = _Pending(key)
+        pending.lookup_ns = _now_ns() - start_ns
+        self._place(request, pending)
+        if self._store.fetch(key, partial(self._fetched, pending, start_ns)):
+            return
+        try:
+            self._ask(pending)
+        except InferError:
+            self._pop_first(pending)
+            self._forget(pending)
+            raise
+
+    def _place(self, request: InferRequest, pending: _Pending) -> None:
+        pending.waiting[request] = None
+        self._places[request] = pending
+
+    def _pop_first(self, pending: _Pending) -> InferRequest:
+        first = next(iter(pending.waiting))
+        self._displace(first, pending)
+        return first
+
+    def _displace(self, request: InferRequest, pending: _Pending) -> None:
+        del pending.waiting[request], self._places[request]
+        if self._is_stopping and not self._places:
+            self._nobody_waits.set()
+
+    def _forget(self, pending: _Pending) -> None:
+        """Have the next request for the same ask anew."""
+        if self._pending.get(pending.key) is pending:
+            del self._pending[pending.key]
+
+    def _key(self, request: InferRequest) -> bytes:
+        """Return what the answer depends on, condensed.
+
+        Triton: shapes, datatypes, parameters and requested outputs are not part of its key; here they are.
+        """
+        header = request.header
+        memo = header.execution
+        if memo is None or memo[0] is not self._seed:
+            memo = header.execution = (self._seed, self._describe(header), _order(header))
+        digest = hashlib.blake2b(memo[1], digest_size=_DIGEST_BYTES)
+        for data in request.data if memo[2] is None else [request.data[place] for place in memo[2]]:
+            digest.update(len(data).to_bytes(8, "little"))
+            digest.update(data)
+        return digest.digest()
+
+    def _describe(self, header: RequestHeader) -> bytes:
+        inputs = sorted((spec.name, spec.datatype.value, spec.shape) for spec in header.inputs)
+        outputs = [(output.name, output.classification) for output in header.outputs]
+        parameters = sorted((name, type(value).__name__, value) for name, value in header.parameters.items())
+        parts: tuple[object, ...] = (inputs, outputs, parameters)
+        if header.sequence_id or header.sequence_start or header.sequence_end:
+            # A model sees them, and an ensemble answers with them.
+            parts += (header.sequence_id, header.sequence_start, header.sequence_end)
+        return self._seed + repr(parts).encode("utf-8", "surrogateescape")
+
+    def _fetched(self, pending: _Pending, start_ns: int, found: CachedResponse | None) -> None:
+        pending.lookup_ns = _now_ns() - start_ns
+        if found is None:
+            self._ask_or_fail(pending)
+            return
+        self._forget(pending)
+        while pending.waiting:
+            request = self._pop_first(pending)
+            self._hit(request, found, max(start_ns, request.arrival_ns))
+
+    def _ask(self, pending: _Pending) -> None:
+        """Ask the model for the first of those who wait. Raises InferError as it does."""
+        first = next(iter(pending.waiting))
+        asked = SharedRequest(first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns)
+        asked.pending = pending
+        asked.times = first.times
+        pending.asked = asked
+        self._asked_count += 1
+        try:
+            self._served.submit(asked)
+        except InferError:
+            self._asked_count -= 1
+            pending.asked = None
+            raise
+
+    def _ask_or_fail(self, pending: _Pending) -> None:
+        """Ask for the next of those who wait whose request is not refused, and answer the others."""
+        if pending.is_asking:
+            # The model has failed at once what the call below asked: that one goes on. An ensemble does so whose
+            # member refuses its step, and a call inside the other for each who waits is more than the stack takes.
+            return
+        pending.is_asking = True
+        try:
+            while pending.waiting and pending.asked is None:
+                self._ask_first(pending)
+        finally:
+            pending.is_asking = False
+        if pending.asked is None:
+            self._forget(pending)
+
+    def _ask_first(self, pending: _Pending) -> None:
+        try:
+            self._ask(pending)
+        except InferError as error:
+            request = self._pop_first(pending)
+            self.statistics.record_cache_miss(0)
+            request.on_response(request, InferResponse(self._error_header, error=error))
+
+    def _answered(self, asked: InferRequest, response: InferResponse) -> None:
+        """Keep the model's answer, pass it on to all who wait for it."""
+        pending: _Pending = asked.pending  # type: ignore[attr-defined]  # made in _ask
+        pending.asked = None
+        self._asked_count -= 1
+        first = self._pop_first(pending)
+        if response.error is not None or asked.cancelled:
+            self.statistics.record_cache_miss(pending.lookup_ns)
+            first.on_response(first, response)
+            # The failure of one request says nothing about the others.
+            self._ask_or_fail(pending)
+            return
+        start_ns = _now_ns()
+        kept = CachedResponse(response.header.outputs, [bytes(data) for data in response.data], response.parameters)
+        self._store.put(pending.key, kept, self._share)
+        self._forget(pending)
+        self.statistics.record_cache_miss(pending.lookup_ns + _now_ns() - start_ns)
+        parameters = {**response.parameters, **_MISS} if response.parameters else _MISS
+        first.on_response(first, InferResponse(response.header, response.data, parameters=parameters))
+        while pending.waiting:
+            request = self._pop_first(pending)
+            self._hit(request, kept, request.arrival_ns)
+
+    def _hit(self, request: InferRequest, found: CachedResponse, start_ns: int) -> None:
+        outputs = found.outputs
+        header = self._headers.get(outputs)
+        if header is None:
+            if len(self._headers) > 1024:
+                self._headers.clear()
+            header = self._headers[outputs] = ResponseHeader(self.name, self.version, outputs)
+        end_ns = _now_ns()
+        self.statistics.record_cache_hit(request, end_ns - start_ns, end_ns)
+        parameters = {**found.parameters, **_HIT} if found.parameters else _HIT
+        request.on_response(request, InferResponse(header, found.data, parameters=parameters))
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Answer a request that waits with others for the same, and say so; what nobody waits for is cancelled."""
+        pending = self._places.get(request)
+        if request.cancelled or pending is None:
+            return False
+        request.cancelled = True
+        if len(pending.waiting) == 1 and pending.asked is not None:
+            self._forget(pending)
+            return self._served.cancel(pending.asked)
+        self._displace(request, pending)
+        self.statistics.record_cache_miss(0)
+        self.statistics.record_cancelled(in_queue=True)
+        self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
+        error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
+        request.on_response(request, InferResponse(self._error_header, error=error))
+        return True
+
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what the model is asked for this request, if it is."""
+        pending = self._places.get(request)
+        return () if pending is None or pending.asked is None else (pending.asked,)
+
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return what the model is asked for another request, if this one waits for the same."""
+        pending = self._places.get(request)
+        if pending is None or pending.asked is None or pending.asked.source is request:
+            return ()
+        return (pending.asked,)
+
+    def close_to_new_sequences(self) -> None:
+        """Nothing to do: sequences are not cached."""
+
+    # --- called on other threads ------------------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop the version once those who wait have their answers: it may not have been asked for them yet."""
+        deadline_s = time.monotonic() + timeout_s
+        self._is_stopping = True
+        if self._places:
+            self._nobody_waits.wait(timeout_s)
+        return super().stop(max(0.0, deadline_s - time.monotonic()))
+
+    # --- what the served version tells ------------------------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait: for an instance, for the store, or for the answer to the same."""
+        return self._served.pending_count + self._waiting_count
+
+    @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        return self._served.oldest_ns
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that wait or execute."""
+        return self._served.in_flight_count + self._waiting_count
+
+    @property
+    def _waiting_count(self) -> int:
+        """Requests beside those that the model was asked for."""
+        return len(self._places) - self._asked_count
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences are not cached."""
+        return 0
+
+
+def _order(header: RequestHeader) -> Sequence[int] | None:
+    """Return the places of the inputs by name, None where they are in that order: clients may send them in any."""
+    places = sorted(range(len(header.inputs)), key=lambda place: header.inputs[place].name)
+    return None if places == list(range(len(places))) else places

@@ -1,0 +1,1 @@
+"""Calls and commands of models to other models."""

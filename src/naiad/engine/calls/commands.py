@@ -1,0 +1,149 @@
+"""Commands of models to load and unload others: threads carry them out; those that would wait for themselves fail."""
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.model_call import ModelCommand
+from naiad.core.ports import Loop
+from naiad.engine.calls.cycles import call_of
+
+MOST_COMMANDS = 64
+"""Commands of models that may be under way."""
+
+OnDone = Callable[[InferError | None], object]
+"""Called on the loop, once, with the error if it failed."""
+
+
+class Models(Protocol):
+    """What is asked of the engine. All of it blocks and raises InferError."""
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model."""
+
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model; `on_withdrawn` is called when it takes no more requests."""
+
+    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load or reload a model in all processes of the server."""
+
+    def unload_everywhere(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
+    ) -> None:
+        """Unload a model in all processes of the server."""
+
+
+class ModelCommands:
+    """Carries out commands of models. Used on the event loop only."""
+
+    def __init__(self, models: Models, loop: Loop) -> None:
+        self._models = models
+        self._loop = loop
+        self._under_way: list[ModelCommand] = []
+
+    def command(self, command: ModelCommand, on_done: OnDone) -> None:
+        """Load or unload a model.
+
+        A load is done when the model is ready. Triton: an unload is done when the model takes no more requests; those
+        that it has, among them perhaps the caller's own, finish later.
+        """
+        error = self._refusal(command)
+        if error is not None:
+            on_done(error)
+            return
+        self._under_way.append(command)
+
+        def end(failure: InferError | None) -> None:
+            self._under_way.remove(command)
+            on_done(failure)
+
+        # A model that is being initialized is so in every process of the server, and commands the same in each.
+        self.carry_out(
+            command.name, command.parameters, end, is_load=command.is_load, everywhere=not command.is_initializing
+        )
+
+    def carry_out(
+        self, name: str, parameters: Mapping[str, object], on_done: OnDone, *, is_load: bool, everywhere: bool
+    ) -> None:
+        """Load or unload a model in a thread, in this process or in all."""
+        models, answer = self._models, _Once(on_done)
+        done = partial(self._tell, answer, None)
+        act: Callable[[], None]
+        if is_load:
+            act = partial(models.load_everywhere if everywhere else models.load_model, name, parameters)
+        else:
+            act = partial(models.unload_everywhere if everywhere else models.unload_model, name, parameters, done)
+        threading.Thread(target=self._run, args=(act, answer), name=f"command:{name}", daemon=True).start()
+
+    def _run(self, act: Callable[[], None], answer: "_Once") -> None:
+        failure: InferError | None = None
+        try:
+            act()
+        except InferError as error:
+            failure = error
+        except Exception as error:
+            failure = internal(f"{type(error).__name__}: {error}")
+        self._tell(answer, failure)
+
+    def _tell(self, answer: "_Once", failure: InferError | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(answer, failure)
+        except RuntimeError:
+            return  # the loop has ended, and the model with it
+
+    def _refusal(self, command: ModelCommand) -> InferError | None:
+        """Return why a command cannot be carried out, as far as it would wait for its own end."""
+        if len(self._under_way) >= MOST_COMMANDS:
+            return unavailable(f"{MOST_COMMANDS} commands of models to load and unload others are under way")
+        if not command.is_load:
+            return None
+        caller, name = command.caller_model, command.name
+        if not command.is_initializing and name in _callers(command):
+            return unavailable(
+                f"model '{caller}' cannot load model '{name}' while it executes a request of it: what the load "
+                "replaces would wait for that request to end"
+            )
+        if command.is_initializing and self._leads_back(command):
+            return unavailable(
+                f"model '{caller}' cannot load model '{name}' while it is being loaded: loading that one waits for "
+                "this one"
+            )
+        return None
+
+    def _leads_back(self, command: ModelCommand) -> bool:
+        """Tell whether a model that is being loaded waits, through others, for the one that commands."""
+        reached = {command.name}
+        pending = [each for each in self._under_way if each.is_initializing]
+        while True:
+            found = {each.name for each in pending if each.caller_model in reached} - reached
+            if not found:
+                return command.caller_model in reached
+            reached |= found
+
+
+class _Once:
+    """Calls back the first time it is called; on the loop only."""
+
+    def __init__(self, on_done: OnDone) -> None:
+        self._on_done: OnDone | None = on_done
+
+    def __call__(self, failure: InferError | None) -> None:
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(failure)
+
+
+def _callers(command: ModelCommand) -> set[str]:
+    """Return the models whose requests wait for the command."""
+    found = {command.caller_model}
+    waiting = list(command.parents)
+    while waiting:
+        call = call_of(waiting.pop())
+        if call is not None:
+            found.add(call.caller_model)
+            waiting += call.parents
+    return found

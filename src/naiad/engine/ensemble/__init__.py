@@ -1,0 +1,1 @@
+"""Ensembles: models made up of other models."""

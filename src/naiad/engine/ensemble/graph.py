@@ -1,0 +1,287 @@
+"""The members of an ensemble that is being loaded: their configurations, or why the ensemble cannot have them.
+
+The graph of an ensemble: its steps, which tensors each one waits for, and how shapes pass between its members.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from naiad.backend.tensor_layout import TensorConfig
+from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
+from naiad.config.validate.ensemble import condition_of, tensors_read
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.model import ModelState, model_key
+from naiad.core.request import RequestedOutput
+from naiad.core.tensor import Shape, TensorSpec
+from naiad.engine.serving.served import Router
+
+_FITTED_LIMIT = 1024
+"""Specs that an input remembers."""
+_PLAN_LIMIT = 256
+"""Selections of outputs whose plans are remembered."""
+DEFAULT_LIMIT = 64
+"""Steps after a decoupled one that execute at a time, and that wait before its member is asked to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """One input of a member and the ensemble tensor that it gets."""
+
+    name: str
+    tensor: str
+    is_optional: bool
+    rank: int
+    """Dimensions that the member expects, its batch dimension included."""
+    _fitted: dict[int, tuple[TensorSpec, TensorSpec]] = field(default_factory=dict, compare=False, repr=False)
+    """By the identity of a spec: the spec, which so stays alive, and what the member gets for it."""
+
+    def fit(self, spec: TensorSpec, *, from_batching: bool, to_batching: bool) -> TensorSpec:
+        """Return a tensor's spec as the member sees it; the same object for the same spec."""
+        known = self._fitted.get(id(spec))
+        if known is not None:
+            return known[1]
+        shape = bridge(spec.shape, self.rank, from_batching=from_batching, to_batching=to_batching)
+        fitted = TensorSpec(self.name, spec.datatype, shape)
+        if len(self._fitted) >= _FITTED_LIMIT:
+            self._fitted.clear()
+        self._fitted[id(spec)] = (spec, fitted)
+        return fitted
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: a member, what it reads and what it writes."""
+
+    index: int
+    model_name: str
+    """What the engine knows the member by."""
+    model_version: str
+    """"" for the newest that is ready."""
+    inputs: Sequence[StepInput]
+    outputs: Mapping[str, str]
+    """Output of the member to ensemble tensor."""
+    requested: Sequence[RequestedOutput]
+    """Triton: a step asks for the outputs in its output_map only."""
+    condition: str
+    """The ensemble tensor that decides whether it runs; "" for always."""
+    is_decoupled: bool
+    is_batching: bool
+    tensors: frozenset[str]
+    """The ensemble tensors that it waits for."""
+    level: frozenset[int]
+    """The decoupled steps whose responses it follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The part of a graph that produces the outputs of a request."""
+
+    outputs: Sequence[str]
+    """In the order of the response."""
+    steps: Sequence[Step]
+    following: Sequence[Sequence[Step]]
+    """For each step of the graph, by its index, the steps of the plan that read what it writes."""
+    output_level: frozenset[int]
+    """The decoupled steps whose responses the outputs follow."""
+
+
+class EnsembleGraph:
+    """The steps of one ensemble, made from its configuration and those of its members."""
+
+    def __init__(self, config: ModelConfig, members: Mapping[str, ModelConfig]) -> None:
+        """Raise InferError(INVALID_ARG) for what only the members tell; the rest was validated."""
+        self.name = config.name
+        self.is_batching = config.max_batch_size > 0
+        self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
+        self.is_decoupled = any(step.is_decoupled for step in self.steps)
+        self._writers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
+        self.inputs = [tensor.name for tensor in config.input]
+        self.outputs = [output.name for output in config.output]
+        self.reshaped = {tensor.name: TensorConfig(tensor) for tensor in config.input if tensor.HasField("reshape")}
+        """Inputs that the steps see in another shape than clients."""
+        self._entered: dict[int, tuple[TensorSpec, TensorSpec]] = {}
+        self._outputs = {output.name: TensorConfig(output) for output in config.output}
+        self.output_ranks = {
+            name: len(output.model_dims) + self.is_batching for name, output in self._outputs.items()
+        }
+        self.limit = config.ensemble_scheduling.max_inflight_requests
+        """Most requests of one step that execute at a time; 0 for any number."""
+        self.congestion_count = self.limit or DEFAULT_LIMIT
+        self._check_decoupled()
+        self._whole = self._plan(self.outputs, self.steps)
+        self._plans: dict[tuple[str, ...], Plan] = {}
+
+    def plan_for(self, requested: Sequence[RequestedOutput]) -> Plan:
+        """Return the steps that the requested outputs need; the whole graph when none are named."""
+        if not requested:
+            return self._whole
+        names = tuple([output.name for output in requested])
+        plan = self._plans.get(names)
+        if plan is None:
+            if len(self._plans) >= _PLAN_LIMIT:
+                self._plans.clear()
+            plan = self._plans[names] = self._plan(names, self._steps_behind(names))
+        return plan
+
+    def _steps_behind(self, outputs: Sequence[str]) -> Sequence[Step]:
+        """Return the steps that write `outputs` or what those steps read, and so on."""
+        needed: set[int] = set()
+        tensors = list(outputs)
+        while tensors:
+            writer = self._writers.get(tensors.pop())
+            if writer is not None and writer.index not in needed:
+                needed.add(writer.index)
+                tensors += writer.tensors
+        return [step for step in self.steps if step.index in needed]
+
+    def _plan(self, outputs: Sequence[str], steps: Sequence[Step]) -> Plan:
+        following = [
+            [reader for reader in steps if not reader.tensors.isdisjoint(step.outputs.values())]
+            for step in self.steps
+        ]
+        return Plan(outputs, steps, following, self._level_of(outputs))
+
+    def writer_of(self, tensor: str) -> tuple[Step, str] | None:
+        """Return the step that writes a tensor, and the output of its member; None for an input."""
+        step = self._writers.get(tensor)
+        if step is None:
+            return None
+        return step, next(output for output, written in step.outputs.items() if written == tensor)
+
+    def enter(self, spec: TensorSpec) -> TensorSpec:
+        """Return an input of a request as the steps see it; the same object for the same spec."""
+        config = self.reshaped.get(spec.name)
+        if config is None:
+            return spec
+        known = self._entered.get(id(spec))
+        if known is None:
+            head = spec.shape[: int(self.is_batching)]
+            shape = (*head, *config.to_model(spec.shape[len(head) :]))
+            if len(self._entered) >= _FITTED_LIMIT:
+                self._entered.clear()
+            known = self._entered[id(spec)] = (spec, TensorSpec(spec.name, spec.datatype, shape))
+        return known[1]
+
+    def leave(self, name: str, shape: Shape) -> Shape:
+        """Return the shape of an output as clients see it. Raises InferError(INTERNAL) when it cannot be that."""
+        config = self._outputs[name]
+        if config.model_dims == config.dims:
+            return shape
+        head = shape[: int(self.is_batching)]
+        tail = config.to_client(shape[len(head) :])
+        if tail is None or math.prod(tail) != math.prod(shape[len(head) :]):
+            raise internal(
+                f"output '{name}' of ensemble '{self.name}' has the shape {list(shape)}, but its 'reshape' is "
+                f"written for {list(config.model_dims)}"
+            )
+        return (*head, *tail)
+
+    def _step(self, config: ModelConfig, members: Mapping[str, ModelConfig], index: int) -> Step:
+        step = _steps_of(config)[index]
+        member = members[step.model_name]
+        is_batching = member.max_batch_size > 0
+        known = {tensor.name: tensor for tensor in member.input}
+        condition = condition_of(config, step)
+        return Step(
+            index=index,
+            model_name=model_key(step.model_namespace, step.model_name),
+            model_version="" if step.model_version < 0 else str(step.model_version),
+            inputs=[
+                StepInput(name, tensor, known[name].optional, len(known[name].dims) + is_batching)
+                for name, tensor in step.input_map.items()
+            ],
+            outputs=dict(step.output_map),
+            requested=tuple(RequestedOutput(name, may_be_missing=True) for name in step.output_map),
+            condition=condition,
+            is_decoupled=member.model_transaction_policy.decoupled,
+            is_batching=is_batching,
+            tensors=frozenset(tensors_read(config, step)),
+            level=frozenset(),
+        )
+
+    def _with_levels(self, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps with the decoupled steps whose responses each follows."""
+        writers = {tensor: step for step in steps for tensor in step.outputs.values()}
+        levels: dict[int, frozenset[int]] = {}
+
+        def level_of(step: Step) -> frozenset[int]:
+            if step.index not in levels:
+                before = [writers[tensor] for tensor in step.tensors if tensor in writers]
+                levels[step.index] = frozenset().union(*(_level_behind(w, level_of(w)) for w in before))
+            return levels[step.index]
+
+        return [replace(step, level=level_of(step)) for step in steps]
+
+    def _check_decoupled(self) -> None:
+        for step in self.steps:
+            self._check_chain(step.level, step.model_name)
+        self._check_chain(self._level_of(self.outputs), self.name)
+
+    def _level_of(self, outputs: Sequence[str]) -> frozenset[int]:
+        """Return the decoupled steps whose responses some outputs follow."""
+        writers = [self._writers[name] for name in outputs if name in self._writers]
+        return frozenset[int]().union(*(_level_behind(step, step.level) for step in writers))
+
+    def _check_chain(self, level: frozenset[int], model_name: str) -> None:
+        for a in level:
+            for b in level:
+                if a != b and a not in self.steps[b].level and b not in self.steps[a].level:
+                    names = sorted((self.steps[a].model_name, self.steps[b].model_name))
+                    raise invalid_argument(
+                        f"in ensemble {self.name}, step of model '{model_name}' receives inputs originated from "
+                        f"different decoupled models: '{names[0]}' and '{names[1]}'"
+                    )
+
+
+def _steps_of(config: ModelConfig) -> Sequence[ModelEnsembling.Step]:
+    return config.ensemble_scheduling.step
+
+
+def _level_behind(step: Step, level: frozenset[int]) -> frozenset[int]:
+    return level | {step.index} if step.is_decoupled else level
+
+
+def bridge(shape: Shape, rank: int, *, from_batching: bool, to_batching: bool) -> Shape:
+    """Return the shape that a member sees for a tensor of `shape`.
+
+    Triton: a batch of one loses its first dimension on the way into a member that does not batch, and a tensor of a
+    member that does not batch gets a first dimension of one, where the number of dimensions asks for it.
+    """
+    if from_batching and not to_batching and len(shape) == rank + 1 and shape[0] == 1:
+        return shape[1:]
+    if to_batching and not from_batching and len(shape) == rank - 1:
+        return (1, *shape)
+    return shape
+
+
+def find_members(config: ModelConfig, router: Router) -> dict[str, ModelConfig]:
+    """Return the configurations of the models of all steps, by name. Raises InferError in Triton's words."""
+    members: dict[str, ModelConfig] = {}
+    for step in config.ensemble_scheduling.step:
+        version = "" if step.model_version < 0 else str(step.model_version)
+        try:
+            member = router.served(model_key(step.model_namespace, step.model_name), version)
+        except InferError as error:
+            raise _missing_member(config.name, step, router, error) from None
+        members[step.model_name] = member.config
+    return members
+
+
+def _missing_member(ensemble: str, step: ModelEnsembling.Step, router: Router, error: InferError) -> InferError:
+    name = step.model_name
+    key = model_key(step.model_namespace, name)
+    rows = [row for row in router.repository_index() if row.name == key and row.version]
+    if not rows:
+        return invalid_argument(
+            f"ensemble {ensemble} contains models that are not available or ambiguous: {name}; {error.message}"
+        )
+    opening = f"ensemble '{ensemble}' depends on '{name}'"
+    if any(row.state is ModelState.READY for row in rows) and step.model_version >= 0:
+        return invalid_argument(
+            f"{opening} whose required version {step.model_version} is not loaded. {error.message}"
+        )
+    reason = next((row.reason for row in rows if row.reason), error.message)
+    return invalid_argument(
+        f"{opening} which has no loaded version. Model '{name}' loading failed with error: {reason}"
+    )

@@ -1,0 +1,427 @@
+"""One request on its way through an ensemble. Everything here happens on the event loop.
+
+Tensors belong to a flow. An ordinary ensemble has one; every response of a decoupled member opens another, which sees
+the tensors of the flow that it came from and adds its own. A tensor is passed on as the buffer that it is.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import ExecutionTimes, InferRequest, RequestHeader
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.ensemble.graph import EnsembleGraph, Plan, Step
+
+_NO_LEVEL: frozenset[int] = frozenset()
+
+
+_SEQUENCE_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end"))
+
+
+class SequenceFields(NamedTuple):
+    """The sequence that a request belongs to, and its place there."""
+
+    id: int | str
+    is_start: bool
+    is_end: bool
+
+
+class Value:
+    """A tensor of the ensemble."""
+
+    __slots__ = ("data", "is_batched", "sequence", "spec")
+
+    def __init__(
+        self, spec: TensorSpec, data: Buffer, *, is_batched: bool, sequence: SequenceFields | None = None
+    ) -> None:
+        self.spec = spec
+        self.data = data
+        self.is_batched = is_batched
+        """Whether its first dimension is that of a batch."""
+        self.sequence = sequence
+        """From the response that it came with; None for that of the ensemble's request."""
+
+
+class Absent(Enum):
+    """Why a tensor of the ensemble will not come."""
+
+    SKIPPED = "its step is skipped, or the request is without this optional input"
+    LEFT_OUT = "the response of its step is without this output"
+
+
+class Flow:
+    """The tensors that belong together, and the steps that have been started for them."""
+
+    __slots__ = ("_children", "_parent", "_values", "is_answered", "level", "started")
+
+    def __init__(self, level: frozenset[int] = _NO_LEVEL, parent: "Flow | None" = None) -> None:
+        """`level` names the decoupled steps whose responses it follows."""
+        self.level = level
+        self._parent = parent
+        self._values: dict[str, Value | Absent] = {}
+        self._children: list[Flow] = []
+        self.started: set[int] = set()
+        self.is_answered = False
+        """Whether its outputs have become a response."""
+        if parent is not None:
+            parent._children.append(self)
+
+    def put(self, tensor: str, value: Value | Absent) -> None:
+        """Add a tensor, or the reason why it will not come."""
+        self._values[tensor] = value
+
+    def has(self, tensor: str) -> bool:
+        """Tell whether a tensor is there or known not to come."""
+        return tensor in self._values or (self._parent is not None and self._parent.has(tensor))
+
+    def get(self, tensor: str) -> Value | Absent:
+        """Return a tensor that `has` knows, or the reason why it will not come."""
+        if tensor in self._values or self._parent is None:
+            return self._values[tensor]
+        return self._parent.get(tensor)
+
+    def tree(self) -> "Iterator[Flow]":
+        """Yield this flow and those that came from it."""
+        yield self
+        for child in list(self._children):
+            yield from child.tree()
+
+    def leave(self) -> None:
+        """Let the flow that it came from forget this one."""
+        if self._parent is not None and self in self._parent._children:
+            self._parent._children.remove(self)
+
+
+class StepRequest(InferRequest):
+    """The request of a step. It is congested when its run is: nobody takes what a decoupled member emits."""
+
+    __slots__ = ("flow", "run", "sequence_fields", "step")
+
+    run: "EnsembleRun"
+    flow: Flow
+    step: Step
+    sequence_fields: SequenceFields | None
+    """Of the responses that its inputs came with; None for those of the ensemble's request."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it belongs to work that has begun: another step of its run was started before."""
+        return bool(self.flow.level) or len(self.flow.started) > 1
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether a decoupled member should wait before it emits more."""
+        return self.run.is_congested
+
+    @is_congested.setter
+    def is_congested(self, value: bool) -> None:
+        """Ignore it: the run knows."""
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the client of the ensemble is slow; that later steps are has no limit of its own."""
+        return self.run.request.waits_for_client
+
+
+class Members(Protocol):
+    """What a run asks of its ensemble."""
+
+    graph: EnsembleGraph
+
+    def start_step(self, run: "EnsembleRun", flow: Flow, step: Step) -> None:
+        """Call `run.start` now or when there is room for the step."""
+
+    def step_refused(self, step: Step) -> None:
+        """Note that the member of a step did not take its request."""
+
+    def step_answered(self, request: StepRequest, *, has_failed: bool) -> None:
+        """Note the final response of a step."""
+
+    def step_ended(self, step: Step) -> None:
+        """Note that a request of a step that was started has ended."""
+
+    def withdraw(self, run: "EnsembleRun") -> None:
+        """Empty `run.waiting`: its steps need no room any more."""
+
+    def send(self, request: InferRequest) -> None:
+        """Submit a request to a member. Raises InferError."""
+
+    def cancel_step(self, request: InferRequest) -> object:
+        """Cancel what `send` has submitted."""
+
+    def step_header(
+        self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
+    ) -> RequestHeader:
+        """Return the header of a step's request; `sequence` takes the place of the source's when it is given."""
+
+    def answer(self, run: "EnsembleRun", flow: Flow) -> None:
+        """Answer with the outputs of a flow, all of which are settled."""
+
+    def end(self, run: "EnsembleRun", failure: InferError | None) -> None:
+        """Complete the request; called once, last."""
+
+
+class EnsembleRun:
+    """A request of an ensemble until its final response."""
+
+    __slots__ = (
+        "_busy",
+        "_ensemble",
+        "_failure",
+        "_steps",
+        "first_exec_ns",
+        "has_answered",
+        "has_ended",
+        "infer_ns",
+        "input_ns",
+        "open_count",
+        "output_ns",
+        "plan",
+        "request",
+        "root",
+        "waiting",
+    )
+
+    def __init__(self, ensemble: Members, request: InferRequest) -> None:
+        self._ensemble = ensemble
+        self.request = request
+        self.plan: Plan = ensemble.graph.plan_for(request.header.outputs)
+        self.root = Flow()
+        self._failure: InferError | None = None
+        self.has_ended = False
+        """Whether its request is answered."""
+        self.has_answered = False
+        """Whether a decoupled ensemble has sent a response."""
+        self._steps: set[StepRequest] = set()
+        self._busy = 0
+        """How many calls are at work on the run: it does not end below them."""
+        self.open_count = 0
+        """Steps that wait for room or execute."""
+        self.waiting: set[tuple[int, Flow]] = set()
+        """Indices of steps that wait for room; the ensemble's to change."""
+        self.first_exec_ns = 0
+        self.input_ns = self.infer_ns = self.output_ns = 0
+        """Sums over the executions of all steps."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether responses come faster than the steps after them, or the client, take them."""
+        return len(self.waiting) > self._ensemble.graph.congestion_count or self.request.is_congested
+
+    @property
+    def open_steps(self) -> list[StepRequest]:
+        """The requests of steps that were submitted and have not ended."""
+        return list(self._steps)
+
+    def begin(self) -> None:
+        """Start the steps that need nothing but the request's inputs."""
+        request, graph = self.request, self._ensemble.graph
+        for tensor in graph.inputs:
+            self.root.put(tensor, Absent.SKIPPED)
+        for spec, data in zip(request.header.inputs, request.data, strict=True):
+            entered = graph.enter(spec) if graph.reshaped else spec
+            self.root.put(spec.name, Value(entered, data, is_batched=graph.is_batching))
+        self._busy += 1
+        for step in self.plan.steps:
+            self._try(self.root, step)
+        self._leave()
+
+    def cancel(self) -> None:
+        """Start nothing more, and cancel what executes."""
+        self.fail(InferError(ErrorCode.CANCELLED, ""))
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def _try(self, flow: Flow, step: Step) -> None:
+        """Start a step in a flow, unless it does not belong there, has started, or lacks something."""
+        # hot: once a step, and again for each tensor that comes
+        if step.index in flow.started or flow.level != step.level or self._failure is not None:
+            return
+        has = flow.has
+        for tensor in step.tensors:
+            if not has(tensor):
+                return
+        flow.started.add(step.index)
+        if self._is_skipped(flow, step):
+            self._settle(flow, step, {}, Absent.SKIPPED)
+            return
+        self.open_count += 1
+        self._ensemble.start_step(self, flow, step)
+
+    def _is_skipped(self, flow: Flow, step: Step) -> bool:
+        if step.condition:
+            decision = flow.get(step.condition)
+            if isinstance(decision, Absent) or not any(decision.data):
+                return True
+        # Triton: a step whose input a member left out is started all the same, and its member refuses the request
+        # when it cannot do without.
+        return any(flow.get(each.tensor) is Absent.SKIPPED and not each.is_optional for each in step.inputs)
+
+    def start(self, flow: Flow, step: Step) -> bool:
+        """Send a step's request; called by the ensemble when there is room. False when nothing was sent."""
+        if self._failure is not None:
+            self._close_step()
+            return False
+        specs: list[TensorSpec] = []
+        data: list[Buffer] = []
+        sequence: SequenceFields | None = None
+        for each in step.inputs:
+            value = flow.get(each.tensor)
+            if isinstance(value, Value):
+                specs.append(each.fit(value.spec, from_batching=value.is_batched, to_batching=step.is_batching))
+                data.append(value.data)
+                sequence = sequence or value.sequence
+        source = self.request
+        header = self._ensemble.step_header(step, source.header, tuple(specs), sequence)
+        sub = StepRequest(header, data, self._on_response, id=source.id, arrival_ns=time.monotonic_ns())
+        sub.run, sub.flow, sub.step, sub.sequence_fields = self, flow, step, sequence
+        sub.times = ExecutionTimes()
+        sub.deadline_ns = source.deadline_ns
+        self._steps.add(sub)
+        try:
+            self._ensemble.send(sub)
+        except InferError as error:
+            self._steps.discard(sub)
+            self._ensemble.step_refused(step)
+            self.fail(_told_of(step, error))
+            self._close_step()
+            return False
+        return True
+
+    def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        sub: StepRequest = request  # type: ignore[assignment]  # made in start
+        self._busy += 1
+        if response.final:
+            # Before a failure cancels what is open: this step is not any more.
+            self._steps.discard(sub)
+            self._ensemble.step_answered(sub, has_failed=response.error is not None)
+        if response.error is not None:
+            self.fail(_told_of(sub.step, response.error))
+        elif not response.empty_final and self._failure is None:
+            self._take(sub, response)
+        if response.final:
+            if sub.times is not None:
+                self._add_times(sub.times)
+            self.open_count -= 1
+            self._ensemble.step_ended(sub.step)
+        self._leave()
+
+    def _take(self, sub: StepRequest, response: InferResponse) -> None:
+        flow, step = sub.flow, sub.step
+        sequence = sub.sequence_fields
+        if response.parameters and not _SEQUENCE_PARAMETERS.isdisjoint(response.parameters):
+            try:
+                sequence = _sequence_of(response.parameters, sub.header.sequence_id)
+            except InferError as error:
+                self.fail(_told_of(step, error))
+                return
+        values = {
+            spec.name: Value(spec, data, is_batched=step.is_batching, sequence=sequence)
+            for spec, data in zip(response.header.outputs, response.data, strict=True)
+        }
+        if step.is_decoupled:
+            flow = Flow(flow.level | {step.index}, flow)
+        self._settle(flow, step, values, Absent.LEFT_OUT)
+
+    def _settle(self, flow: Flow, step: Step, values: Mapping[str, Value], absent: Absent) -> None:
+        """Put a step's outputs in place, `absent` for those without a value, and go on with what waited for them."""
+        for output, tensor in step.outputs.items():
+            flow.put(tensor, values.get(output, absent))
+        following = self.plan.following[step.index]
+        if not self._ensemble.graph.is_decoupled:
+            for reader in following:
+                self._try(flow, reader)
+            return
+        for each in list(flow.tree()):
+            for reader in following:
+                self._try(each, reader)
+            self._answer_if_complete(each)
+
+    def _answer_if_complete(self, flow: Flow) -> None:
+        if self._ensemble.graph.is_decoupled and flow.level == self.plan.output_level and self._is_complete(flow):
+            if flow.is_answered:
+                # A member that answers at once, a cached one, has completed it while its step was being started.
+                return
+            flow.is_answered = True
+            if self._failure is None and not self.has_ended:
+                self._ensemble.answer(self, flow)
+            flow.leave()
+
+    def _is_complete(self, flow: Flow) -> bool:
+        return all(flow.has(tensor) for tensor in self.plan.outputs)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _close_step(self) -> None:
+        """A step that was to be started has ended without an answer."""
+        self.open_count -= 1
+        if not self._busy:
+            self._busy += 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the run when nothing is open and nobody is at work on it."""
+        self._busy -= 1
+        if self._busy or self.open_count or self.has_ended:
+            return
+        self.has_ended = True
+        failure = self._failure
+        if failure is None and not self._ensemble.graph.is_decoupled:
+            if self._is_complete(self.root):
+                self._ensemble.answer(self, self.root)
+            else:
+                # Triton's words.
+                failure = internal("unexpected deadlock, at least one output is not set")
+        self._ensemble.end(self, failure)
+
+    def fail(self, error: InferError) -> None:
+        """Start nothing more, cancel what was started, and answer with `error` when all of it has ended."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        # What executes is of no use any more.
+        self._busy += 1
+        self.open_count -= len(self.waiting)
+        self._ensemble.withdraw(self)
+        for sub in list(self._steps):
+            self._ensemble.cancel_step(sub)
+        self._leave()
+
+    def _add_times(self, times: ExecutionTimes) -> None:
+        if not times.exec_start_ns:
+            return
+        if not self.first_exec_ns or times.exec_start_ns < self.first_exec_ns:
+            self.first_exec_ns = times.exec_start_ns
+        self.input_ns += times.compute_start_ns - times.exec_start_ns
+        self.infer_ns += times.compute_end_ns - times.compute_start_ns
+        self.output_ns += times.exec_end_ns - times.compute_end_ns
+
+
+def _told_of(step: Step, error: InferError) -> InferError:
+    """Return the error of a step, with the model that it came from: Triton's queues do not say whose they are."""
+    if error.code is ErrorCode.CANCELLED or f"'{step.model_name}'" in error.message:
+        return error
+    return InferError(
+        error.code, f"{error.message} (step of model '{step.model_name}')", detail=error.detail, reason=error.reason
+    )
+
+
+def _sequence_of(parameters: Mapping[str, ParameterValue], current_id: int | str) -> SequenceFields:
+    """Return the sequence that the parameters of a member's response name. Raises InferError(INVALID_ARG).
+
+    Triton: a flag that the response does not have is false then, and a missing id is the current one.
+    """
+    sequence_id = parameters.get("sequence_id", current_id)
+    if isinstance(sequence_id, bool | float):
+        raise invalid_argument(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
+    for name, value in zip(("sequence_start", "sequence_end"), flags, strict=True):
+        if not isinstance(value, bool):
+            raise invalid_argument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+    return SequenceFields(sequence_id, bool(flags[0]), bool(flags[1]))

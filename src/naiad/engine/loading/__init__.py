@@ -1,0 +1,1 @@
+"""Loading: from a model's files to a version that serves."""

@@ -1,0 +1,139 @@
+"""The configuration of a model on its way to being loaded: read, completed, checked, in Triton's order.
+
+Before the model is looked into: the file, then what the names of its files tell, then defaults, then a check. After
+its backend has looked into it: what the backend completed, defaults again, instance groups, and the final check.
+
+Label files: the names of an output's classes, one a line.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from naiad.config.autofill import autofill, is_ensemble, merge_auto_completed, normalize
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt.lexer import ParsedConfig
+from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.problem import errors_of, problems_error, raise_problems
+from naiad.config.validate.model import validate
+from naiad.core.errors import InferError, invalid_argument
+from naiad.repository.store import CONFIG_FILE, ModelEntry
+
+_MAX_BYTES = 64 * 1024 * 1024
+
+
+def read_labels(config: ModelConfig, model_dir: Path) -> dict[str, Sequence[str]]:
+    """Return the labels of every output that has a `label_filename`.
+
+    Raises InferError(INVALID_ARG) when a file is missing, not text, or outside the model's directory.
+    """
+    labels: dict[str, Sequence[str]] = {}
+    for output in config.output:
+        if output.label_filename:
+            labels[output.name] = _read(config.name, output.name, output.label_filename, model_dir)
+    return labels
+
+
+def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[str]:
+    where = f"label_filename '{filename}' of output '{output}' of model '{model}'"
+    path = model_dir / filename
+    # The name must stay inside the directory as written; a link in the directory is the operator's own choice.
+    if Path(filename).is_absolute() or ".." in Path(filename).parts:
+        raise invalid_argument(f"{where} must be inside the model's directory {model_dir}")
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise invalid_argument(f"{where} is larger than {_MAX_BYTES} bytes: is it a label file?")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise invalid_argument(f"{where} cannot be read: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise invalid_argument(f"{where} is not UTF-8 text: {error}") from error
+    # Not splitlines(): a label may hold what that takes for the end of a line.
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+_log = logging.getLogger(__name__)
+_IN_ANY_CASE_WHILE_LOADING = ("model_warmup[", "backend")
+_WHILE_LOADING = ("input[", "output[", "batch_input[", "batch_output[", *_IN_ANY_CASE_WHILE_LOADING)
+"""What Triton finds wrong with these fields it finds when it loads the model, and not yet when it looks at it."""
+
+
+def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
+    """Return what the model's configuration file says, or what is known without one.
+
+    Raises InferError(INVALID_ARG): for every mistake of the file at once, for one that cannot be read, and when there
+    is none although it is `required`.
+    """
+    path = entry.config_path
+    if path is None:
+        if required and not entry.preset.name:
+            raise invalid_argument(
+                f"model '{entry.name}' has no {CONFIG_FILE} in {entry.model_dir}, which is needed because "
+                f"--disable-auto-complete-config was given"
+            )
+        parsed = ParsedConfig(str(entry.model_dir))
+        parsed.config.CopyFrom(entry.preset)
+        return parsed
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise invalid_argument(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise invalid_argument(f"{path} is not UTF-8 text: {error}") from error
+    parsed = parse_pbtxt(text, str(path))
+    mistakes = errors_of(parsed.problems)
+    if mistakes:
+        raise invalid_argument("\n".join([f"failed to read text proto from {path}", *map(str, mistakes)]))
+    for problem in parsed.problems:
+        _log.warning("model '%s': %s", entry.name, problem)
+    return parsed
+
+
+def prepare_config(
+    parsed: ParsedConfig,
+    entry: ModelEntry,
+    version_files: Sequence[str],
+    known_backends: Collection[str],
+    *,
+    auto_complete: bool = True,
+) -> tuple[ModelConfig, InferError | None]:
+    """Return the configuration with file names and defaults filled in, and the error that its versions load with.
+
+    With `auto_complete`, inputs and outputs may still be missing, and mistakes in those of a model that is no
+    ensemble are errors of each version.
+    Raises InferError(INVALID_ARG) with every mistake.
+    """
+    config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
+    problems = validate(
+        config,
+        model_name=entry.name,
+        parsed=parsed,
+        known_backends=known_backends,
+        complete=not auto_complete,
+    )
+    errors = errors_of(problems)
+    late = () if is_ensemble(config) else _WHILE_LOADING if auto_complete else _IN_ANY_CASE_WHILE_LOADING
+    if errors and all(problem.path.startswith(late) for problem in errors):
+        return config, problems_error(problems)
+    raise_problems(problems)
+    for problem in problems:
+        _log.warning("model '%s': %s", entry.name, problem)
+    return config, None
+
+
+def finish_config(
+    config: ModelConfig,
+    completed: ModelConfig,
+    parsed: ParsedConfig | None,
+    default_instance_count: int,
+    gpu_count: int = 0,
+) -> ModelConfig:
+    """Return `config` with what the backend `completed` and with instance groups. Raises InferError as above.
+
+    Without GPUs a group that asks for one is refused, and one of KIND_AUTO gets the CPU.
+    """
+    merged = merge_auto_completed(config, completed) if completed is not config else config
+    final = normalize(merged, gpu_count=gpu_count, default_cpu_instances=default_instance_count)
+    raise_problems(validate(final, model_name=config.name, parsed=parsed, gpu_count=gpu_count, complete=True))
+    return final

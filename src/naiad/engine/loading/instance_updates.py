@@ -1,0 +1,92 @@
+"""Changes of instance groups while a version serves: some instances stay, new ones join, others leave.
+
+No request notices: the queue is the version's, and an instance that leaves finishes its batch first.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from naiad.backend.api import Instance, InstanceSpec, Model
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
+from naiad.engine.serving.served import Served
+from naiad.engine.serving.served_model import RetiredInstances, ServedModel
+
+Create = Callable[[Model, Sequence[InstanceSpec]], list[Instance]]
+
+
+class InstanceUpdate:
+    """The instances of a version for another configuration; those that are new are made, and do not serve yet."""
+
+    def __init__(
+        self, served: Served, model: ServedModel, config: ModelConfig, kept: Sequence[Instance | None]
+    ) -> None:
+        """`served` is what the engine's table holds of `model`; `kept` has None for instances to be created."""
+        self._served = served
+        self._model = model
+        self._config = config
+        self._instances = list(kept)
+        self._created: list[Instance] = []
+
+    def create(
+        self,
+        warm_up: Callable[[Instance, InstanceSpec], None] | None,
+        host_policies: Mapping[str, frozenset[int]],
+    ) -> None:
+        """Create and warm up what is missing. Raises InferError; nothing is left behind then."""
+        specs = instance_specs(self._config)
+        missing = [spec for spec, instance in zip(specs, self._instances, strict=True) if instance is None]
+        if not missing:
+            return
+        backend_model = self._model.backend_model
+        backend_model.update_config(self._config)
+        try:
+            self._created = create_instances(backend_model, missing, warm_up, host_policies)
+        except BaseException:
+            backend_model.update_config(self._model.config)
+            raise
+
+    def commit(self) -> RetiredInstances | None:
+        """Have the instances serve; return those that leave, for the caller to stop."""
+        created = iter(self._created)
+        instances = [next(created) if instance is None else instance for instance in self._instances]
+        self._served.config = self._config
+        return self._model.change_instances(instances, self._config)
+
+    def discard(self) -> None:
+        """Close what was created."""
+        self._model.backend_model.update_config(self._model.config)
+        for instance in self._created:
+            instance.close()
+
+
+def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | None] | None:
+    """Return for each instance that `config` asks for the one there is, or None when it must be created.
+
+    None as a whole when the version cannot take the change in place: kept orders and shared resources are those of
+    certain instances, and a model may not be on the devices that are asked for.
+    """
+    if groups(model.config, passive=True) != groups(config, passive=True):
+        return None
+    there = dict(zip(_identities(model.config), model.instances, strict=True))
+    wanted = _identities(config)
+    if list(there) == wanted:
+        return list(model.instances)
+    devices = {(spec.kind, spec.device_id) for spec in instance_specs(model.config)}
+    if not model.can_change_instances or any((s.kind, s.device_id) not in devices for s in instance_specs(config)):
+        return None
+    return [there.get(identity) for identity in wanted]
+
+
+def _identities(config: ModelConfig) -> list[tuple[str, int, bytes, int]]:
+    """Return what tells the instances of a configuration apart.
+
+    Triton: name and count of a group are no part of it. Of instances that are alike it is the number of each.
+    """
+    alike: Counter[tuple[str, int, bytes]] = Counter()
+    identities = []
+    for spec, group in zip(instance_specs(config), groups_of_instances(config), strict=True):
+        kind = (spec.kind, spec.device_id, group)
+        identities.append((*kind, alike[kind]))
+        alike[kind] += 1
+    return identities

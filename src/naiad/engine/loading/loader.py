@@ -1,0 +1,368 @@
+"""Loading: from a model's files to a version that serves."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.custom_metrics import CustomMetrics
+from naiad.backend.registry import BackendRegistry
+from naiad.config.in_place import renewed
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
+from naiad.config.pbtxt.lexer import ParsedConfig
+from naiad.config.problem import raise_problems
+from naiad.config.scheduling_rules import batching_hints
+from naiad.config.validate.ensemble import circle_message
+from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member
+from naiad.config.version_policy import NO_VERSION, select_versions
+from naiad.core.errors import ErrorCode, UnloadableError, invalid_argument, unsupported
+from naiad.core.ports import InferencePort, Loop
+from naiad.engine.cache.model import CachedModel
+from naiad.engine.cache.store import ResponseStore
+from naiad.engine.custom_batching import read_strategy
+from naiad.engine.ensemble.graph import find_members
+from naiad.engine.ensemble.model import EnsembleModel
+from naiad.engine.instances import create_instances, instance_specs, with_passive_instances
+from naiad.engine.loading.configuration import finish_config, prepare_config, read_config, read_labels
+from naiad.engine.loading.instance_updates import InstanceUpdate, kept_instances
+from naiad.engine.loading.warmup import WarmUp
+from naiad.engine.resources import ModelResources, ResourceRegister, needs_resources
+from naiad.engine.serving.served import Router, Served
+from naiad.engine.serving.served_model import ServedModel
+from naiad.engine.transforms.sequence_tensors import SequenceTensors
+from naiad.options.artificial_delays import ArtificialDelays
+from naiad.options.limits import (
+    DEFAULT_EXECUTE_TIMEOUT_S,
+    read_execute_timeout_s,
+    read_refuse_after_deaths,
+)
+from naiad.options.options import OverloadOptions
+from naiad.repository.agents.chain import AgentChain, AgentRegistry
+from naiad.repository.model_plan import ModelPlan, Update
+from naiad.repository.store import ModelEntry
+from naiad.scheduler.dynamic import BatchStrategy
+from naiad.scheduler.factory import create_scheduler
+from naiad.scheduler.overload import OverloadPolicy
+from naiad.telemetry.statistics.model import ModelStatistics
+
+_log = logging.getLogger(__name__)
+
+
+class ModelLoader:
+    """Loads versions of models; its methods are called from several loading threads."""
+
+    def __init__(  # noqa: PLR0913 - what versions are made of
+        self,
+        *,
+        loop: Loop,
+        backends: BackendRegistry,
+        usable_cores: int,
+        auto_complete: bool = True,
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        router: Router | None = None,
+        response_store: ResponseStore | None = None,
+        port: InferencePort | None = None,
+        resources: ResourceRegister | None = None,
+        metrics: CustomMetrics | None = None,
+        gpu_count: int = 0,
+        host_policies: Mapping[str, frozenset[int]] | None = None,
+        delays: ArtificialDelays | None = None,
+        execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
+        overload: OverloadOptions | None = None,
+    ) -> None:
+        """`router` is how ensembles reach their members; without one they cannot be loaded.
+
+        `port` is how models reach others while they execute, `metrics` is where their own are shown.
+
+        `response_store` is the cache of the models that ask for one, `resources` what their instances share,
+        `host_policies` the cores that instances are bound to, by the name of the policy. `delays` is for tests.
+        `execute_timeout_s` is when an execution counts as hung, unless a model says otherwise.
+        `overload` is for the queues of models whose configuration has no queue policy.
+        """
+        self._loop = loop
+        self._backends = backends
+        self._usable_cores = usable_cores
+        self._auto_complete = auto_complete
+        self._backend_config = backend_config or {}
+        self._router = router
+        self._response_store = response_store
+        self._agents = AgentRegistry()
+        self._port = port
+        self._metrics = metrics
+        self._gpu_count = gpu_count
+        self._host_policies = host_policies or {}
+        self._resources = resources
+        self._delays = delays or ArtificialDelays()
+        self._execute_timeout_s = execute_timeout_s
+        self._overload = None if overload is None else OverloadPolicy.from_options(overload)
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
+        parsed = read_config(entry, required=not self._auto_complete)
+        if not parsed.config.model_repository_agents.agents:
+            return self._plan(entry, parsed)
+        agents = AgentChain(self._agents, entry, parsed.config)
+        try:
+            if agents.entry is not entry:
+                parsed = read_config(agents.entry, required=not self._auto_complete)
+            return replace(self._plan(agents.entry, parsed), agents=agents)
+        except BaseException:
+            agents.load_failed()
+            raise
+
+    def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
+        versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
+        inspected = _inspected_directory(entry, versions)
+        files = [] if inspected is None else _list_files(inspected)
+        config, obstacle = prepare_config(
+            parsed, entry, files, self._backends.names(), auto_complete=self._auto_complete
+        )
+        config.runtime = config.runtime or self._backends.runtime_of(config.backend)
+        # Triton: only a valid configuration is held against the version directories.
+        if not versions:
+            raise UnloadableError(
+                ErrorCode.INVALID_ARG,
+                f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
+                f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
+            )
+        return ModelPlan(entry, config, versions, parsed, obstacle=obstacle)
+
+    def load(self, plan: ModelPlan, version: int) -> Served:
+        """Load one version: complete its configuration, load the model, create its instances, start their threads.
+
+        Raises InferError; nothing is left behind then.
+        """
+        if plan.obstacle is not None:
+            raise plan.obstacle
+        start_ns = time.monotonic_ns()
+        is_ensemble = plan.config.HasField("ensemble_scheduling")
+        served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
+        if served.config.response_cache.enable:
+            served = self._cached(served)
+        served.load_duration_ns = time.monotonic_ns() - start_ns
+        return served
+
+    def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
+        """Prepare to serve `plan` with what is loaded of a version; None when it must be loaded anew.
+
+        Raises InferError; nothing is left behind then.
+        """
+        model = loaded.served if isinstance(loaded, CachedModel) else loaded
+        if not isinstance(model, ServedModel) or model.lost_reason:
+            return None
+        config = renewed(model.config, plan.config)
+        backend = self._backends.get(config.backend, config.runtime, plan.entry.name)
+        context = self._context(plan, version, config, backend)
+        count = backend.default_instance_count(context)
+        config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
+        # What instances need of shared resources is settled when a version is loaded.
+        is_limited = self._resources is not None and needs_resources(config)
+        kept = None if is_limited else kept_instances(model, config)
+        if kept is None:
+            return None
+        update = InstanceUpdate(loaded, model, config, kept)
+        update.create(_warm_up(replace(context, config=config)), self._host_policies)
+        return update
+
+    def _cached(self, served: Served) -> Served:
+        if self._response_store is not None:
+            limit_bytes = read_cache_limit_bytes(served.config)
+            if limit_bytes and self._response_store.is_shared:
+                _log.warning(
+                    "model '%s': '%s' has no effect, a cache that servers share sets its own bounds",
+                    served.name,
+                    LIMIT,
+                )
+            return CachedModel(served, self._response_store, limit_bytes)
+        _log.warning(
+            "model '%s' has 'response_cache { enable: true }', but the server has no cache: start it with "
+            "--cache-config local,size=BYTES",
+            served.name,
+        )
+        return served
+
+    def _load_model(self, plan: ModelPlan, version: int) -> Served:
+        backend = self._backends.get(plan.config.backend, plan.config.runtime, plan.entry.name)
+        context = self._configure(plan, version, backend)
+        self._warn_of_policies(context.config)
+        labels = read_labels(context.config, context.model_dir)
+        strategy = read_strategy(context)
+        resources = self._register(context.config)
+        model: Model | None = None
+        instances: list[Instance] = []
+        try:
+            model = backend.load(context)
+            model = with_passive_instances(model, context.config, self._host_policies)
+            specs = instance_specs(context.config)
+            instances = create_instances(model, specs, _warm_up(context), self._host_policies)
+            if strategy is not None:
+                strategy.start(context.config)
+            return self._serve(context, backend, model, instances, labels, resources, strategy)
+        except BaseException:
+            _close(instances, model, resources)
+            raise
+
+    def _register(self, config: ModelConfig) -> ModelResources | None:
+        """Note what the instances of a model need. Raises InferError when one of them could never execute."""
+        if not needs_resources(config):
+            return None
+        if self._resources is not None:
+            return self._resources.register(config)
+        _log.warning(
+            "model '%s' has 'rate_limiter' in its configuration, but the rate limiter is off: start the server with "
+            "--rate-limit=execution_count",
+            config.name,
+        )
+        return None
+
+    def _warn_of_policies(self, config: ModelConfig) -> None:
+        """Tell of host policies that the server was not told of; Triton lets them pass as well, in silence."""
+        for name in {group.host_policy for group in config.instance_group} - {"", *self._host_policies}:
+            _log.warning(
+                "model '%s' has 'host_policy: \"%s\"', but the server has no policy of that name: start it with "
+                "--host-policy=%s,cpu-cores=...",
+                config.name,
+                name,
+                name,
+            )
+
+    def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
+        """Hold an ensemble against its members, which are loaded. Raises InferError."""
+        router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
+        if router is None:
+            raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
+        if plan.circle:
+            raise invalid_argument(f"{circle_message(plan.circle)}; an ensemble cannot contain itself")
+        members = find_members(config, router)
+        raise_problems(ensemble_member_problems(config, members, plan.source))
+        # Triton: whatever its own policy says.
+        config.model_transaction_policy.decoupled = has_decoupled_member(config, members)
+        config = finish_config(config, config, plan.source, 0)
+        return EnsembleModel(
+            name=config.name,
+            version=version,
+            config=config,
+            members=members,
+            router=router,
+            statistics=ModelStatistics(config.name, str(version), namespace=plan.entry.namespace),
+            loop=self._loop,
+            labels=read_labels(config, plan.entry.model_dir),
+        )
+
+    def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:
+        context = self._context(plan, version, plan.config, backend)
+        completed = backend.auto_complete(context) if self._auto_complete else plan.config
+        count = backend.default_instance_count(replace(context, config=completed))
+        gpus = self._usable_gpus(backend, plan.config)
+        return replace(context, config=finish_config(plan.config, completed, plan.source, count, gpus))
+
+    def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
+        """Return how many GPUs instances may be on. Raises InferError when they must be on one and cannot."""
+        if not self._gpu_count:
+            return 0
+        obstacle = backend.gpu_obstacle()
+        if obstacle and any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
+            raise unsupported(
+                f"an instance group of model '{config.name}' has kind KIND_GPU, but {obstacle}; or use KIND_CPU or "
+                "KIND_AUTO"
+            )
+        return 0 if obstacle else self._gpu_count
+
+    def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
+        return ModelContext(
+            name=plan.entry.name,
+            namespace=plan.entry.namespace,
+            version=version,
+            config=config,
+            model_dir=plan.entry.model_dir,
+            version_dir=plan.entry.version_dirs[version],
+            usable_cores=self._usable_cores,
+            backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
+            port=self._port,
+            metrics=self._metrics,
+            host_policies=self._host_policies,
+            execute_timeout_s=self._execute_timeout_s,
+        )
+
+    def _serve(
+        self,
+        context: ModelContext,
+        backend: Backend,
+        model: Model,
+        instances: Sequence[Instance],
+        labels: dict[str, Sequence[str]],
+        resources: ModelResources | None,
+        strategy: BatchStrategy | None,
+    ) -> ServedModel:
+        config = context.config
+        for hint in batching_hints(config):
+            _log.info("model '%s': %s", context.name, hint)
+        return ServedModel(
+            name=context.name,
+            version=context.version,
+            config=config,
+            backend_model=model,
+            instances=instances,
+            scheduler=create_scheduler(
+                config,
+                instance_count=len(instances),
+                delays=self._delays,
+                strategy=strategy,
+                overload=self._overload,
+            ),
+            sequence_tensors=_sequence_tensors(context),
+            statistics=ModelStatistics(
+                context.name,
+                str(context.version),
+                namespace=context.namespace,
+                # Triton: its Python backend counts an error that the model answered as a success.
+                answered_is_success=backend.name == "python",
+            ),
+            loop=self._loop,
+            labels=labels,
+            resources=resources,
+            execute_timeout_s=read_execute_timeout_s(config, self._execute_timeout_s),
+            refuse_after_deaths=read_refuse_after_deaths(config),
+        )
+
+
+def _warm_up(context: ModelContext) -> Callable[[Instance, InstanceSpec], None] | None:
+    return WarmUp(context).run if context.config.model_warmup else None
+
+
+def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
+    """Return what extends requests of sequences; None for a model that needs nothing besides what clients send."""
+    batching = context.config.sequence_batching
+    if not (batching.control_input or batching.state):
+        return None
+    return SequenceTensors(context.config, context.model_dir)
+
+
+def _close(instances: Sequence[Instance], model: Model | None, resources: ModelResources | None) -> None:
+    for instance in instances:
+        instance.close()
+    if model is not None:
+        model.close()
+    if resources is not None:
+        resources.close()
+
+
+def _inspected_directory(entry: ModelEntry, versions: Sequence[int]) -> Path | None:
+    """Return the directory whose files tell the backend: that of the first version, None when there is none.
+
+    Triton: without a version to serve, it is another directory of the model, whatever its name.
+    """
+    candidates = [*versions, *entry.version_dirs]
+    if candidates:
+        return entry.version_dirs[candidates[0]]
+    return min((child for child in entry.model_dir.iterdir() if child.is_dir()), default=None)
+
+
+def _list_files(directory: Path) -> list[str]:
+    try:
+        return sorted(child.name for child in directory.iterdir())
+    except OSError as error:
+        raise invalid_argument(f"version directory {directory} cannot be read: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""One served version: its queue, its instances, its batches and their responses."""

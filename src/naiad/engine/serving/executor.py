@@ -1,0 +1,174 @@
+"""The execution of a batch: what its instance returns, or raises, becomes the answers of its requests."""
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from naiad.backend.api import Instance, InstanceDiedError
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
+from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
+from naiad.engine.serving.dispatcher import Dispatcher
+from naiad.engine.serving.iterative import split
+from naiad.engine.serving.responses import Delivery
+from naiad.engine.serving.suspects import Suspects
+from naiad.engine.transforms.padding import PaddedRequests
+from naiad.engine.transforms.sequence_tensors import SequenceTensors
+from naiad.telemetry.statistics.model import ModelStatistics
+
+_now_ns = time.monotonic_ns
+
+
+class Completion:
+    """Counts what was executed, frees the instance for more, and answers; callable on any thread."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        statistics: ModelStatistics,
+        delivery: Delivery,
+        sequence_tensors: SequenceTensors | None = None,
+        padding: PaddedRequests | None = None,
+        is_iterative: bool = False,
+        suspects: Suspects | None = None,
+    ) -> None:
+        """`sequence_tensors` or `padding` changes requests before they are executed, and their answers back.
+
+        `is_iterative`: a response may be RESCHEDULE, so that its request is executed again. `suspects`: the requests
+        that workers may have died of.
+        """
+        self._dispatcher = dispatcher
+        self._emission = dispatcher.emission
+        self._statistics = statistics
+        self._delivery = delivery
+        self._padding = padding
+        self._extended = sequence_tensors or padding
+        self._is_iterative = is_iterative
+        self._suspects = suspects or Suspects(statistics.model)
+        self._error_header = ResponseHeader(statistics.model, statistics.version, ())
+
+    def prepare(self, batch: Batch) -> None:
+        """Make of the requests of a batch what an instance executes; raises what makes the batch fail."""
+        if self._padding is not None:
+            self._statistics.record_padding(*self._padding.prepare(batch))
+
+    def execute(
+        self, instance: Instance, batch: Batch, *, on_loop: bool = False, claim: Callable[[], bool] | None = None
+    ) -> None:
+        """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop.
+
+        `claim` is asked afterwards whether the answers are still wanted: it may be that the execution was given up.
+        """
+        # hot: bench/micro_engine.py
+        batch.exec_start_ns = _now_ns()
+        try:
+            if self._padding is not None:
+                self.prepare(batch)
+            responses = instance.execute(batch)
+        except (Exception, SystemExit) as error:
+            # A model that calls `sys.exit` would end this thread without a word, and its requests wait for ever.
+            if claim is None or claim():
+                self.fail(batch, error, on_loop=on_loop)
+        else:
+            if claim is None or claim():
+                self.complete(batch, responses, on_loop=on_loop)
+
+    def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
+        """See to the answers of a batch that was executed: one response a request, none of a decoupled model."""
+        # hot: bench/micro_engine.py
+        try:
+            if self._extended is not None:
+                responses = self._extended.settle(batch, responses)
+            if self._emission is None:
+                if len(responses) != len(batch.requests):
+                    raise internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests")
+                batch.exec_end_ns = end_ns = _now_ns()
+                if not self._is_iterative:
+                    self._statistics.record_batch(batch, responses, end_ns)
+        except Exception as error:
+            # Also what a backend of somebody else returns by mistake: it costs the batch, not the instance.
+            self.fail(batch, error, on_loop=on_loop)
+            return
+        if self._emission is not None:
+            self._complete_decoupled(batch, responses, on_loop=on_loop)
+            return
+        if self._is_iterative:
+            self._complete_step(batch, responses, on_loop=on_loop)
+            return
+        _tell_times(batch)
+        if self._suspects.found:
+            self._suspects.clear(batch.requests)
+        self._dispatcher.note_executed(batch)
+        self._delivery.hand_over(batch.requests, responses, on_loop=on_loop)
+
+    def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+        """Answer those requests of an iterative model that are done, and put the others back."""
+        done, again = split(batch, responses)
+        answers = [response for response in responses if response is not RESCHEDULE]
+        self._statistics.record_batch(batch, answers, batch.exec_end_ns, done=done)
+        _tell_times(batch)
+        self._dispatcher.note_executed(batch)
+        self._dispatcher.go_on(done, again)
+        self._delivery.hand_over(done, answers, on_loop=on_loop)
+
+    def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+        """Count a batch whose instance is free again; its requests stay open until their final responses."""
+        if responses:
+            self.fail(batch, internal("backend returned responses of a decoupled model"), on_loop=on_loop)
+            return
+        end_ns = _end(batch)
+        again = self._dispatcher.pop_put_back(batch)
+        done = [request for request in batch.requests if request not in again] if again else None
+        self._statistics.record_batch(batch, (), end_ns, done=done)
+        _tell_times(batch)
+        self._dispatcher.note_executed(batch)
+        self._dispatcher.go_on((), again)
+
+    def fail(self, batch: Batch, error: BaseException, *, on_loop: bool = False) -> None:
+        """Answer every request of a batch whose execution raised `error`.
+
+        A batch that a worker has not begun before it died goes back to the queue instead.
+        """
+        if self._extended is not None:
+            self._extended.restore(batch)
+        if isinstance(error, InstanceDiedError):
+            if not error.has_begun and self._dispatcher.put_back(batch):
+                return
+            if error.has_begun and self._emission is None:
+                self._suspects.accuse(batch.requests, error.message, _now_ns())
+        if not isinstance(error, InferError):
+            error = InferError(
+                ErrorCode.INTERNAL,
+                f"executing model '{self._statistics.model}' failed: {type(error).__name__}: {error}",
+                detail="".join(traceback.format_exception(error)),
+            )
+        error.reason = error.reason or FailureReason.BACKEND
+        self._statistics.record_batch_failure(batch, _end(batch))
+        _tell_times(batch)
+        response = InferResponse(self._error_header, error=error)
+        self._dispatcher.note_executed(batch, failed=True)
+        if self._emission is not None:
+            self._emission.resume(self._dispatcher.pop_put_back(batch))
+            self._emission.fail(batch.requests, response)
+            return
+        self._dispatcher.go_on(batch.requests, ())
+        self._delivery.hand_over(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
+
+
+def _end(batch: Batch) -> int:
+    """Note when a batch ended whose instance perhaps has not said when it computed; return that time."""
+    batch.exec_end_ns = end_ns = _now_ns()
+    batch.compute_start_ns = batch.compute_start_ns or end_ns
+    batch.compute_end_ns = batch.compute_end_ns or end_ns
+    return end_ns
+
+
+def _tell_times(batch: Batch) -> None:
+    for request in batch.requests:
+        times = request.times
+        if times is not None:
+            times.exec_start_ns = batch.exec_start_ns
+            times.compute_start_ns = batch.compute_start_ns
+            times.compute_end_ns = batch.compute_end_ns
+            times.exec_end_ns = batch.exec_end_ns

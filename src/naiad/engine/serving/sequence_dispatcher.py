@@ -1,0 +1,220 @@
+"""The dispatcher of models of sequences, whose requests belong to certain instances."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, excerpt
+from naiad.core.ports import Loop
+from naiad.core.request import InferRequest
+from naiad.engine.resources import ModelResources
+from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
+from naiad.engine.serving.iterative import IterativeRequests
+from naiad.engine.serving.responses import Delivery
+from naiad.engine.serving.runners import Driver
+from naiad.engine.transforms.sequence_tensors import SequenceTensors
+from naiad.scheduler.api import Scheduler
+from naiad.telemetry.statistics.model import ModelStatistics
+
+_log = logging.getLogger(__name__)
+_now_ns = time.monotonic_ns
+_LOG_INTERVAL_NS = 10_000_000_000
+"""A client that never ends its sequences would otherwise write a line for each."""
+
+
+class SequenceDispatcher(Dispatcher):
+    """Wakes the instances that the scheduler has got something for, and no others.
+
+    Also gives requests what the model is told about their sequences, and lets the requests of an iterative model go
+    round.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ModelConfig,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        delivery: Delivery,
+        loop: Loop,
+        sequence_tensors: SequenceTensors | None = None,
+        resources: ModelResources | None = None,
+    ) -> None:
+        """`sequence_tensors` knows the controls and states of the model, if it has any."""
+        super().__init__(
+            config=config,
+            scheduler=scheduler,
+            statistics=statistics,
+            delivery=delivery,
+            loop=loop,
+            resources=resources,
+        )
+        self._sequence_tensors = sequence_tensors
+        is_iterative = config.sequence_batching.iterative_sequence
+        self._iterative = IterativeRequests(config, scheduler) if is_iterative else None
+        self._name = config.name
+        self._restart_count = 0
+        self._restart_told_ns = 0
+
+    def enqueue(self, request: InferRequest) -> None:
+        """Take in a request that was admitted. Raises InferError when its sequence cannot be what it says."""
+        if self._iterative is not None:
+            self._iterative.begin(request)
+        if self._sequence_tensors is not None:
+            self._sequence_tensors.check(request.header)
+        # One look into a dictionary, which needs no lock.
+        is_restart = request.header.sequence_start and self._scheduler.admits_while_stopping(request)
+        super().enqueue(request)
+        if is_restart:
+            self._tell_of_restart(request)
+
+    def _tell_of_restart(self, request: InferRequest) -> None:
+        """Log that a live sequence begins anew, as Triton does: two clients may use the same id."""
+        self._restart_count += 1
+        now_ns = _now_ns()
+        if self._restart_told_ns and now_ns - self._restart_told_ns < _LOG_INTERVAL_NS:
+            return
+        self._restart_told_ns = now_ns
+        _log.warning(
+            "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
+            "start. Previous sequence will be terminated early. (%d such so far)",
+            excerpt(str(request.header.sequence_id)),
+            self._name,
+            self._restart_count,
+        )
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Answer a request if it still waits, and those that its sequence takes along."""
+        is_queued = super().cancel(request)
+        with self._lock:
+            dropped = self._scheduler.expire(_now_ns()) if is_queued else ()
+            idle = self._pop_idle()
+            self._wake_for_end()
+        self._drop(dropped, on_loop=True)
+        if idle is not None:
+            idle.wake()
+        return is_queued
+
+    def close_to_new_sequences(self) -> None:
+        """Take only requests of live sequences from now on."""
+        self._is_refusing = True
+
+    def take(self, driver: Driver) -> tuple[Batch | None, int]:
+        """Return the next batch for a free instance, after it was told which sequences have ended without END."""
+        batch, wake_ns = super().take(driver)
+        with self._lock:
+            ended = self._scheduler.pop_ended(driver.index)
+            if batch is not None and self._iterative is not None and self.emission is not None:
+                self._iterative.took(batch)
+        if ended:
+            driver.instance.end_sequences(ended)
+        if batch is not None and self._sequence_tensors is not None:
+            self._sequence_tensors.prepare(batch)
+        return batch, wake_ns
+
+    def go_on(self, done: Sequence[InferRequest], again: Sequence[InferRequest]) -> None:
+        """Let sequences end whose requests are done, and put those back that are to be executed again."""
+        if self._iterative is None:
+            return
+        with self._lock:
+            dropped = self._iterative.go_on(done, again, _now_ns())
+            other = self._pop_idle()
+        self._drop(dropped)
+        if other is not None:
+            other.wake_now()
+
+    def replace_drivers(self, drivers: Sequence[Driver]) -> list[Driver]:
+        """Go on with these drivers. Those that leave go on with the sequences that they have, and get no others."""
+        with self._lock:
+            new = [driver for driver in drivers if driver not in self.drivers]
+            for _ in new:
+                self._scheduler.add_instance(_now_ns())
+            for driver in self.drivers:
+                if driver not in drivers:
+                    self._scheduler.retire_instance(driver.index)
+            leaving = self.drivers.replace(drivers)
+        for driver in new:
+            driver.start()
+        return leaving
+
+    def _may_leave(self, driver: Driver) -> bool:
+        return self._scheduler.is_vacated(driver.index)
+
+    def tend_unhealthy(self, driver: Driver) -> bool:
+        """See to the queue while an instance cannot execute; one that is leaving does not wait to be restarted."""
+        serves_on = super().tend_unhealthy(driver)
+        if driver in self._leaving and not self._is_stopping:
+            reason = driver.instance.health
+            with self._lock:
+                left = self._scheduler.drain_instance(driver.index)
+            self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
+        return serves_on
+
+    def pop_put_back(self, batch: Batch) -> Sequence[InferRequest]:
+        """Return those requests of a decoupled batch that were put back while it was executed, for `go_on`."""
+        if self._iterative is None:
+            return ()
+        with self._lock:
+            return self._iterative.completed(batch.requests)
+
+    def _on_final(self, request: InferRequest) -> None:
+        with self._lock:
+            self._scheduler.release(request, _now_ns())
+            other = self._pop_idle()
+            self._wake_for_end()
+        if other is not None:
+            other.wake_now()
+
+    def _on_again(self, request: InferRequest) -> None:
+        if self._iterative is None:
+            return
+        with self._lock:
+            is_free = self._iterative.may_go_on(request)
+        if is_free:
+            self.go_on((), [request])
+
+    def _on_timer(self) -> None:
+        super()._on_timer()
+        with self._lock:
+            idle = self._pop_idle()
+            self._wake_for_end()
+        if idle is not None:
+            idle.wake()
+
+    def _may_put_back(self) -> bool:
+        # Live sequences are not waited for: whoever has them does not find this version any more.
+        return self._iterative is not None and self.emission is not None and self.emission.has_requests
+
+    def _wake_for_end(self) -> None:
+        """Have the drivers end once nothing is left for them. The lock is held."""
+        if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
+            self.drivers.wake_all()
+
+    def _pop_idle(self) -> Driver | None:
+        return self.drivers.pop_woken(self._scheduler)
+
+    def _rest(self, driver: Driver) -> int:
+        # What expired, or began, while it looked may be for others.
+        self._wake_another()
+        if driver in self._leaving and self._may_leave(driver):
+            return STOPPED
+        wake_ns = super()._rest(driver)
+        if wake_ns == STOPPED:
+            # Others may have joined the idle while this one had the last request.
+            self.drivers.wake_all()
+        return wake_ns
+
+    def _hindrance(self, driver: Driver) -> str:
+        return driver.instance.health
+
+    def _awaits_restart(self, driver: Driver) -> bool:
+        return driver.instance.awaits_restart
+
+    def _may_execute_elsewhere(self) -> bool:
+        # Requests of a sequence keep their order and their instance.
+        return False
+
+    def _drain_for(self, driver: Driver) -> list[InferRequest]:
+        return self._scheduler.drain_instance(driver.index)

@@ -1,0 +1,375 @@
+"""One served model version: what it is, how requests come in, and its life."""
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import read_padding
+from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from naiad.core.model import AdaptiveState
+from naiad.core.ports import Loop
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.admission import Admission, AdmissionRules
+from naiad.engine.resources import ModelResources
+from naiad.engine.serving.decoupled import SLOW_CLIENT_S
+from naiad.engine.serving.dispatcher import Dispatcher
+from naiad.engine.serving.executor import Completion
+from naiad.engine.serving.loop_runner import InstanceOnLoop
+from naiad.engine.serving.responses import Delivery, OrderedDelivery
+from naiad.engine.serving.runners import Driver
+from naiad.engine.serving.sequence_dispatcher import SequenceDispatcher
+from naiad.engine.serving.suspects import Suspects
+from naiad.engine.serving.thread_runner import InstanceThread
+from naiad.engine.transforms.padding import PaddedRequests
+from naiad.engine.transforms.sequence_tensors import SequenceTensors
+from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
+from naiad.scheduler.api import Scheduler
+from naiad.scheduler.rate_limiter import Usage
+from naiad.telemetry.statistics.model import ModelStatistics
+
+_log = logging.getLogger(__name__)
+
+_LINGER_S = 5.0
+"""How often an instance that leaves is looked at whose sequences or open requests go on."""
+_CLOSE_S = 5.0
+"""How long the closing of an instance that leaves is waited for, at least."""
+
+
+class ServedModel:
+    """A loaded version that takes requests until it is stopped.
+
+    It admits them and enqueues them at its dispatcher. Each instance has a driver, which takes batches from there:
+    a thread for instances that block, the loop for those that execute in another process.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts that the loader has made
+        self,
+        *,
+        name: str,
+        version: int,
+        config: ModelConfig,
+        backend_model: Model,
+        instances: Sequence[Instance],
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        loop: Loop,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        sequence_tensors: SequenceTensors | None = None,
+        resources: ModelResources | None = None,
+        execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
+        refuse_after_deaths: int = 2,
+    ) -> None:
+        """`sequence_tensors`: the controls and states of a model of sequences, if it has any.
+
+        `resources`: with a rate limiter, what the instances need to execute. `execute_timeout_s`: after this an
+        execution without progress counts as hung; 0 for no limit. `refuse_after_deaths`: after so many deaths of
+        workers a request is refused that was executed each time; 0 for never.
+        """
+        self.name = name
+        self.version = str(version)
+        self.config = config
+        self.statistics = statistics
+        self.labels: Mapping[str, Sequence[str]] = labels or {}
+        """Output name to class labels, one a line of the label file."""
+        self.is_decoupled = config.model_transaction_policy.decoupled
+        self.load_duration_ns = 0
+        """Set by the loader."""
+        self.backend_model = backend_model
+        """Makes the instances, and holds what they share."""
+        self._instances = list(instances)
+        self._scheduler = scheduler
+        self._loop = loop
+        self._rules = AdmissionRules(config)
+        self._resources = resources
+        self._execute_timeout_s = execute_timeout_s
+        asks_for_order = (
+            config.dynamic_batching.preserve_ordering or config.sequence_batching.oldest.preserve_ordering
+        )
+        self.can_change_instances = not (asks_for_order or resources is not None)
+        """Whether `change_instances` may be called."""
+        self._retired: list[RetiredInstances] = []
+        """What earlier changes have left over and may still have work."""
+        self._ordered = OrderedDelivery(loop) if asks_for_order and len(instances) > 1 else None
+        delivery = self._ordered or Delivery(loop)
+        dispatcher: Callable[..., Dispatcher] = Dispatcher
+        if scheduler.is_by_instance:
+            dispatcher = functools.partial(SequenceDispatcher, sequence_tensors=sequence_tensors)
+        self._dispatcher = dispatcher(
+            config=config,
+            scheduler=scheduler,
+            statistics=statistics,
+            delivery=delivery,
+            loop=loop,
+            resources=resources,
+        )
+        self._suspects = Suspects(name, refuse_after_deaths)
+        if self._dispatcher.emission is not None:
+            self._dispatcher.emission.suspects = self._suspects
+        padding = read_padding(config)
+        self._completion = Completion(
+            self._dispatcher,
+            statistics=statistics,
+            delivery=delivery,
+            sequence_tensors=sequence_tensors,
+            padding=None if padding is None else PaddedRequests(config, padding),
+            is_iterative=config.sequence_batching.iterative_sequence,
+            suspects=self._suspects,
+        )
+        self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(instances)]
+        self._driver_count = len(self._drivers)
+        self._dispatcher.start(self._drivers)
+
+    def _driver_for(self, index: int, instance: Instance) -> Driver:
+        if isinstance(instance, RemoteInstance):
+            return InstanceOnLoop(self._dispatcher, self._completion, instance, self._loop, index=index)
+        name = f"{self.name}:{self.version}"
+        return InstanceThread(self._dispatcher, self._completion, instance, self._loop, index=index, name=name)
+
+    # --- called on the event loop -------------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest) -> None:
+        """Admit and enqueue a request. Raises InferError when it is refused at the door."""
+        # hot: bench/micro_engine.py
+        admission = request.header.admission
+        if type(admission) is not Admission or admission.rules is not self._rules:
+            admission = self._rules.admit(request)
+        if admission.strings or tuple(map(len, request.data)) != admission.data_sizes:
+            self._rules.check_sizes(request, admission)
+        request.batch_size = admission.batch_size
+        request.shape_key = admission.shape_key
+        if self._suspects.found:
+            self._suspects.examine(request, time.monotonic_ns())
+        request.model = self
+        self._dispatcher.enqueue(request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Drop a request that still waits, and say so; a request that executes is only marked."""
+        if request.cancelled:
+            return False
+        request.cancelled = True
+        was_queued = self._dispatcher.cancel(request)
+        if not was_queued:
+            self._mark(request)
+        return was_queued
+
+    def _mark(self, request: InferRequest) -> None:
+        """Tell the instance that executes a request that it was cancelled."""
+        # Those that leave finish what they execute.
+        leaving = [driver.instance for driver in list(self._dispatcher.drivers.leaving)]
+        for instance in (*self._instances, *leaving):
+            if isinstance(instance, RemoteInstance):
+                instance.mark(request)
+
+    def check(self, now_ns: int) -> None:
+        """Fail what keeps instances from their work for too long; called about once a second."""
+        emission = self._dispatcher.emission
+        for request in () if emission is None else emission.slow_clients(now_ns):
+            self._give_up_client(request, SLOW_CLIENT_S)
+        for driver in self._drivers:
+            if driver.instance.hindrance:
+                self._dispatcher.refuse_hindered(driver)
+            elif self._execute_timeout_s:
+                self._check_execution(driver, now_ns)
+
+    def _check_execution(self, driver: Driver, now_ns: int) -> None:
+        batch = driver.executing
+        if batch is None or not batch.exec_start_ns:
+            return
+        since_ns = batch.exec_start_ns
+        emission = self._dispatcher.emission
+        if emission is not None:
+            since_ns = max(since_ns, *map(emission.progress_ns, batch.requests))
+        if now_ns - since_ns < self._execute_timeout_s * 1e9:
+            return
+        text = (
+            f"an execution of instance {driver.index} of model '{self.name}' made no progress for "
+            f"{self._execute_timeout_s:g} s (--execute-timeout-secs)"
+        )
+        if driver.give_up(InferError(ErrorCode.UNAVAILABLE, text, reason=FailureReason.BACKEND)):
+            _log.error("%s; the instance gets no requests until it returns", text)
+
+    def give_up(self, reason: str) -> None:
+        """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
+        self._dispatcher.give_up(reason)
+
+    def _give_up_client(self, request: InferRequest, limit_s: float) -> None:
+        error = unavailable(
+            f"the client has not taken the responses of model '{self.name}' that wait for it for {limit_s:g} s"
+        )
+        response = InferResponse(ResponseHeader(self.name, self.version, ()), error=error)
+        if self._dispatcher.emission is not None:
+            self._dispatcher.emission.emit(request, response)
+        request.cancelled = True
+        self._mark(request)
+
+    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the request that is to be answered before this one; those between have the same to wait for."""
+        oldest = None if self._ordered is None else self._ordered.oldest
+        return () if oldest is None or oldest is request else (oldest,)
+
+    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
+        """Return the request whose answer this one's is held back for."""
+        return self.blockers(request)
+
+    def candidates(self, request: InferRequest) -> Sequence[Instance]:
+        """Return the instances that may execute a request that waits."""
+        index = self._dispatcher.instance_of(request)
+        if index is None:
+            return self._instances
+        drivers = [*self._drivers, *self._dispatcher.drivers.leaving]
+        return [driver.instance for driver in drivers if driver.index == index]
+
+    # --- called on any thread -----------------------------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for an instance."""
+        return self._scheduler.pending_count
+
+    @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        return self._dispatcher.oldest_ns
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that wait or execute."""
+        return self._dispatcher.in_flight_count
+
+    @property
+    def adaptive_state(self) -> AdaptiveState | None:
+        """What an adaptive batcher has learned; None with any other scheduler."""
+        return self._dispatcher.adaptive_state
+
+    @property
+    def resource_usage(self) -> Sequence[Usage]:
+        """With a rate limiter, how it stands with the resources that the instances need."""
+        return () if self._resources is None else self._resources.usage()
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Sequences that have begun and not ended."""
+        return self._scheduler.live_sequence_count
+
+    def close_to_new_sequences(self) -> None:
+        """Take only requests of live sequences from now on, if this is a model of sequences."""
+        self._dispatcher.close_to_new_sequences()
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The instances of this version."""
+        return self._instances
+
+    @property
+    def health(self) -> str:
+        """Empty while at least one instance can execute, otherwise the reason why none can."""
+        return self._dispatcher.drivers.health
+
+    @property
+    def lost_reason(self) -> str:
+        """Empty unless every instance has died too often and refuses requests; then the reason why."""
+        are_down = all(instance.state is InstanceState.DOWN for instance in self._instances)
+        return self.health if are_down else ""
+
+    def is_barred(self, instance: Instance, holders: Collection[int]) -> bool:
+        """Tell whether an instance cannot execute while the instances with these ids keep the resources they hold."""
+        return self._resources is not None and self._resources.is_barred(self._instances.index(instance), holders)
+
+    def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
+        """Go on with these instances, of which some may execute already; return what leaves, for the caller to stop.
+
+        Accepted requests wait on for the instances that there are. Only while `can_change_instances`.
+        """
+        driver_of = {id(driver.instance): driver for driver in self._drivers}
+        for instance in instances:
+            if id(instance) not in driver_of:
+                # A number of its own, the next one, by which the schedulers of sequences know it.
+                driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
+                self._driver_count += 1
+        self.config = config
+        self._instances = list(instances)
+        self._drivers = [driver_of[id(instance)] for instance in instances]
+        leaving = self._dispatcher.replace_drivers(self._drivers)
+        if not leaving:
+            return None
+        retired = RetiredInstances(self._dispatcher, leaving)
+        self._retired = [*(each for each in self._retired if not each.have_ended), retired]
+        return retired
+
+    def stop(self, timeout_s: float) -> bool:
+        """Refuse new requests, let the accepted ones finish, close the instances.
+
+        Returns whether all requests finished within `timeout_s`; those that did not are answered UNAVAILABLE.
+        Blocks, so it is called from a loading thread or at shutdown.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        have_finished = self._dispatcher.stop(deadline_s)
+        emission = self._dispatcher.emission
+        if emission is not None and not emission.wait_closed(max(0.0, deadline_s - time.monotonic())):
+            error = unavailable(f"model '{self.name}' was stopped before it had sent its final response")
+            emission.abandon(InferResponse(ResponseHeader(self.name, self.version, ()), error=error))
+            have_finished = False
+        if self._resources is not None:
+            self._resources.close()
+        for retired in self._retired:
+            retired.wait(deadline_s)
+        for instance in self._instances:
+            instance.close()
+        self.backend_model.close()
+        return have_finished
+
+
+class RetiredInstances:
+    """Instances that an update in place has left over: they finish what belongs to them, then they are closed.
+
+    That is the batch that an instance has. Sequences that have begun there go on, and requests of decoupled models
+    stay open until their final response: for those nobody waits who has changed the instances.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, drivers: Sequence[Driver]) -> None:
+        self._dispatcher = dispatcher
+        self._drivers = drivers
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether all are closed."""
+        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Have them closed, and wait for those that have a batch at most; whether they were closed in time."""
+        deadline_s = time.monotonic() + timeout_s
+        prompt = []
+        for driver in self._drivers:
+            lingers = self._dispatcher.lingers(driver)
+            thread = threading.Thread(
+                target=self._close, args=(driver, timeout_s, lingers), name="leave", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+            if not lingers:
+                prompt.append(thread)
+        for thread in prompt:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in prompt)
+
+    def wait(self, deadline_s: float) -> None:
+        """Wait until a monotonic time for all to be closed, after the version was stopped."""
+        for thread in self._threads:
+            thread.join(max(_CLOSE_S, deadline_s - time.monotonic()))
+
+    def _close(self, driver: Driver, timeout_s: float, lingers: bool) -> None:
+        has_ended = driver.join(_LINGER_S if lingers else timeout_s)
+        while lingers and not (has_ended or self._dispatcher.is_stopping):
+            has_ended = driver.join(_LINGER_S)
+        emission = self._dispatcher.emission
+        while emission is not None and not emission.wait_closed_of(driver, _LINGER_S):
+            if self._dispatcher.is_stopping:
+                break
+        self._dispatcher.forget_drivers([driver])
+        driver.instance.close()

@@ -1,0 +1,1 @@
+"""Transforms of a request or batch: padding, sequence tensors, shared memory, classes."""

@@ -1,0 +1,201 @@
+"""Requests whose tensors do not all travel with them: inputs and outputs in shared memory, outputs as classes.
+
+Such a request is prepared before it is submitted, and its answers pass through here on their way to the frontend. All
+of it happens on the event loop. Whatever lies between, schedulers and instances, sees a request like any other.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError, excerpt, internal
+from naiad.core.request import InferRequest, SharedMemoryRegion
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.engine.transforms.classification import class_shape, classify
+from naiad.memory.regions import Region, SharedMemory
+from naiad.memory.system import SystemRegion
+
+_MEMO = "classes"
+_MEMO_LIMIT = 64
+"""Choices of classified outputs that are remembered per response header."""
+
+_Place = tuple[Region, SharedMemoryRegion]
+
+
+class ModelFacts(Protocol):
+    """What classes are made with."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The complete configuration."""
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Output name to class labels."""
+
+
+class TensorExchange:
+    """Stands between one request and the frontend that waits for its answers."""
+
+    __slots__ = ("_classes", "_inputs", "_memory", "_model", "_on_response", "_outputs", "_regions")
+
+    def __init__(self, request: InferRequest, model: ModelFacts, memory: SharedMemory) -> None:
+        """Give the request the data of its inputs and take its answers. Raises InferError, and then uses nothing."""
+        self._model = model
+        self._memory = memory
+        self._on_response: Callable[[InferRequest, InferResponse], object] = request.on_response
+        self._regions: list[Region] = []
+        self._inputs: list[_Place] = []
+        self._outputs: dict[str, _Place] = {}
+        self._classes = {o.name: o.classification for o in request.header.outputs if o.classification}
+        try:
+            if request.header.shared_memory:
+                request.data = self._read_inputs(request)
+            self._find_outputs(request)
+        except InferError:
+            self.release()
+            raise
+        request.on_response = self.on_response
+
+    def release(self) -> None:
+        """Let go of all regions: the request has ended, or was not submitted at all."""
+        regions, self._regions = self._regions, []
+        self._memory.release(regions)
+
+    def on_response(self, request: InferRequest, response: InferResponse) -> None:
+        """Take an answer of the request and pass on what the client asked to be made of it."""
+        if response.error is None and not response.empty_final:
+            try:
+                response = self._transform(request, response)
+            except InferError as error:
+                header = ResponseHeader(response.header.model_name, response.header.model_version, ())
+                # Its traceback would lead to this frame and back: a circle that keeps regions mapped.
+                response = InferResponse(header, error=error.with_traceback(None), final=response.final)
+        if response.final:
+            self.release()
+        self._on_response(request, response)
+
+    # --- before -----------------------------------------------------------------------------------------------------
+
+    def _acquire(self, part: SharedMemoryRegion) -> Region:
+        region = self._memory.acquire(part)
+        self._regions.append(region)
+        return region
+
+    def _read_inputs(self, request: InferRequest) -> list[Buffer]:
+        data = list(request.data)
+        for position, spec in enumerate(request.header.inputs):
+            part = request.header.shared_memory.get(spec.name)
+            if part is None:
+                continue
+            region = self._acquire(part)
+            content = region.read(part.offset, part.byte_size)
+            # Strings are parsed twice, at admission and by the backend, so they must not change in between.
+            data[position] = bytes(content) if spec.datatype is DataType.BYTES else content
+            self._inputs.append((region, part))
+        return data
+
+    def _find_outputs(self, request: InferRequest) -> None:
+        destinations: dict[str, memoryview] = {}
+        for output in request.header.outputs:
+            part = output.shared_memory
+            if part is None:
+                continue
+            region = self._acquire(part)
+            self._outputs[output.name] = (region, part)
+            # What the model still reads must not be written to: then the output is copied afterwards.
+            if isinstance(region, SystemRegion) and not any(
+                _overlap((region, part), other) for other in self._inputs
+            ):
+                destinations[output.name] = region.view(part.offset, part.byte_size)
+        if destinations:
+            request.destinations = destinations
+
+    # --- after ------------------------------------------------------------------------------------------------------
+
+    def _transform(self, request: InferRequest, response: InferResponse) -> InferResponse:
+        specs = response.header.outputs
+        data: list[Buffer] = []
+        for spec, content in zip(specs, response.data, strict=True):
+            if spec.name in self._outputs:
+                self._write(spec, content)
+                data.append(b"")
+            elif spec.name in self._classes:
+                data.append(self._classify(spec, content))
+            else:
+                data.append(self._own(content))
+        for region in self._regions:
+            region.check_intact()
+        header = self._class_header(request, response.header) if self._classes else response.header
+        return InferResponse(header, data, parameters=response.parameters, final=response.final)
+
+    def _write(self, spec: TensorSpec, content: Buffer) -> None:
+        """Copy an output to its place; one without content has been put there by the instance."""
+        region, part = self._outputs[spec.name]
+        size = len(content)
+        if size > part.byte_size:
+            raise internal(
+                f"shared memory size specified with the request for output '{excerpt(spec.name)}' "
+                f"({part.byte_size} bytes) "
+                f"should be at least {size} bytes to hold the results"
+            )
+        if not size:
+            return
+        if isinstance(region, SystemRegion):
+            # numpy lets other threads run while it copies.
+            target = np.frombuffer(region.view(part.offset, size), np.uint8)
+            target[:] = np.frombuffer(content, np.uint8)
+        else:
+            region.write(part.offset, content)
+
+    def _classify(self, spec: TensorSpec, content: Buffer) -> bytes:
+        is_batching = self._model.config.max_batch_size > 0
+        labels = self._model.labels.get(spec.name, ())
+        return classify(spec, content, self._classes[spec.name], labels, is_batching=is_batching)
+
+    def _class_header(self, request: InferRequest, header: ResponseHeader) -> ResponseHeader:
+        """Return the header with classes where the request wants them."""
+        key = (_MEMO, request.header.outputs)
+        found = header.memo.get(key)
+        if isinstance(found, ResponseHeader):
+            return found
+        is_batching = self._model.config.max_batch_size > 0
+        specs = [
+            TensorSpec(s.name, DataType.BYTES, class_shape(s.shape, self._classes[s.name], is_batching=is_batching))
+            if s.name in self._classes
+            else s
+            for s in header.outputs
+        ]
+        made = ResponseHeader(header.model_name, header.model_version, specs)
+        if len(header.memo) < _MEMO_LIMIT:
+            header.memo[key] = made
+        return made
+
+    def _own(self, content: Buffer) -> Buffer:
+        """Return an output that is sent: a copy if it is one of the inputs, which the client may change meanwhile."""
+        if not isinstance(content, memoryview) or not content.nbytes:
+            return content
+        sent = np.frombuffer(content, np.uint8)
+        for region, part in self._inputs:
+            if isinstance(region, SystemRegion):
+                shared = np.frombuffer(region.view(part.offset, part.byte_size), np.uint8)
+                if np.may_share_memory(sent, shared):
+                    return bytes(content)
+        return content
+
+
+def _overlap(place: _Place, other: _Place) -> bool:
+    """Whether two places are in the same file and share bytes."""
+    (region, part), (other_region, other_part) = place, other
+    if not isinstance(region, SystemRegion) or not isinstance(other_region, SystemRegion):
+        return False
+    start, other_start = region.offset + part.offset, other_region.offset + other_part.offset
+    return (
+        region.file == other_region.file
+        and start < other_start + other_part.byte_size
+        and other_start < start + part.byte_size
+    )

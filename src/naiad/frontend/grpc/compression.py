@@ -1,0 +1,166 @@
+"""Compressed answers of gRPC inference (--grpc-infer-response-compression-level)."""
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from naiad.core.errors import excerpt, internal
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import Departure, GrpcCall
+from naiad.frontend.grpc import failure as grpc_failure
+from naiad.frontend.side_threads import RunAside
+from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
+from naiad.wire.grpc import ENCODINGS, GrpcStatus
+from naiad.wire.header_fields import Headers
+
+_log = logging.getLogger(__name__)
+
+LEVELS = {"low": 1, "medium": 6, "high": 9}
+"""Name of the flag to zlib's level."""
+_ACCEPTS = b"grpc-accept-encoding"
+_MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Of messages of one stream that wait to be compressed."""
+_MIN_ANSWER_BYTES = 256
+"""Smaller messages are sent as they are: compressed they would take longer, and as many packets."""
+
+
+class Sender(Protocol):
+    """Where the messages of a streaming answer go: a call, or what stands before it."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the answer that the peer has not taken yet."""
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send one message."""
+
+    def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
+        """End the call with a gRPC status."""
+
+
+class GrpcCompression:
+    """Answers calls with compressed messages, if their clients accept them."""
+
+    def __init__(self, level: int, run_aside: RunAside) -> None:
+        self._level = level
+        self._run_aside = run_aside
+
+    def respond(self, call: GrpcCall, parts: Sequence[Buffer]) -> None:
+        """Answer a call; a large message is compressed beside the loop."""
+        size = sum(map(len, parts))
+        encoding = accepted_encoding(call) if size >= _MIN_ANSWER_BYTES else None
+        if encoding is None:
+            call.respond(parts)
+            return
+        work = functools.partial(compress, parts, WINDOW_BITS[encoding], self._level)
+        if size <= MAX_INLINE_BYTES:
+            call.respond_compressed(work(), encoding)
+        else:
+            self._run_aside(
+                work,
+                functools.partial(_respond, call, encoding),
+                functools.partial(_failed, call),
+            )
+
+    def sender(self, call: GrpcCall) -> Sender:
+        """Return where the messages of a streaming answer go: through compression, or to the call itself."""
+        encoding = accepted_encoding(call)
+        return call if encoding is None else StreamCompression(call, encoding, self._level, self._run_aside)
+
+
+class StreamCompression:
+    """Compresses the messages of one streaming answer, and keeps their order. Implements `Sender`.
+
+    Small messages are compressed at once. A large one is compressed beside the loop, one at a time, while those
+    behind it wait; so does the status that ends the call.
+    """
+
+    __slots__ = ("_call", "_encoding", "_end", "_is_busy", "_level", "_run_aside", "_waiting", "_waiting_bytes")
+
+    def __init__(self, call: GrpcCall, encoding: bytes, level: int, run_aside: RunAside) -> None:
+        self._call = call
+        self._encoding = encoding
+        self._level = level
+        self._run_aside = run_aside
+        self._waiting: deque[Sequence[Buffer]] = deque()
+        self._waiting_bytes = 0
+        self._is_busy = False
+        """Whether a message is being compressed beside the loop."""
+        self._end: tuple[int, str, Headers] | None = None
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be compressed, or for the peer to take them."""
+        return self._waiting_bytes + self._call.queued_bytes
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send one message. The call ends when far more comes than can be compressed."""
+        if self._end is not None:
+            return
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            self._give_up()
+            return
+        if self._is_busy:
+            self._waiting.append(parts)
+            self._waiting_bytes += sum(map(len, parts))
+        else:
+            self._begin(parts)
+
+    def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
+        """End the call once everything is sent."""
+        if self._is_busy:
+            self._end = self._end or (status, message, trailers)
+        else:
+            self._call.finish(status, message, trailers)
+
+    def _begin(self, parts: Sequence[Buffer]) -> None:
+        size = sum(map(len, parts))
+        if size < _MIN_ANSWER_BYTES:
+            self._call.send_encoded(parts, self._encoding, is_compressed=False)
+            return
+        work = functools.partial(compress, parts, WINDOW_BITS[self._encoding], self._level)
+        if size <= MAX_INLINE_BYTES:
+            self._call.send_encoded((work(),), self._encoding, is_compressed=True)
+            return
+        self._is_busy = True
+        self._waiting_bytes += size
+        self._run_aside(work, functools.partial(self._go_on, size), functools.partial(_failed, self._call))
+
+    def _go_on(self, size: int, message: bytes) -> None:
+        self._is_busy = False
+        self._waiting_bytes -= size
+        self._call.send_encoded((message,), self._encoding, is_compressed=True)
+        while self._waiting and not self._is_busy:
+            parts = self._waiting.popleft()
+            self._waiting_bytes -= sum(map(len, parts))
+            self._begin(parts)
+        if self._end is not None and not self._is_busy:
+            self._call.finish(*self._end)
+
+    def _give_up(self) -> None:
+        call = self._call
+        self._end = (GrpcStatus.RESOURCE_EXHAUSTED, "answers come faster than they can be compressed", ())
+        self._waiting.clear()
+        call.finish(*self._end)
+        if call.on_cancel is not None:
+            call.on_cancel(Departure.DROPPED)
+
+
+def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
+    call.respond_compressed(message, encoding)
+
+
+def _failed(call: GrpcCall, error: Exception) -> None:
+    _log.error("compressing an answer to %s failed", excerpt(call.path), exc_info=error)
+    grpc_failure.finish(call, internal(f"internal error of the server in {excerpt(call.path)}; its log says more"))
+
+
+def accepted_encoding(call: GrpcCall) -> bytes | None:
+    """Return the encoding for the messages of a call's answer, None for none."""
+    for name, value in call.metadata:
+        if name == _ACCEPTS:
+            accepted = [entry.strip() for entry in value.split(b",")]
+            return next((encoding for encoding in ENCODINGS if encoding in accepted), None)
+    return None

@@ -1,0 +1,47 @@
+"""How a gRPC call ends in failure: status, message, a log line, and the request id that ties them together."""
+
+from typing import Protocol
+from urllib.parse import quote
+
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
+from naiad.protocol.status import status_of
+from naiad.telemetry.logs.log import log_request_failure, new_request_id
+from naiad.wire.header_fields import Headers
+
+REQUEST_ID_TRAILER = b"triton-request-id"
+
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+
+
+class Answered(Protocol):
+    """What ends with a status: a call, or what stands before it."""
+
+    def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
+        """End the call with a gRPC status."""
+
+
+def finish(call: Answered, error: InferError) -> None:
+    """End a control call with the status of `error`."""
+    call.finish(status_of(error.code).grpc, error.message)
+
+
+def finish_infer(call: Answered, request_id: str, model: str, version: str, error: InferError) -> None:
+    """End an inference call with the status of `error` and log the failure, once.
+
+    The log line and the trailer `triton-request-id` carry the same id: the client's, or one made here when the client
+    gave none.
+    """
+    request_id = log(request_id, model, version, error)
+    # A header value is printable ASCII; an id is any text.
+    trailer = quote(request_id, safe=_PRINTABLE).encode()
+    call.finish(status_of(error.code).grpc, error.message, ((REQUEST_ID_TRAILER, trailer),))
+
+
+def log(request_id: str, model: str, version: str, error: InferError) -> str:
+    """Log a failed request, once, and return the id in the line: the client's, cut, or one made here."""
+    request_id = request_id or new_request_id()
+    level = status_of(error.code).log_level
+    log_request_failure(
+        protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=level
+    )
+    return request_id[:MAX_EXCERPT_CHARACTERS]

@@ -1,0 +1,303 @@
+"""The gRPC service over the engine: `inference.GRPCInferenceService` and `grpc.health.v1.Health`."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from naiad.core.errors import InferError, excerpt, internal, unavailable, unsupported
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
+from naiad.frontend.exchange import Departure, GrpcCall, version_of
+from naiad.frontend.grpc import failure as grpc_failure
+from naiad.frontend.grpc.compression import GrpcCompression
+from naiad.frontend.grpc.control import RepositoryCalls, SettingsCalls, SharedMemoryCalls
+from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.protocol.grpc import control as control_grpc
+from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
+from naiad.protocol.grpc.walk import SHORT_BYTES
+
+_log = logging.getLogger(__name__)
+
+_SERVICE = "/inference.GRPCInferenceService/"
+_MODEL_INFER = _SERVICE + "ModelInfer"
+_MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
+
+
+class InferenceGrpcService:
+    """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
+
+    protocol = "GRPC"  # for traces
+
+    def __init__(
+        self,
+        engine: Engine,
+        forwarding: HeaderForwarding | None = None,
+        compression: GrpcCompression | None = None,
+        repository: RepositoryCalls | None = None,
+        runner: SliceRunner | None = None,
+    ) -> None:
+        """`runner` decodes what is large."""
+        self._engine = engine
+        self._runner = runner or SliceRunner()
+        self._repository = repository or RepositoryCalls(engine)
+        self._compression = compression
+        self._forwarding = forwarding
+        self._decoder = InferRequestDecoder(engine.request_limits)
+        self._decode = self._decoder.decode
+        self.control_delay_s = 0.0
+        """How much later calls other than inference are handled (Triton: a test hook)."""
+        self._handlers: dict[str, Callable[[Buffer], bytes]] = {
+            _SERVICE + "ServerLive": self._server_live,
+            _SERVICE + "ServerReady": self._server_ready,
+            _SERVICE + "ModelReady": self._model_ready,
+            _SERVICE + "ServerMetadata": self._server_metadata,
+            _SERVICE + "ModelMetadata": self._model_metadata,
+            _SERVICE + "ModelConfig": self._model_config,
+            _SERVICE + "ModelStatistics": self._model_statistics,
+            "/grpc.health.v1.Health/Check": self._health_check,
+            **{_SERVICE + name: call for name, call in SettingsCalls(engine).handlers().items()},
+            **{_SERVICE + name: call for name, call in SharedMemoryCalls(engine.shared_memory).handlers().items()},
+        }
+
+    # --- called by the transport -----------------------------------------------------------------------------
+
+    def unary(self, call: GrpcCall, message: Buffer) -> None:
+        """Handle a complete unary call; its answer may come later."""
+        # hot: every ModelInfer
+        try:
+            if call.path == _MODEL_INFER:
+                self._infer(call, message)
+            elif self.control_delay_s:
+                self._control_later(call, bytes(message))
+            else:
+                self._control(call, message)
+        except Exception:
+            self._fail(call)
+
+    def _fail(self, call: GrpcCall) -> None:
+        """Answer a call whose handler has raised: a defect costs its peer one call, not the connection."""
+        _log.exception("gRPC call %s failed", call.path)
+        grpc_failure.finish(
+            call, internal(f"internal error of the server in {excerpt(call.path)}; its log says more")
+        )
+
+    def refusal(self, path: str) -> InferError | None:
+        """Return why calls to `path` are refused before any message is read; None when they are answered."""
+        is_known = path in (_MODEL_INFER, _MODEL_STREAM_INFER) or path in self._handlers
+        return None if is_known or self._repository.serves(path) else control_grpc.refusal(path)
+
+    def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
+        """Finish a call of ModelInfer for a model that there is not, before its tensors are buffered."""
+        known = read_beginning(beginning) if call.path == _MODEL_INFER else None
+        if known is None:
+            return
+        model_name, model_version, request_id = known
+        try:
+            self._check_unary(model_name, model_version)
+        except InferError as error:
+            grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
+
+    def is_streaming(self, path: str) -> bool:
+        """Tell whether messages of calls to `path` are handed over one by one."""
+        return path == _MODEL_STREAM_INFER
+
+    def stream_message(self, call: GrpcCall, message: Buffer) -> None:
+        """Submit one request of a ModelStreamInfer call."""
+        stream = self._stream_of(call)
+        try:
+            stream.take(message)
+        except Exception:
+            # What was open has nobody to answer to: the transport ends the call.
+            stream.fail()
+            raise
+
+    def stream_half_closed(self, call: GrpcCall) -> None:
+        """End a ModelStreamInfer call once everything is answered."""
+        self._stream_of(call).half_close()
+
+    def stream_writable(self, call: GrpcCall) -> None:
+        """Go on with a ModelStreamInfer call that was held."""
+        self._stream_of(call).writable()
+
+    def stream_draining(self, call: GrpcCall) -> None:
+        """End a ModelStreamInfer call once what has begun is answered."""
+        self._stream_of(call).drain()
+
+    def _stream_of(self, call: GrpcCall) -> InferStream | EndedStream:
+        stream = call.context
+        if stream is ENDED:
+            return ENDED
+        if type(stream) is not InferStream:
+            sender = None if self._compression is None else self._compression.sender(call)
+            stream = InferStream(call, self._engine, self._decoder, self._forwarding, sender, self._runner)
+        return stream
+
+    # --- inference -------------------------------------------------------------------------------------------
+
+    def _infer(self, call: GrpcCall, message: Buffer, prepared: Prepared | None = None) -> None:
+        """Decode and submit a request; `prepared` is one that has been decoded already."""
+        # hot: every ModelInfer
+        if prepared is not None:
+            (header, request_id, data), element_counts = prepared
+        elif len(message) > SHORT_BYTES:
+            self._decode_large(call, message)
+            return
+        else:
+            element_counts = None
+            try:
+                header, request_id, data = self._decode(message)
+            except InferError as error:
+                self._refuse_undecoded(call, message, error)
+                return
+        if self._forwarding is not None:
+            try:
+                header = self._forwarding.apply(header, call.metadata)
+            except InferError as error:
+                grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+                return
+        request = InferRequest(
+            header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
+        )
+        if call.deadline_ns:
+            request.deadline_ns = call.deadline_ns
+        if element_counts:
+            request.element_counts = element_counts
+        try:
+            self._check_unary(header.model_name, header.model_version)
+            call.on_cancel = partial(self._abandon, request)
+            self._engine.submit(request)
+        except InferError as error:
+            call.on_cancel = None
+            grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+
+    def _decode_large(self, call: GrpcCall, message: Buffer) -> None:
+        """Decode a large message in slices; it is submitted when that is done."""
+        job = self._runner.run(
+            call.client,
+            prepare(self._decoder, message),
+            len(message),
+            partial(self._submit_large, call),
+            partial(self._refuse_undecoded, call, message),
+        )
+        if not job.is_over:
+            call.on_cancel = partial(self._leave, call, job)
+
+    def _leave(self, call: GrpcCall, job: SliceJob, why: Departure) -> None:
+        """The client has gone, or its deadline has passed, while its request was decoded."""
+        self._runner.cancel(job)
+        grpc_failure.finish_infer(call, "", "", "", why.error(waited=True))
+
+    def _submit_large(self, call: GrpcCall, prepared: Prepared) -> None:
+        try:
+            self._infer(call, b"", prepared)
+        except Exception:
+            _log.exception("gRPC call %s failed", call.path)
+            grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_call(request.context)  # type: ignore[arg-type]  # set in _infer
+
+    def _check_unary(self, model_name: str, model_version: str) -> None:
+        if self._engine.is_decoupled(model_name, model_version):
+            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+
+    def _refuse_undecoded(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
+        """Answer a request that did not decode.
+
+        Triton: an unknown or decoupled model wins over whatever else is wrong with the request.
+        """
+        call.on_cancel = None
+        model_name = model_version = request_id = ""
+        try:
+            model_name, model_version, request_id = identify(message)
+            self._check_unary(model_name, model_version)
+        except InferError as earlier:
+            error = earlier
+        grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
+
+    def _abandon(self, request: InferRequest, why: Departure) -> None:
+        """Cancel a request whose client has left or whose deadline has passed; log it, and answer who listens."""
+        call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
+        waited = self._engine.cancel(request)
+        error = why.error(waited=waited)
+        grpc_failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
+
+    def _on_response(self, request: InferRequest, response: InferResponse) -> None:
+        call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
+        # The handler refers to the request and the request to the call: without this the garbage collector would
+        # have to find each of these circles.
+        call.on_cancel = None
+        if request.cancelled:
+            return  # it was answered, if anyone listened, when it was cancelled
+        error = response.error
+        if error is None:
+            try:
+                parts = encode_response(request.id, response)
+                if self._compression is None:
+                    call.respond(parts)
+                else:
+                    self._compression.respond(call, parts)
+                return
+            except InferError as too_large:
+                error = too_large
+        grpc_failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
+
+    # --- control ---------------------------------------------------------------------------------------------
+
+    def _control(self, call: GrpcCall, message: Buffer) -> None:
+        handler = self._handlers.get(call.path)
+        try:
+            if handler is None:
+                if self._repository.handle(call, message):
+                    return
+                raise control_grpc.refusal(call.path)
+            answer = handler(message)
+        except InferError as error:
+            grpc_failure.finish(call, error)
+        else:
+            call.respond([answer])
+
+    def _control_later(self, call: GrpcCall, message: bytes) -> None:
+        def handle() -> None:
+            try:
+                self._control(call, message)
+            except Exception:
+                self._fail(call)
+
+        asyncio.get_running_loop().call_later(self.control_delay_s, handle)
+
+    def _server_live(self, message: Buffer) -> bytes:
+        return control_grpc.encode_server_live(self._engine.is_live())
+
+    def _server_ready(self, message: Buffer) -> bytes:
+        if self._engine.is_draining:
+            raise unavailable("Server exiting")
+        return control_grpc.encode_server_ready(self._engine.is_ready())
+
+    def _health_check(self, message: Buffer) -> bytes:
+        return control_grpc.HEALTH_SERVING if self._engine.is_ready() else control_grpc.HEALTH_NOT_SERVING
+
+    def _model_ready(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_ready(self._engine.is_model_ready(name, version))
+
+    def _server_metadata(self, message: Buffer) -> bytes:
+        return control_grpc.encode_server_metadata(self._engine.server_metadata())
+
+    def _model_metadata(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_metadata(self._engine.model_metadata(name, version))
+
+    def _model_config(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_config(self._engine.model_config(name, version))
+
+    def _model_statistics(self, message: Buffer) -> bytes:
+        name, version = control_grpc.decode_model_reference(message)
+        return control_grpc.encode_model_statistics(self._engine.statistics(name, version))

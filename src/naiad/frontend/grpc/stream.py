@@ -1,0 +1,444 @@
+"""One `ModelStreamInfer` call: requests in, responses out, errors as messages while the stream goes on.
+
+Rules: requests of ordinary models are answered in their order, one response each; responses of decoupled models leave
+when they come. A stream that has too much open, or whose peer does not take its answers, is held: flow control lets
+its peer send no more until there is room again.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.request import InferRequest
+from naiad.core.request_limits import UNCOUNTED_BYTES
+from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
+from naiad.core.tensor import Buffer
+from naiad.engine.admission import count_elements
+from naiad.engine.inference import Engine
+from naiad.frontend.body_reservation import NO_ROOM
+from naiad.frontend.exchange import Departure, GrpcCall, version_of
+from naiad.frontend.grpc import failure as grpc_failure
+from naiad.frontend.grpc.compression import Sender
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.protocol.grpc.infer import (
+    Decoded,
+    InferRequestDecoder,
+    encode_completion,
+    encode_failure,
+    encode_refusal,
+    encode_stream_response,
+    identify,
+)
+from naiad.protocol.grpc.walk import SHORT_BYTES
+from naiad.protocol.status import status_of
+from naiad.wire.header_fields import Headers
+
+Prepared = tuple[Decoded, Sequence[int] | None]
+"""A decoded request, and how many elements its large inputs of strings have."""
+
+MAX_OPEN_REQUESTS = 1024
+"""Requests of one stream that are submitted and not answered; more wait for their turn."""
+MAX_OPEN_BYTES = 64 * 1024 * 1024
+"""Their messages together, or the answers they will probably have; a stream that has reached this takes no more."""
+MAX_QUEUED_BYTES = 1024 * 1024
+"""Answers that the peer has not taken; a stream with more takes no more requests."""
+_STRICT_FIELD = b"triton_grpc_error"
+
+
+class _StreamRequest(InferRequest):
+    """A request of a stream."""
+
+    __slots__ = ()
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether its answer is held back until those of earlier requests have left."""
+        turn: _Turn = self.context  # type: ignore[assignment]  # set in `take`
+        return turn.is_ordered
+
+
+class _Turn:
+    """A request's place in its stream."""
+
+    __slots__ = ("answer", "is_ordered", "message_bytes", "reserved_bytes")
+
+    def __init__(self, message_bytes: int, *, is_ordered: bool) -> None:
+        self.message_bytes = message_bytes
+        self.reserved_bytes = 0
+        """Of the server's budget, while the request is open."""
+        self.is_ordered = is_ordered
+        self.answer: Sequence[Buffer] | None = None
+        """Set when it is ready before its turn."""
+
+
+class InferStream:
+    """The requests of one streaming call and what is still to be answered."""
+
+    protocol = "GRPC"  # for traces
+    __slots__ = (
+        "_answer_bytes",
+        "_call",
+        "_decode",
+        "_decoder",
+        "_engine",
+        "_forwarding",
+        "_is_congested",
+        "_is_draining",
+        "_is_half_closed",
+        "_is_held",
+        "_is_over",
+        "_is_strict",
+        "_job",
+        "_on_response",
+        "_open",
+        "_open_bytes",
+        "_order",
+        "_runner",
+        "_sender",
+    )
+
+    def __init__(
+        self,
+        call: GrpcCall,
+        engine: Engine,
+        decoder: InferRequestDecoder,
+        forwarding: HeaderForwarding | None,
+        sender: Sender | None = None,
+        runner: SliceRunner | None = None,
+    ) -> None:
+        self._call = call
+        self._sender = sender or call
+        self._engine = engine
+        self._decoder = decoder
+        self._decode = decoder.decode
+        self._runner = runner or SliceRunner()
+        self._job: SliceJob | None = None
+        """The decoding of a large message; those behind it wait, as the stream is held."""
+        self._forwarding = forwarding
+        self._is_strict = _asks_for_grpc_errors(call.metadata)
+        self._open: set[InferRequest] = set()
+        self._open_bytes = 0
+        self._answer_bytes = 0
+        """Size of the last ordinary answer; those to come are taken to be as large."""
+        self._order: deque[_Turn] = deque()
+        """Unanswered requests of ordinary models."""
+        self._is_held = False
+        self._is_congested = False
+        self._is_half_closed = False
+        self._is_draining = False
+        self._is_over = False
+        self._on_response = self._take_response
+        call.context = self
+        call.on_cancel = self.cancel
+
+    # --- called by the service ----------------------------------------------------------------------------------
+
+    def take(self, message: Buffer) -> None:
+        """Submit the request in `message`; whatever is wrong with it is answered in the stream."""
+        # hot: once a request
+        if len(message) > SHORT_BYTES:
+            self._decode_large(message)
+            return
+        try:
+            decoded = self._decode(message)
+        except InferError as error:
+            self._refuse_undecoded(message, error)
+            return
+        self._submit(message, decoded)
+
+    def _decode_large(self, message: Buffer) -> None:
+        """Decode a large message in slices; the stream is held meanwhile."""
+        job = self._runner.run(
+            self._call.client,
+            prepare(self._decoder, message),
+            len(message),
+            partial(self._submit_large, message),
+            partial(self._refuse_large, message),
+        )
+        if not job.is_over:
+            self._job = job
+            self._hold()
+
+    def _submit_large(self, message: Buffer, prepared: Prepared) -> None:
+        self._job = None
+        try:
+            self._submit(message, *prepared)
+        except Exception:
+            # What was open has nobody to answer to: the call ends.
+            self.fail()
+            self._sender.finish(status_of(ErrorCode.INTERNAL).grpc, "internal error of the server; its log says more")
+            raise
+        self._go_on()
+
+    def _refuse_large(self, message: Buffer, error: InferError) -> None:
+        self._job = None
+        self._refuse_undecoded(message, error)
+        self._go_on()
+
+    def _submit(self, message: Buffer, decoded: Decoded, element_counts: Sequence[int] | None = None) -> None:
+        header, request_id, data = decoded
+        try:
+            if self._forwarding is not None:
+                header = self._forwarding.apply(header, self._call.metadata)
+        except InferError as error:
+            self._refuse_undecoded(message, error)
+            return
+        model_name, model_version = header.model_name, header.model_version
+        turn = _Turn(len(message), is_ordered=True)
+        request = _StreamRequest(
+            header, data, self._on_response, id=request_id, arrival_ns=self._call.arrival_ns, context=turn
+        )
+        request.deadline_ns = self._call.deadline_ns
+        request.element_counts = element_counts
+        try:
+            if self._is_draining:
+                raise unavailable("Server exiting")
+            if turn.message_bytes > UNCOUNTED_BYTES:
+                self._reserve(turn)
+            if self._engine.is_decoupled(model_name, model_version):
+                turn.is_ordered = False
+            else:
+                if self._answer_bytes > turn.message_bytes:
+                    turn.message_bytes = self._answer_bytes
+                self._order.append(turn)
+            self._open.add(request)
+            self._engine.submit(request)
+        except InferError as error:
+            self._open.discard(request)
+            if turn.reserved_bytes:
+                self._call.release_bytes(turn.reserved_bytes)
+            self._refuse(turn, request_id, model_name, model_version, error)
+            return
+        self._open_bytes += turn.message_bytes
+        if len(self._open) >= MAX_OPEN_REQUESTS or self._open_bytes >= MAX_OPEN_BYTES:
+            self._hold()
+
+    def _reserve(self, turn: _Turn) -> None:
+        """Have a message counted until its request is answered. Raises InferError when there is no room for it."""
+        if not self._call.reserve_bytes(turn.message_bytes):
+            raise unavailable(NO_ROOM)
+        turn.reserved_bytes = turn.message_bytes
+
+    def half_close(self) -> None:
+        """End the call once everything is answered."""
+        self._is_half_closed = True
+        self._end_if_done()
+
+    def drain(self) -> None:
+        """Take no more requests and end the call once everything is answered."""
+        self._is_draining = True
+        self._end_if_done()
+
+    def writable(self) -> None:
+        """Go on if there is room again."""
+        if self._is_congested and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
+            self._set_congested(False)
+            self._send_kept()
+            if self._is_half_closed or self._is_draining:
+                self._end_if_done()
+        if self._is_held and not self._is_over and self._has_room():
+            self._is_held = False
+            self._call.release()
+
+    def cancel(self, why: Departure) -> None:
+        """Nobody waits for the answers: cancel what is open, log it, and write nothing more."""
+        for request in self._cancel_open():
+            waited = self._engine.cancel(request)
+            error = why.error(waited=waited)
+            grpc_failure.log(request.id, request.header.model_name, version_of(request), error)
+
+    def fail(self) -> None:
+        """Cancel what is open because of a failure that is logged elsewhere, and write nothing more."""
+        for request in self._cancel_open():
+            self._engine.cancel(request)
+
+    def _cancel_open(self) -> list[InferRequest]:
+        self._close()
+        return list(self._open)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_call(self._call)
+
+    # --- responses ----------------------------------------------------------------------------------------------
+
+    def _take_response(self, request: InferRequest, response: InferResponse) -> None:
+        # hot: once a response
+        turn: _Turn = request.context  # type: ignore[assignment]  # set in `take`
+        if response.final:
+            self._open.discard(request)
+            self._open_bytes -= turn.message_bytes
+        if self._is_over:
+            return
+        if response.error is not None:
+            self._fail(request, turn, response.error, final=response.final)
+        elif response.empty_final and not turn.is_ordered:
+            if request.header.wants_empty_final:
+                header = request.header
+                self._send((encode_completion(request.id, header.model_name, header.model_version),))
+        else:
+            try:
+                parts = encode_stream_response(request.id, response)
+            except InferError as error:
+                self._fail(request, turn, error, final=response.final)
+            else:
+                if turn.is_ordered:
+                    self._answer_bytes = sum(map(len, parts))
+                self._answer(turn, parts)
+        if response.final:
+            self._continue(turn)
+
+    def _continue(self, turn: _Turn) -> None:
+        """See what an answered request makes possible."""
+        if turn.reserved_bytes:
+            self._call.release_bytes(turn.reserved_bytes)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_held:
+            self.writable()
+        if self._is_half_closed or self._is_draining:
+            self._end_if_done()
+
+    def _fail(self, request: InferRequest, turn: _Turn, error: InferError, *, final: bool) -> None:
+        header = request.header
+        if self._is_strict:
+            # Triton: with `triton_grpc_error` the first error of inference ends the call.
+            self.fail()
+            grpc_failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
+            return
+        grpc_failure.log(request.id, header.model_name, header.model_version, error)
+        text = _text(error)
+        self._answer(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
+
+    def _answer(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
+        """Send an answer, or keep it until those before it are sent and the peer takes them."""
+        if not turn.is_ordered:
+            self._send(parts)
+            return
+        order = self._order
+        if order[0] is not turn or self._is_congested:
+            turn.answer = parts
+            return
+        order.popleft()
+        self._send(parts)
+        self._send_kept()
+
+    def _send_kept(self) -> None:
+        """Send answers whose turn has come. The transport ends calls that have it queue too much, so it gets no more
+        while the peer is slow: what is open is answered in any case, and the client has asked for all of it."""
+        order = self._order
+        while order and order[0].answer is not None and not self._is_congested:
+            self._send(order.popleft().answer or ())
+
+    def _send(self, parts: Sequence[Buffer]) -> None:
+        sender = self._sender
+        sender.send(parts)
+        if sender.queued_bytes > MAX_QUEUED_BYTES and not self._is_congested:
+            self._hold()
+            self._set_congested(True)
+
+    # --- requests that are refused ------------------------------------------------------------------------------
+
+    def _refuse_undecoded(self, message: Buffer, error: InferError) -> None:
+        """Answer a request that did not decode. Triton: an unknown model wins over whatever else is wrong."""
+        model_name = model_version = request_id = ""
+        turn = _Turn(0, is_ordered=True)
+        try:
+            model_name, model_version, request_id = identify(message)
+            turn.is_ordered = not self._engine.is_decoupled(model_name, model_version)
+        except InferError as earlier:
+            error = earlier
+        self._refuse(turn, request_id, model_name, model_version, error)
+
+    def _refuse(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
+        grpc_failure.log(request_id, model, version, error)
+        if turn.is_ordered and (not self._order or self._order[-1] is not turn):
+            self._order.append(turn)
+        self._answer(turn, (encode_refusal(request_id, _text(error)),))
+        if len(self._order) >= MAX_OPEN_REQUESTS:
+            # Answers of refused requests wait for those before them, as open requests do.
+            self._hold()
+
+    # --- the stream ---------------------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        return (
+            max(len(self._open), len(self._order)) < MAX_OPEN_REQUESTS
+            and self._open_bytes < MAX_OPEN_BYTES
+            and not self._is_congested
+            and self._job is None
+        )
+
+    def _hold(self) -> None:
+        if not self._is_held and not self._is_over:
+            self._is_held = True
+            self._call.hold()
+
+    def _set_congested(self, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        for request in self._open:
+            request.is_congested = is_congested
+
+    def _end_if_done(self) -> None:
+        if self._open or self._order or self._is_over or self._job is not None:
+            return
+        if self._is_half_closed:
+            self._finish(0)
+        elif self._is_draining:
+            error = unavailable("Server exiting")
+            self._finish(status_of(error.code).grpc, error.message)
+
+    def _finish(self, status: int, message: str = "") -> None:
+        self._close()
+        self._sender.finish(status, message)
+
+    def _close(self) -> None:
+        # Call and stream refer to each other: without this the garbage collector would have to find them.
+        self._is_over = True
+        if self._job is not None:
+            self._runner.cancel(self._job)
+            self._job = None
+        self._call.on_cancel = None
+        self._call.context = ENDED
+        self._order.clear()
+
+
+class EndedStream:
+    """Stands for a stream that has ended while its call has not: its last answers are still being compressed."""
+
+    def take(self, message: Buffer) -> None:
+        """The answer to this request would come after the end."""
+
+    def half_close(self) -> None:
+        """The end is under way."""
+
+    def drain(self) -> None:
+        """The end is under way."""
+
+    def writable(self) -> None:
+        """There is nothing to go on with."""
+
+    def fail(self) -> None:
+        """Nothing is open."""
+
+
+ENDED = EndedStream()
+
+
+def _text(error: InferError) -> str:
+    """Return a text that is not empty: an empty `error_message` means success."""
+    return error.message or f"the request ended with {error.code.name}"
+
+
+def prepare(decoder: InferRequestDecoder, message: Buffer) -> Slices[Prepared]:
+    """Decode a large message and count the elements of its large inputs, in slices. Raises InferError."""
+    decoded = yield from decoder.decode_in_slices(message)
+    return decoded, (yield from count_elements(*decoded))
+
+
+def _asks_for_grpc_errors(metadata: Headers) -> bool:
+    return any(name == _STRICT_FIELD and value == b"true" for name, value in metadata)

@@ -1,0 +1,184 @@
+"""Answering in order: what the exchanges of an HTTP/1.1 connection say leaves in the order of its requests."""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol
+
+from naiad.core.tensor import Buffer
+from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
+from naiad.frontend.http1.exchange import CONTINUE, Http1Exchange
+
+_log = logging.getLogger(__name__)
+
+
+class AnswerLineOwner(Protocol):
+    """What the answers need of their connection."""
+
+    is_reading: bool
+    """False while there is no room for more requests."""
+
+    def update_reading(self) -> None:
+        """An answer has left: there may be room again."""
+
+    def expect_no_more(self) -> None:
+        """The server drains, and what begins now is the last answer."""
+
+    def end(self) -> None:
+        """The last answer has left."""
+
+    def abort(self) -> None:
+        """Drop the peer."""
+
+
+class AnswerLine:
+    """The exchanges that wait for their answers, oldest first; the `AnswerSink` of each."""
+
+    __slots__ = (
+        "_clock",
+        "_endpoint",
+        "_limits",
+        "_most_exchanges",
+        "_owner",
+        "answer_heads",
+        "budget",
+        "exchanges",
+        "is_gathering",
+        "is_write_paused",
+        "outbox",
+        "owes_continue",
+        "transport",
+    )
+
+    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, owner: AnswerLineOwner) -> None:
+        self._endpoint = endpoint
+        self._limits = endpoint.limits
+        self._most_exchanges = endpoint.limits.pipelined_requests
+        self._clock = clock
+        self._owner = owner
+        self.answer_heads = endpoint.answer_heads
+        self.budget = endpoint.budget
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
+        self.exchanges: deque[Http1Exchange] = deque()
+        self.outbox: list[Buffer] = []
+        self.is_gathering = False
+        """While input is being consumed: answers go to `outbox`, and are written together at its end."""
+        self.owes_continue = False
+        self.is_write_paused = False
+
+    def has_room(self) -> bool:
+        """Whether a further request may be read."""
+        return not self.is_write_paused and len(self.exchanges) < self._most_exchanges
+
+    def connection_option(self, exchange: Http1Exchange) -> bytes:
+        """Return the Connection option of an answer that begins now."""
+        if exchange.keep_alive and self._endpoint.is_draining and self._is_last(exchange):
+            exchange.keep_alive = False
+            self._owner.expect_no_more()
+        if not exchange.keep_alive:
+            return b"close"
+        return b"keep-alive" if exchange.is_http_1_0 else b""
+
+    def _is_last(self, exchange: Http1Exchange) -> bool:
+        """Whether the connection of a server that drains ends with this answer."""
+        endpoint = self._endpoint
+        was_in_flight = exchange.arrival_ns <= endpoint.last_arrival_ns or endpoint.is_finishing
+        return was_in_flight and self.exchanges[-1] is exchange
+
+    def emit(self, exchange: Http1Exchange, buffers: list[Buffer], *, done: bool) -> None:
+        """Send a piece of an answer, or hold it while answers before it are missing."""
+        # hot: bench/micro_http1.py
+        exchanges = self.exchanges
+        if exchanges[0] is not exchange:
+            exchange.held += buffers
+            return
+        if self.is_gathering:
+            self.outbox += buffers
+        else:
+            self._write(buffers)
+        if done:
+            exchanges.popleft()
+            if not exchange.keep_alive:
+                self._owner.end()
+                return
+            if exchanges:
+                self._release_held()
+            if self.is_gathering:
+                return  # with a request a phase began, and whoever consumes looks whether there is room
+            if not exchanges:
+                self._clock.start_ns = 0
+                if self.owes_continue:
+                    self.send_continue()
+            if not self._owner.is_reading:
+                self._owner.update_reading()
+
+    def streamed(self, exchange: Http1Exchange, byte_count: int) -> None:
+        """Have a stream wait whose pieces pile up; drop a peer that has left too much."""
+        if exchange is self.exchanges[0]:
+            if not self.is_write_paused:
+                return
+            unsent_bytes = self.transport.get_write_buffer_size()
+        else:
+            exchange.held_bytes += byte_count
+            exchange.set_congested(exchange.held_bytes > self._limits.write_buffer_bytes)
+            unsent_bytes = sum([waiting.held_bytes for waiting in self.exchanges])
+        if unsent_bytes > self._limits.streamed_bytes and not self.transport.is_closing():
+            _log.warning("dropped a client that left %d bytes of streamed answers", unsent_bytes)
+            self._owner.abort()
+
+    def send_continue(self) -> None:
+        """Ask for the body of a request; after the answers to earlier ones, which the peer must get first."""
+        # RFC 9110 10.1.1
+        self.owes_continue = bool(self.exchanges)
+        if not self.owes_continue:
+            self.send([CONTINUE])
+
+    def set_write_paused(self, is_paused: bool) -> None:
+        """The peer does not take its answers, or does so again."""
+        self.is_write_paused = is_paused
+        if self.exchanges:
+            self.exchanges[0].set_congested(is_paused)
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Write, or gather while input is being consumed."""
+        if self.is_gathering:
+            self.outbox += buffers
+        else:
+            self._write(buffers)
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        gathered, self.outbox = self.outbox, []
+        self._write(gathered)
+
+    def disconnect(self) -> None:
+        """Tell every request that nobody waits for its answer."""
+        exchanges, self.exchanges = self.exchanges, deque()
+        for exchange in exchanges:
+            exchange.disconnect()
+
+    def _release_held(self) -> None:
+        """Send the answers that waited for one that has just been sent."""
+        exchanges = self.exchanges
+        while exchanges:
+            exchange = exchanges[0]
+            if exchange.held:
+                self.send(exchange.held)
+                exchange.held = []
+                exchange.held_bytes = 0
+            if not exchange.done:
+                exchange.set_congested(self.is_write_paused)
+                return
+            exchanges.popleft()
+            if not exchange.keep_alive:
+                self._owner.end()
+                return
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        if self.transport.is_closing():
+            # Dropped, and the loop has not told us yet.
+            return
+        if len(buffers) == 1:
+            self.transport.write(buffers[0])
+        else:
+            self.transport.writelines(buffers)

@@ -1,0 +1,102 @@
+"""What the connections of one HTTP/1.1 endpoint share.
+
+The clock of an HTTP/1.1 connection: how long its current phase has lasted.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.core.request_limits import RequestBudget
+from naiad.frontend.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
+from naiad.frontend.exchange import HttpExchange, Refuse
+from naiad.frontend.http1.exchange import AnswerHeads
+from naiad.wire.http1 import HeadCache, Http1Limits
+
+
+class PhaseClock:
+    """Shared by the parts of a connection: whichever begins a phase restarts it."""
+
+    __slots__ = ("start_ns",)
+
+    def __init__(self) -> None:
+        self.start_ns = 0
+        """Monotonic time of the first sweep of the phase, 0 before: no request pays for reading a clock."""
+
+    def restart(self) -> None:
+        """A new phase begins; the next sweep notes when."""
+        self.start_ns = 0
+
+    def elapsed_s(self, now_ns: int) -> float | None:
+        """Return how long the phase has lasted; None when it begins now."""
+        if not self.start_ns:
+            self.start_ns = now_ns
+            return None
+        return (now_ns - self.start_ns) / 1e9
+
+
+_RECEIVE_BYTES = 65536
+
+Handle = Callable[[HttpExchange], None]
+
+
+class WatchedConnection(RegisteredConnection, Protocol):
+    """What the endpoint's owner does to a connection."""
+
+    def restart_clock(self) -> None:
+        """Begin a new phase."""
+
+    def check_clock(self, now_ns: int) -> None:
+        """Act when the current phase has lasted too long."""
+
+    def abort(self) -> None:
+        """Drop the connection."""
+
+
+class Http1Endpoint:
+    """Limits, caches, the buffer to receive into, and the registry of open connections."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        limits: Http1Limits,
+        on_change: Callable[[], None],
+        on_close: Callable[[], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        budget: RequestBudget,
+        refuse: Refuse | None,
+        addresses: AddressLimit | None,
+    ) -> None:
+        """`call_later` is the loop's; after 0 s other connections have been read."""
+        self.handle = handle
+        self.refuse = refuse
+        self.budget = budget
+        self.limits = limits
+        self.heads = HeadCache(limits)
+        self.answer_heads = AnswerHeads()
+        self.receive_bytes = _RECEIVE_BYTES
+        self.receive_buffer = bytearray(_RECEIVE_BYTES)
+        self.receive_view = memoryview(self.receive_buffer)
+        self._register: ConnectionRegister[WatchedConnection] = ConnectionRegister(limits.connections, addresses)
+        self.connections = self._register.open
+        self.is_draining = False
+        """Answers to requests that came before `last_arrival_ns` are the last ones of their connections."""
+        self.last_arrival_ns = 0
+        self.is_finishing = False
+        """Idle connections are closed, too."""
+        self.call_later = call_later
+        self._on_change = on_change
+        self._on_close = on_close
+
+    def register(self, connection: WatchedConnection, transport: asyncio.BaseTransport) -> str:
+        """Add a connection; return why there is no room for it, or an empty text."""
+        obstacle = self._register.admit(connection, transport)
+        if not obstacle:
+            self._on_change()
+        return obstacle
+
+    def unregister(self, connection: WatchedConnection) -> None:
+        """Remove a connection that was lost."""
+        self._register.remove(connection)
+        self._on_change()
+        self._on_close()

@@ -1,0 +1,244 @@
+"""One HTTP/1.1 request and its answer: the `HttpExchange` that routes see.
+
+Answers as HTTP/1.1 bytes: status lines, fields and framing, with what repeats made once.
+"""
+
+import http
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Protocol
+
+from naiad.core.request_limits import RequestBudget
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import Departure
+from naiad.wire.header_fields import Headers
+from naiad.wire.http1 import RequestHead
+
+if TYPE_CHECKING:
+    from naiad.frontend.exchange import OnDeparture
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
+_CACHED_PREFIXES = 256
+_COPY_LIMIT_BYTES = 32768
+"""Parts up to this size are joined with their neighbours; larger ones are written as they are, without a copy."""
+
+
+class AnswerHeads:
+    """Makes the heads of answers; keeps those of successful ones, which repeat."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[object, bytes] = {}
+        self._framing = b""
+        self.set_date(0.0)
+
+    def set_date(self, wall_s: float) -> None:
+        """Set the Date of the answers to come; called about once a second."""
+        self._framing = b"Date: %s\r\nContent-Length: %%d\r\n\r\n" % formatdate(wall_s, usegmt=True).encode()
+
+    def complete(self, status: int, headers: Headers, length: int, connection: bytes) -> bytes:
+        """Return the head of an answer of `length` bytes; `connection` is a Connection option or empty."""
+        key = (status, headers, connection) if type(headers) is tuple else None
+        prefix = self._prefixes.get(key)
+        if prefix is None:
+            prefix = self._prefix(status, headers, connection)
+            if key is not None and status == http.HTTPStatus.OK:
+                if len(self._prefixes) >= _CACHED_PREFIXES:
+                    self._prefixes.clear()
+                self._prefixes[key] = prefix
+        return prefix + self._framing % length
+
+    def streamed(self, status: int, headers: Headers, connection: bytes, *, chunked: bool) -> bytes:
+        """Return the head of an answer whose length is not known."""
+        date = self._framing.partition(b"\r\n")[0]
+        coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+        return b"%s%s\r\n%s\r\n" % (self._prefix(status, headers, connection), date, coding)
+
+    def _prefix(self, status: int, headers: Headers, connection: bytes) -> bytes:
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+        fields = b"".join([b"%s: %s\r\n" % field for field in headers])
+        return line + fields + (b"Connection: %s\r\n" % connection if connection else b"")
+
+
+def gather(head: bytes, parts: Sequence[Buffer], length: int) -> list[Buffer]:
+    """Return head and body as few buffers: small parts joined, large ones untouched."""
+    if length <= _COPY_LIMIT_BYTES:
+        return [b"".join((head, *parts))]
+    buffers: list[Buffer] = []
+    small: list[Buffer] = [head]
+    for part in parts:
+        if len(part) <= _COPY_LIMIT_BYTES:
+            small.append(part)
+            continue
+        if small:
+            buffers.append(b"".join(small))
+            small = []
+        buffers.append(part)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return the parts as one chunk of the chunked coding; nothing for an empty one, which would end the body."""
+    length = sum(map(len, parts))
+    if not length:
+        return []
+    buffers = [b"%x\r\n" % length, *parts, b"\r\n"]
+    return [b"".join(buffers)] if length <= _COPY_LIMIT_BYTES else buffers
+
+
+class AnswerSink(Protocol):
+    """What an exchange needs of its connection."""
+
+    answer_heads: AnswerHeads
+    budget: RequestBudget
+
+    def connection_option(self, exchange: "Http1Exchange") -> bytes:
+        """Return the Connection option for an answer that begins now; decides whether it is the last one."""
+
+    def emit(self, exchange: "Http1Exchange", buffers: list[Buffer], *, done: bool) -> None:
+        """Send a piece of an answer, or hold it until it is its turn."""
+
+    def streamed(self, exchange: "Http1Exchange", byte_count: int) -> None:
+        """See to the back pressure after a piece of a streamed answer."""
+
+
+class Http1Exchange:
+    """One request that waits for its answer; answers leave in the order of the requests."""
+
+    __slots__ = (
+        "_connection",
+        "_is_chunked",
+        "_is_congested",
+        "_is_http_1_0",
+        "arrival_ns",
+        "body",
+        "done",
+        "has_begun",
+        "headers",
+        "held",
+        "held_bytes",
+        "keep_alive",
+        "method",
+        "on_congestion",
+        "on_disconnect",
+        "path",
+        "reserved_bytes",
+    )
+
+    def __init__(self, connection: AnswerSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
+        self._connection: AnswerSink | None = connection
+        self._is_http_1_0 = head.is_http_1_0
+        self._is_chunked = False
+        self._is_congested = False
+        self.method = head.method
+        self.path = head.path
+        self.headers = head.headers
+        self.keep_alive = head.keep_alive
+        self.body = body
+        self.arrival_ns = arrival_ns
+        self.reserved_bytes = 0
+        """Of the budget, until the request is answered."""
+        self.on_disconnect: OnDeparture | None = None
+        self.on_congestion: Callable[[bool], object] | None = None
+        self.held: list[Buffer] = []
+        """Pieces of the answer that wait for the answers before it."""
+        self.held_bytes = 0
+        """Those of them that were streamed."""
+        self.done = False
+        self.has_begun = False
+        """A streamed answer has."""
+
+    @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return self._connection
+
+    @property
+    def is_http_1_0(self) -> bool:
+        """Whether the peer speaks HTTP/1.0 and must be told that the connection persists."""
+        return self._is_http_1_0
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body."""
+        # hot: bench/micro_http1.py
+        connection = self._connection
+        if connection is None or self.done:
+            return
+        self.done = True
+        self.on_disconnect = None
+        if self.reserved_bytes:
+            self.release_bytes(self.reserved_bytes)
+        length = sum(map(len, parts))
+        head = connection.answer_heads.complete(status, headers, length, connection.connection_option(self))
+        if self.method == "HEAD":
+            # RFC 9110 9.3.2: the fields of a GET, Content-Length included, without its body.
+            connection.emit(self, [head], done=True)
+        else:
+            connection.emit(self, gather(head, parts, length), done=True)
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose length is not known: chunked, or ended by closing for HTTP/1.0."""
+        connection = self._connection
+        if connection is None or self.done:
+            return
+        self.has_begun = True
+        self._is_chunked = not self._is_http_1_0
+        if self._is_http_1_0:
+            self.keep_alive = False
+        option = connection.connection_option(self)
+        head = connection.answer_heads.streamed(status, headers, option, chunked=self._is_chunked)
+        connection.emit(self, [head], done=False)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a piece of a streamed answer."""
+        if self._connection is not None and not self.done and self.method != "HEAD":
+            buffers = chunk(parts) if self._is_chunked else list(parts)
+            self._connection.emit(self, buffers, done=False)
+            self._connection.streamed(self, sum(map(len, buffers)))
+
+    def set_congested(self, is_congested: bool) -> None:
+        """Tell whoever works on a streamed answer whether the peer takes it."""
+        if is_congested is not self._is_congested and not self.done:
+            self._is_congested = is_congested
+            if self.on_congestion is not None:
+                self.on_congestion(is_congested)
+
+    def end(self) -> None:
+        """End a streamed answer."""
+        if self._connection is not None and not self.done:
+            self.done = True
+            self.on_disconnect = self.on_congestion = None
+            self.release_bytes(self.reserved_bytes)
+            last: list[Buffer] = [LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
+            self._connection.emit(self, last, done=True)
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        connection = self._connection
+        if connection is None or self.done:
+            return True  # the outcome goes nowhere, and nothing would release the bytes
+        if not connection.budget.reserve(size):
+            return False
+        self.reserved_bytes += size
+        return True
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the request; nothing is left to count once it is answered."""
+        size = min(size, self.reserved_bytes)
+        if self._connection is not None and size:
+            self.reserved_bytes -= size
+            self._connection.budget.release(size)
+
+    def disconnect(self) -> None:
+        """The peer has gone: tell whoever works on the answer, and ignore the answer."""
+        self.release_bytes(self.reserved_bytes)
+        self._connection = None
+        self.held = []
+        callback, self.on_disconnect = self.on_disconnect, None
+        self.on_congestion = None
+        if callback is not None:
+            callback(Departure.DISCONNECTED)

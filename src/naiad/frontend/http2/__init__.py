@@ -1,0 +1,1 @@
+"""HTTP/2 connections on an event loop: gRPC and REST."""

@@ -1,0 +1,398 @@
+"""One HTTP/2 connection on an event loop, gRPC and REST: what asyncio tells about it, and the parts that act on it.
+
+Bytes go to `wire.http2`, whose sink is `http2_receiving`: it makes calls of frames and hands them to the service.
+Calls answer through `http2_answering`, and what is answered during one callback of the loop leaves with one write.
+`http2_ending` closes the connection. Reading pauses while the peer's socket does not take our answers.
+
+The end of one HTTP/2 connection, and of calls that take too long: drain, age, keepalive, time limits, farewell.
+
+Nothing here has a timer: the server sweeps its connections about every second.
+"""
+
+import asyncio
+import functools
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from naiad.core.errors import excerpt
+from naiad.core.ports import Loop
+from naiad.frontend.exchange import GrpcService
+from naiad.frontend.farewell import FAREWELL_S, Delivery, Farewell, undelivered_bytes
+from naiad.frontend.http2.answering import Http2Answering
+from naiad.frontend.http2.call import Http2Call
+from naiad.frontend.http2.receiving import Http2Receiving, RequestServer
+from naiad.frontend.http2.time_limits import Http2Clock
+from naiad.wire.grpc import GrpcError, GrpcStatus
+from naiad.wire.http2.connection import Http2Connection
+from naiad.wire.http2.frames import Http2Code, Http2Error
+from naiad.wire.http2.keepalive import Keepalive, KeepaliveStep
+from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.preface import is_http1
+
+_log = logging.getLogger(__name__)
+
+_HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port (--http-port, 8000 by default).\n"
+_HTTP1_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+    % (len(_HTTP1_TEXT), _HTTP1_TEXT)
+)
+
+
+class Http2Ending:
+    """Ends a connection: when its last call is answered, when its peer is too slow or breaks the protocol."""
+
+    def __init__(
+        self,
+        service: GrpcService,
+        limits: Http2Limits,
+        connection: Http2Connection[Http2Call],
+        answering: Http2Answering,
+        now_ns: int,
+    ) -> None:
+        self._service = service
+        self._limits = limits
+        self._connection = connection
+        self._answering = answering
+        self._output = answering.output
+        self._begin_ns = now_ns
+        self._clock = Http2Clock(limits, now_ns)
+        # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
+        self._keepalive = Keepalive(limits.keepalive, now_ns, random.uniform(0.9, 1.1))
+        self._ends_streams = False
+        self._drain_sweeps = 0
+        self._is_lingering = False
+        self._linger_sweeps = 0
+        self._delivery = Delivery(limits.write_timeout_s)
+        self._farewell: Farewell | None = None
+        """Once the connection is closed."""
+
+    # --- at its last answer -------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more calls, and have streaming ones end."""
+        self._ends_streams = True
+        self._connection.start_drain()
+        self._drain_streams()
+
+    def _drain_streams(self) -> None:
+        """Have streaming calls end, which else would last as long as their clients like."""
+        for call in list(self._connection.streams.values()):
+            if call.is_streaming and not call.is_local_closed:
+                self._service.stream_draining(call)
+
+    def close_if_drained(self, transport: asyncio.Transport) -> None:
+        """Close once the peer has the last answer.
+
+        A socket that is closed answers what still comes, a WINDOW_UPDATE say, with a reset, and the kernel then drops
+        what it has not delivered. So this side says that it is done and reads on until the peer, which has been sent
+        GOAWAY, closes; not for long.
+        """
+        if self._is_lingering or not self._connection.is_drained:
+            return
+        if not (self._clock.has_sent_lately(self._output.data_count) or undelivered_bytes(transport)):
+            transport.close()
+            return
+        self._is_lingering = True
+        self._answering.stop()
+        self._connection.close()
+        if transport.can_write_eof():  # not with TLS
+            transport.write_eof()
+
+    # --- for another connection ---------------------------------------------------------------------------------
+
+    def idle_since_ns(self, heard_ns: int) -> int:
+        """Return since when there has been no call; 0 when there is one, or the connection ends already."""
+        has_ended = self._is_lingering or self._connection.is_draining
+        return 0 if has_ended or self._connection.streams else heard_ns or self._begin_ns
+
+    def make_way(self, transport: asyncio.Transport, loop: Loop) -> None:
+        """Close for a new connection; GOAWAY tells the peer that nothing it sends now is served."""
+        self._connection.finish_drain()
+        self.end(transport)
+        loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
+
+    # --- at a mistake of the peer's -----------------------------------------------------------------------------
+
+    def fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
+        """Close after a connection error, which `data` held."""
+        if not self._connection.is_set_up and is_http1(data):
+            self._output.take()
+            transport.write(_HTTP1_ANSWER)
+        _log.info("HTTP/2 connection closed: %s", excerpt(str(error)))
+        self.end(transport)
+
+    def end(self, transport: asyncio.Transport) -> None:
+        """Write what there is, and close."""
+        self._answering.flush()
+        self._answering.stop()
+        transport.close()
+
+    # --- after a time -------------------------------------------------------------------------------------------
+
+    def sweep(self, transport: asyncio.Transport, now_ns: int, heard_ns: int, *, is_reading: bool) -> None:
+        """Enforce the time limits; `heard_ns` is when the peer last sent anything."""
+        if transport.is_closing():
+            self._check_farewell(transport, now_ns)
+            return
+        if self._is_lingering:
+            self._sweep_lingering(transport, now_ns)
+            return
+        connection, clock = self._connection, self._clock
+        if not is_reading or connection.windows.is_held:
+            clock.excuse(now_ns)
+        unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
+        clock.note_sent(self._output.data_count, now_ns)
+        if self._delivery.is_too_slow(transport, unsent_bytes, now_ns):
+            _log.info("HTTP/2 connection dropped: its client takes its answers too slowly")
+            transport.abort()
+        elif not connection.is_set_up and clock.setup_is_late(now_ns):
+            connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
+            self.end(transport)
+        elif clock.frame_is_late(connection.incomplete_since_ns, now_ns):
+            connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
+            self.end(transport)
+        # A peer whose bytes are not read may have answered.
+        elif self._lives_on(transport, now_ns, heard_ns if is_reading else now_ns):
+            self._sweep_calls(now_ns)
+            self._answering.flush()
+            self.close_if_drained(transport)
+
+    def _check_farewell(self, transport: asyncio.Transport, now_ns: int) -> None:
+        if self._farewell is None:
+            self._farewell = Farewell(self._limits.write_timeout_s)
+        if self._farewell.is_over(transport, now_ns):
+            transport.abort()
+
+    def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
+        undelivered = undelivered_bytes(transport)
+        if self._delivery.is_too_slow(transport, undelivered, now_ns):
+            transport.abort()
+        elif not undelivered:
+            self._linger_sweeps += 1
+            if self._linger_sweeps > 1:
+                transport.close()
+
+    def _lives_on(self, transport: asyncio.Transport, now_ns: int, heard_ns: int) -> bool:
+        """Take care of keepalive and age; false when the connection was dropped."""
+        streams = self._connection.streams
+        step = self._keepalive.next_step(now_ns, heard_ns, self._output.data_count, has_calls=bool(streams))
+        if step is KeepaliveStep.PING:
+            self._connection.ping()
+        elif step is KeepaliveStep.RETIRE:
+            self._connection.start_drain()
+        elif step is not KeepaliveStep.NOTHING:
+            why = "no answer to a keepalive PING" if step is KeepaliveStep.DEAD else "the grace of its age is over"
+            _log.info("HTTP/2 connection with %d open calls dropped: %s", len(streams), why)
+            transport.abort()
+            return False
+        return True
+
+    def _sweep_calls(self, now_ns: int) -> None:
+        streams = self._connection.streams
+        for call in self._clock.slow_bodies(streams.values(), now_ns):
+            text = f"the request is too slow: {call.body_bytes} bytes of it have come"
+            self._answering.refuse(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
+        for call in self._clock.slow_readers(streams.values(), self._output, now_ns):
+            self._answering.give_up(call)
+        if self._ends_streams:
+            self._drain_streams()
+        if self._connection.is_draining:
+            self._drain_sweeps += 1
+            if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING
+                self._connection.finish_drain()
+
+
+_now_ns = time.monotonic_ns
+
+_MUCH_BYTES = 64 * 1024
+_LONG_NS = 2_000_000
+"""A peer that sends more than this at once, and keeps the loop for longer than that, lets others pass."""
+
+
+class ConnectionOwner(RequestServer, Protocol):
+    """The server of a connection."""
+
+    is_draining: bool
+
+    def register(self, connection: "Http2Protocol", transport: asyncio.BaseTransport) -> str:
+        """Add a connection; return why there is no room for it, or an empty text."""
+
+    def unregister(self, connection: "Http2Protocol") -> None:
+        """Remove a connection that was lost."""
+
+    def flush_soon(self, flush: Callable[[], object]) -> None:
+        """Call `flush` once the current callback is over."""
+
+
+class Http2Protocol(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: ConnectionOwner) -> None:
+        self._server = server
+        self._receiving = Http2Receiving(server, functools.partial(server.flush_soon, self.flush))
+        self._connection = self._receiving.connection
+        self._answering = self._receiving.answering
+        self._ending = Http2Ending(server.service, server.limits, self._connection, self._answering, _now_ns())
+        self.output = self._connection.output
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
+        self._busy_ns = 0
+        """Time that large reads have taken since others had their turn."""
+        self._gives_way = False
+        """Others are read before this connection goes on."""
+
+    # --- callbacks of the transport -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register; too many connections are turned away."""
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        self._answering.start(transport)
+        _keep_alive(transport)
+        high_bytes = self._server.limits.write_buffer_bytes // 2
+        transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
+        obstacle = self._server.register(self, transport)
+        if obstacle:
+            self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, obstacle.partition(";")[0])
+            self._ending.end(transport)
+            self._server.loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
+            return
+        if self._server.is_draining:
+            self.drain()
+        # Our SETTINGS leave with the answer to the peer's preface: a peer that speaks HTTP/1.1 can then be told so.
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, hand over the requests they complete, write what was answered meanwhile."""
+        # hot: bench/micro_http2.py
+        self._receiving.arrival_ns = now_ns = _now_ns()
+        self._answering.is_dirty = True  # so that answers from within wait for the flush below
+        try:
+            has_unread = self._connection.receive_slice(data, now_ns)
+            if has_unread:
+                has_unread = self._receive_more_slices(now_ns)
+        except Http2Error as error:
+            if self._transport is not None:
+                self._ending.fail(self._transport, error, data)
+            return
+        self.flush()
+        if has_unread or len(data) > _MUCH_BYTES:
+            self._give_way_if_long(now_ns, has_unread=has_unread)
+
+    def _receive_more_slices(self, began_ns: int) -> bool:
+        """Go on with what was received until that takes long; return whether there is more. Raises Http2Error."""
+        connection, has_unread = self._connection, True
+        while has_unread:
+            now_ns = _now_ns()
+            is_slow = now_ns - began_ns > _LONG_NS
+            connection.slow_down(is_slow)
+            if is_slow:
+                return True
+            self._receiving.arrival_ns = now_ns
+            has_unread = connection.receive_slice(b"", now_ns)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every call that nobody waits for its answer."""
+        self._transport = None
+        self._answering.stop()
+        self._server.unregister(self)
+        self._receiving.close()
+
+    def pause_writing(self) -> None:
+        """The peer does not take our answers: make no more of them and take no more requests."""
+        self.output.is_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The peer goes on."""
+        self.output.is_paused = False
+        self.output.pump()
+        if self._connection.has_unread:
+            self._give_way()
+        self._update_reading()
+        if not self._answering.is_dirty:
+            self.flush()
+
+    # --- writing and reading ------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what there is to write, and close after the last of it."""
+        self._answering.flush()
+        if self._connection.is_draining and self._transport is not None:
+            self._ending.close_if_drained(self._transport)
+
+    def _give_way_if_long(self, began_ns: int, *, has_unread: bool) -> None:
+        """Give way after reads that together took long: none of 32 in a row may."""
+        self._busy_ns += _now_ns() - began_ns
+        if has_unread or self._busy_ns > _LONG_NS:
+            self._busy_ns = 0
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Have others read before more is read from a peer whose bytes take long: libuv would go on 32 times."""
+        if not self._gives_way:
+            self._gives_way = True
+            self._update_reading()
+            self._server.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Take what is left of the bytes that were received, and read more once nothing is."""
+        self._gives_way = False
+        if self._connection.has_unread and not self.output.is_paused and self._transport is not None:
+            self.data_received(b"")
+        if not self._gives_way:
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        may_read = not self.output.is_paused and not self._gives_way
+        if transport is None or may_read == self._is_reading or transport.is_closing():
+            return
+        self._is_reading = may_read
+        if may_read:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    # --- what the server asks for -------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more calls and close when the last is answered."""
+        self._ending.drain()
+        if self._connection.is_set_up:
+            self.flush()
+
+    def forget_plans(self) -> None:
+        """Have the access rule asked again, also for heads that have passed it."""
+        self._connection.forget_memos()
+
+    def sweep(self, now_ns: int) -> None:
+        """Enforce the time limits."""
+        if self._transport is not None:
+            self._ending.sweep(self._transport, now_ns, self._receiving.arrival_ns, is_reading=self._is_reading)
+
+    @property
+    def idle_since_ns(self) -> int:
+        """Since when the connection has had no call; 0 when it has one, or ends already."""
+        return 0 if self._transport is None else self._ending.idle_since_ns(self._receiving.arrival_ns)
+
+    def make_way(self) -> None:
+        """Close for a new connection."""
+        if self._transport is not None:
+            self._ending.make_way(self._transport, self._server.loop)
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let the kernel find peers that vanished: idle connections are otherwise kept for ever."""
+    connected: socket.socket | None = transport.get_extra_info("socket")
+    if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

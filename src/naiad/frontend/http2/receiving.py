@@ -1,0 +1,392 @@
+"""The requests of one HTTP/2 connection: frames become calls, DATA becomes messages, and the service is told.
+
+While too many bytes of requests wait for their answers the peer gets no window for more bodies; while too many bytes
+of answers wait for the peer's windows its requests wait. In both cases reading goes on: what ends the wait, windows
+and resets, comes the same way.
+
+Compressed messages that take a while, decompressed beside the loop; the order of a call's messages stays.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.core.errors import excerpt
+from naiad.core.ports import Loop
+from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
+from naiad.core.tensor import Buffer
+from naiad.frontend.access import AccessRule
+from naiad.frontend.body_reservation import NO_ROOM
+from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, Departure, GrpcService
+from naiad.frontend.http2.answering import SMALL_MESSAGE_BYTES, Http2Answering
+from naiad.frontend.http2.call import CallPlan, HeldBody, Http2Call, RestExchange, make_plan
+from naiad.frontend.http2.rest_exchange import Http2Exchange
+from naiad.frontend.http2.rest_head import RestHead, RestSide
+from naiad.frontend.http2.time_limits import DeadlineTimer
+from naiad.frontend.side_threads import RunAside
+from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
+from naiad.wire.http1 import HttpError
+from naiad.wire.http2.connection import Http2Connection
+from naiad.wire.http2.frames import Http2Code
+from naiad.wire.http2.headers import Fields, RequestHead
+from naiad.wire.http2.limits import Http2Limits
+
+_log = logging.getLogger(__name__)
+
+
+class CallKeeper(Protocol):
+    """The receiving side of the calls' connection."""
+
+    def hold_messages(self, call: Http2Call) -> None:
+        """Hand over no more messages of a call."""
+
+    def release_messages(self, call: Http2Call) -> None:
+        """Hand over the messages of a call that wait."""
+
+    def unary_message(self, call: Http2Call, message: Buffer) -> None:
+        """Hand over the message of a unary call."""
+
+    def refuse(self, call: Http2Call, error: GrpcError) -> None:
+        """End a call whose request is wrong."""
+
+
+class Decompression:
+    """Decompresses one message of a call at a time; a streaming call is held meanwhile."""
+
+    def __init__(self, keeper: CallKeeper, run_aside: RunAside) -> None:
+        self._keeper = keeper
+        self._run_aside = run_aside
+
+    def start(self, call: Http2Call, message: CompressedMessage) -> None:
+        """Begin; the message is handed over when it is plain. Refused when the server has no room for it."""
+        reserved_bytes = message.most_plain_bytes
+        if not call.reserve_bytes(reserved_bytes):
+            self._keeper.refuse(call, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, NO_ROOM))
+            return
+        call.is_decompressing = True
+        if call.is_streaming:
+            self._keeper.hold_messages(call)
+        self._run_aside(
+            functools.partial(_decompress, call, message),
+            functools.partial(self._done, call, reserved_bytes),
+            functools.partial(self._failed, call),
+        )
+
+    def _done(self, call: Http2Call, reserved_bytes: int, plain: Buffer) -> None:
+        call.is_decompressing = False
+        if call.is_local_closed:
+            return  # cancelled, or past its deadline
+        # A stream counts its messages itself, while their requests are open.
+        call.release_bytes(reserved_bytes if call.is_streaming else reserved_bytes - len(plain))
+        if not call.is_streaming:
+            self._keeper.unary_message(call, plain)
+        elif call.held_body is not None:
+            call.held_body.messages.appendleft(plain)
+            if not call.is_held_by_service:
+                self._keeper.release_messages(call)
+
+    def _failed(self, call: Http2Call, error: Exception) -> None:
+        call.is_decompressing = False
+        if not isinstance(error, GrpcError):
+            _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
+            error = GrpcError(GrpcStatus.INTERNAL, "internal error of the server; its log says more")
+        self._keeper.refuse(call, error)
+
+
+def _decompress(call: Http2Call, message: CompressedMessage) -> Buffer:
+    # A flag that the loop sets: a call that has ended is not worth the work.
+    return b"" if call.is_local_closed else message.decompress()
+
+
+_now_ns = time.monotonic_ns
+_unpack_prefix = PREFIX.unpack_from
+
+_ORDINARY_RESETS = frozenset((Http2Code.NO_ERROR, Http2Code.CANCEL))
+"""With these a peer tells that it does not want the answer."""
+_CODES = frozenset(Http2Code)
+
+
+class RequestServer(Protocol):
+    """What the server of a connection tells about its requests."""
+
+    service: GrpcService
+    limits: Http2Limits
+    loop: Loop
+    rule: AccessRule | None
+    run_aside: RunAside
+    rest: RestSide | None
+    budget: RequestBudget
+
+
+class Http2Receiving:
+    """The sink of an `Http2Connection`, which it makes, together with the side that answers."""
+
+    def __init__(self, server: RequestServer, flush_soon: Callable[[], object]) -> None:
+        self._server = server
+        self._service = server.service
+        self._rest = server.rest
+        self._limits = server.limits
+        self._max_message_bytes = server.limits.message_bytes
+        self._max_queued_bytes = server.limits.queued_bytes
+        self.connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
+        self.answering = Http2Answering(
+            server.service, server.limits, self.connection, self, flush_soon, server.budget
+        )
+        self._output = self.connection.output
+        self._request_bytes = self.answering.request_bytes
+        self.arrival_ns = 0
+        """When the bytes came that are being looked at; set by the owner before it hands them to the connection."""
+        self._has_found_fault = False
+        self._deadlines = DeadlineTimer(server.loop, self.open_calls, self.answering.expire, _now_ns)
+
+    def open_calls(self) -> list[Http2Call]:
+        """Return the calls that have not ended."""
+        return list(self.connection.streams.values())
+
+    def close(self) -> None:
+        """The connection is lost, and with it the peer of all its calls.
+
+        The parts of a connection refer to each other. What would close a ring is given up here, so that a connection
+        and the answers that it has not delivered are freed at once, and not by the next full collection.
+        """
+        self._deadlines.close()
+        self.answering.leave_all(self.open_calls())
+        self.connection.lose()
+
+    # --- the sink of the connection -----------------------------------------------------------------------------
+
+    def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> Http2Call:
+        """Make the call of a new stream."""
+        return Http2Call(self.answering, stream_id, head, receive_window, self.arrival_ns)
+
+    def request_received(self, call: Http2Call, body: memoryview) -> None:
+        """Hand over a request that came in one piece; any but a plain unary one goes the long way."""
+        # hot: bench/micro_http2.py
+        plan: CallPlan = call.head.memo or self._make_plan(call.head)
+        size = len(body) - PREFIX_BYTES
+        if plan.is_unary and 0 <= size <= SMALL_MESSAGE_BYTES and self._output.queued_bytes <= self._max_queued_bytes:
+            flag, length = _unpack_prefix(body)
+            if (
+                flag == 0
+                and length == size
+                and size <= self._max_message_bytes
+                and (size <= UNCOUNTED_BYTES or self._request_bytes.reserve(call, size))
+            ):
+                if plan.timeout_ns:
+                    self._set_deadline(call, plan.timeout_ns)
+                try:
+                    self._service.unary(call, body[PREFIX_BYTES:])
+                except Exception:
+                    call.fail()
+                return
+        self.headers_received(call)
+        if body:
+            self.body_received(call, body)
+        if not call.is_local_closed:
+            self.end_received(call, ())
+
+    def headers_received(self, call: Http2Call) -> None:
+        """Begin a call whose messages come piece by piece."""
+        plan: CallPlan = call.head.memo or self._make_plan(call.head)
+        if plan.refusal_block is not None:
+            call.refuse(plan)
+            return
+        if plan.rest is not None:
+            self._begin_rest(call, plan.rest)
+            return
+        call.is_streaming = plan.is_streaming
+        call.assembler = MessageAssembler(
+            self._max_message_bytes,
+            plan.encoding,
+            max_decompressed_bytes=self._limits.decompressed_bytes,
+            max_ratio=self._limits.decompression_ratio,
+        )
+        if plan.timeout_ns:
+            self._set_deadline(call, plan.timeout_ns)
+
+    def body_received(self, call: Http2Call, data: memoryview) -> None:
+        """Collect messages; those of a streaming call are handed over as they complete."""
+        if call.exchange is not None:
+            self._receive_rest(call, call.exchange, data)
+            return
+        if call.assembler is None or call.is_local_closed:
+            return
+        call.body_bytes += len(data)
+        try:
+            if call.is_held and call.held_body is not None:
+                call.held_body.append(data)
+                self._request_bytes.collect(call, call.assembler.pending_bytes + call.held_body.unread_bytes)
+                return
+            self._feed(call, call.assembler, data)
+        except GrpcError as error:
+            self.refuse(call, error)
+
+    def end_received(self, call: Http2Call, trailers: Fields) -> None:
+        """Hand over what is left: the message of a unary call, the half close of a streaming one."""
+        if call.exchange is not None:
+            self._end_rest(call, call.exchange)
+            return
+        if call.assembler is None or call.is_local_closed:
+            return
+        if call.is_held and call.held_body is not None:
+            call.held_body.end_trailers = trailers
+            return
+        try:
+            call.assembler.finish()
+            if not call.is_streaming and call.message is None:
+                raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call needs one request message, got none")
+        except GrpcError as error:
+            self.refuse(call, error)
+            return
+        call.arrival_ns = self.arrival_ns
+        self._request_bytes.collect(call, 0)
+        message, call.message = call.message, None
+        if isinstance(message, CompressedMessage):
+            if self._is_held(call, len(message)):
+                Decompression(self, self._server.run_aside).start(call, message)
+        elif message is not None:
+            self.unary_message(call, message)
+        else:
+            try:
+                self._service.stream_half_closed(call)
+            except Exception:
+                call.fail()
+
+    def _is_held(self, call: Http2Call, size: int) -> bool:
+        """Count a complete message; whether there was room for it, else the call is refused."""
+        try:
+            self._request_bytes.hold(call, size)
+        except GrpcError as error:
+            self.refuse(call, error)
+            return False
+        return True
+
+    def stream_reset(self, call: Http2Call, code: int) -> None:
+        """Tell the service that nobody waits for the call's answer."""
+        if code not in _ORDINARY_RESETS and not self._has_found_fault:
+            # The peer finds fault with what it was sent, and its application perhaps never hears of it. Once a
+            # connection: the log is not to be flooded.
+            self._has_found_fault = True
+            name = Http2Code(code).name if code in _CODES else f"error code {code}"
+            _log.warning("the client reset its call of %s with %s", excerpt(call.path), name)
+        self.answering.leave(call, Departure.CANCELLED)
+
+    def stream_broken(self, call: Http2Call, code: int) -> None:
+        """Tell the service that nobody can be given the call's answer."""
+        self.answering.leave(call, Departure.REFUSED)
+
+    def goaway_received(self, code: int) -> None:
+        """Close once the open calls are answered."""
+        self.connection.finish_drain()
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def _make_plan(self, head: RequestHead) -> CallPlan:
+        server = self._server
+        plan = make_plan(head, self._service, server.rule, serves_rest=server.rest is not None)
+        head.memo = plan
+        return plan
+
+    def _set_deadline(self, call: Http2Call, timeout_ns: int) -> None:
+        call.deadline_ns = self.arrival_ns + timeout_ns
+        self._deadlines.watch(call.deadline_ns, self.arrival_ns)
+
+    def _feed(self, call: Http2Call, assembler: MessageAssembler, data: memoryview) -> None:
+        """Cut messages and hand them over. Raises GrpcError."""
+        for message in assembler.feed(data):
+            self._take_message(call, message)
+        if call.assembler is not None and not call.is_local_closed:
+            complete_bytes = 0 if call.message is None else len(call.message)
+            unread_bytes = 0 if call.held_body is None else call.held_body.unread_bytes
+            self._request_bytes.collect(call, assembler.pending_bytes + complete_bytes + unread_bytes)
+            if not call.is_streaming and call.body_bytes - len(data) <= EARLY_REFUSAL_BYTES < call.body_bytes:
+                self._service.message_began(call, assembler.beginning())
+
+    def _take_message(self, call: Http2Call, message: Buffer | CompressedMessage) -> None:
+        if call.is_local_closed:
+            return
+        if not call.is_streaming:
+            if call.message is not None:
+                raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call takes one request message, got more")
+            call.message = message
+            return
+        self.connection.message_count += 1
+        if call.is_held and call.held_body is not None:
+            call.held_body.messages.append(message)
+        elif isinstance(message, CompressedMessage):
+            Decompression(self, self._server.run_aside).start(call, message)
+        else:
+            call.arrival_ns = self.arrival_ns
+            try:
+                self._service.stream_message(call, message)
+            except Exception:
+                call.fail()
+
+    def unary_message(self, call: Http2Call, message: Buffer) -> None:
+        """Hand over the message of a unary call."""
+        self.answering.release(call)  # of its compressed form
+        if self._is_held(call, len(message)):
+            self.answering.serve(call, message)
+
+    def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
+        """End a call whose request is wrong."""
+        self.answering.refuse(call, error)
+
+    # --- streaming calls that are held --------------------------------------------------------------------------
+
+    def hold_messages(self, call: Http2Call) -> None:
+        """Hand over no more messages of a call, and give its peer no more window."""
+        if call.held_body is None:
+            call.held_body = HeldBody()
+        self.answering.watch_writable(call)
+        self.connection.hold(call)
+
+    def release_messages(self, call: Http2Call) -> None:
+        """Hand over the messages of a call that wait, until it is held again."""
+        held, assembler = call.held_body, call.assembler
+        if held is None or assembler is None or not call.is_held:
+            return
+        call.is_held = False
+        self.answering.unwatch_writable(call)
+        self.arrival_ns = _now_ns()
+        try:
+            while held.messages and not call.is_held and not call.is_local_closed:
+                self._take_message(call, held.messages.popleft())
+            while held.unread_bytes and not call.is_held and not call.is_local_closed:
+                self._feed(call, assembler, held.take_chunk())
+        except GrpcError as error:
+            self.refuse(call, error)
+        if call.is_held or call.is_local_closed:
+            return
+        self.connection.release(call)
+        if not self.answering.is_dirty:
+            self.answering.mark_dirty()
+        trailers, held.end_trailers = held.end_trailers, None
+        if trailers is not None:
+            self.end_received(call, trailers)
+
+    # --- REST ---------------------------------------------------------------------------------------------------
+
+    def _begin_rest(self, call: Http2Call, head: RestHead) -> None:
+        assert self._rest is not None  # or the plan would have refused it
+        call.exchange = exchange = Http2Exchange(call, head, self._rest)
+        try:
+            exchange.begin(self._server.budget)
+        except HttpError as error:
+            self.refuse(call, error)
+
+    def _receive_rest(self, call: Http2Call, exchange: RestExchange, data: memoryview) -> None:
+        call.body_bytes += len(data)
+        try:
+            exchange.receive(data)
+            self._request_bytes.collect(call, exchange.received_bytes)
+        except (HttpError, GrpcError) as error:
+            self.refuse(call, error)
+
+    def _end_rest(self, call: Http2Call, exchange: RestExchange) -> None:
+        self._request_bytes.collect(call, 0)
+        if self._is_held(call, exchange.received_bytes):
+            call.arrival_ns = self.arrival_ns
+            self.answering.serve_exchange(call)

@@ -1,0 +1,240 @@
+"""REST over HTTP/2: one request as the `HttpExchange` that routes see, on a stream of `http2_receiving`."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from naiad.core.request_limits import RequestBudget
+from naiad.core.tensor import Buffer
+from naiad.frontend.body_reservation import check_length
+from naiad.frontend.exchange import OnDeparture, UnreadExchange
+from naiad.frontend.http2.call import Http2Call
+from naiad.frontend.http2.rest_head import RestHead, RestSide
+from naiad.protocol.json.control import encode_error
+from naiad.wire.header_fields import Headers
+from naiad.wire.http1 import HttpError, allocate_body
+from naiad.wire.http2.headers import encode_fields
+
+_log = logging.getLogger(__name__)
+
+_JSON = ((b"content-type", b"application/json"),)
+_CONTINUE_BLOCK = encode_fields(((b":status", b"100"),))
+_CONGESTED_BYTES, _RELIEVED_BYTES = 256 * 1024, 64 * 1024
+"""Waiting bytes of a streamed answer: its maker is told above the first, and again at most at the second."""
+_ALIGNED_BODY_BYTES = 4096
+"""Bodies with tensors above this size are aligned even when they arrive in one piece."""
+
+
+class Http2Exchange:
+    """One request and its answer. The transport collects the body and calls `dispatch` once it is complete."""
+
+    __slots__ = (
+        "_body",
+        "_call",
+        "_filled",
+        "_head",
+        "_is_congested",
+        "_is_done",
+        "_is_streaming",
+        "_side",
+        "arrival_ns",
+        "body",
+        "headers",
+        "method",
+        "on_congestion",
+        "path",
+    )
+
+    def __init__(self, call: Http2Call, head: RestHead, side: RestSide) -> None:
+        self._call: Http2Call | None = call
+        self._side = side
+        self._head = head
+        self.method = head.method
+        self.path = head.path
+        self.headers: Mapping[bytes, bytes] = head.headers
+        self.body: Buffer = b""
+        self.arrival_ns = call.arrival_ns
+        self._body: memoryview | bytearray | None = None
+        self._filled = 0
+        self.on_congestion: Callable[[bool], object] | None = None
+        self._is_congested = False
+        self._is_streaming = False
+        self._is_done = False
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the body has arrived."""
+        return self._filled
+
+    def begin(self, budget: RequestBudget) -> None:
+        """Check the head, and ask for the body where the peer waits for that. Raises HttpError."""
+        if self._is_refused():
+            return
+        limit = self._side.body_bytes
+        length = self._head.content_length
+        if length > limit:
+            raise HttpError(413, f"request body of {length} bytes exceeds the limit of {limit}")
+        if length > 0:
+            check_length(budget, length)
+        call = self._call
+        if self._head.expects_continue and call is not None and not call.is_remote_closed:
+            call.owner.output.send_headers(call, _CONTINUE_BLOCK)  # RFC 9110 10.1.1
+
+    def _is_refused(self) -> bool:
+        """Answer a request whose head is reason enough to refuse it, before its body is buffered; whether it was."""
+        refuse, call = self._side.refuse, self._call
+        if refuse is None or call is None or call.is_remote_closed:
+            return False
+        unread = UnreadExchange(self.method, self.path, self.headers, self.arrival_ns)
+        refuse(unread)
+        if unread.answer is None:
+            return False
+        self.respond(*unread.answer)  # RFC 9113 8.1: and RST_STREAM with NO_ERROR, which stops the body
+        return True
+
+    def receive(self, data: memoryview) -> None:
+        """Take a piece of the body; a whole one is not copied. Raises HttpError for a body beyond the limit."""
+        head, size = self._head, len(data)
+        if self._body is None:
+            if size == head.content_length and not (head.binary_offset and size > _ALIGNED_BODY_BYTES):
+                self.body = data
+                self._filled = size
+                return
+            known = head.content_length >= 0
+            self._body = allocate_body(head.content_length, head.binary_offset) if known else bytearray()
+        if isinstance(self._body, bytearray):
+            if self._filled + size > self._side.body_bytes:
+                raise HttpError(413, f"request body exceeds the limit of {self._side.body_bytes} bytes")
+            self._body += data
+        else:
+            self._body[self._filled : self._filled + size] = data
+        self._filled += size
+
+    def dispatch(self, arrival_ns: int) -> None:
+        """Hand the complete request over."""
+        self.arrival_ns = arrival_ns
+        body, self._body = self._body, None
+        if isinstance(body, memoryview):
+            self.body = body.toreadonly()
+        elif body is not None:
+            self.body = bytes(body)
+        try:
+            self._side.handle(self)
+        except Exception:
+            _log.exception("the route of %s %s failed", self.method, self.path)
+            self.refuse(500, "internal error; the log tells more")
+
+    # --- answering ----------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> object:
+        """The connection that it came on."""
+        return None if self._call is None else self._call.owner
+
+    @property
+    def on_disconnect(self) -> OnDeparture | None:
+        """What is called when the peer goes away."""
+        call = self._call
+        return None if call is None else call.on_cancel
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: OnDeparture | None) -> None:
+        if self._call is not None:
+            self._call.on_cancel = callback
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body."""
+        call = self._finish()
+        if call is None:
+            return
+        length = sum(map(len, parts))
+        output = call.owner.output
+        block = self._side.answer_heads.complete(status, headers, length)
+        # RFC 9110 9.3.2: the fields of a GET, Content-Length included, without its body.
+        if not length or self.method == "HEAD":
+            output.send_headers(call, block, ends_stream=True)
+        else:
+            output.send_headers(call, block)
+            output.send_data(call, parts)
+            output.send_end(call)
+        self._written(call)
+
+    def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
+        """Answer with an error of the transport's own; `headers` are fields beside those of every refusal."""
+        if self._is_streaming and self._call is not None:
+            # Half an answer must not look like a whole one.
+            self._call.owner.give_up(self._call)
+        else:
+            self.respond(status, (*_JSON, *headers), (encode_error(message),))
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose length is not known."""
+        call = self._call
+        if call is None or call.is_local_closed or self._is_streaming:
+            return
+        self._is_streaming = True
+        call.owner.output.send_headers(call, self._side.answer_heads.streamed(status, headers))
+        self._mark(call)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a piece of a streamed answer; a peer that lets too much wait is given up."""
+        call = self._call
+        if call is None or call.is_local_closed or self.method == "HEAD":
+            return
+        if call.queued_bytes > call.owner.max_queued_bytes:
+            call.owner.give_up(call)
+            return
+        call.owner.output.send_data(call, parts)
+        if call.queued_bytes > _CONGESTED_BYTES and not self._is_congested:
+            self._set_congested(True)
+            call.owner.watch_writable(call)
+        self._mark(call)
+
+    def writable(self) -> None:
+        """Bytes have left towards a peer that was slow."""
+        if self._is_congested and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
+            self._set_congested(False)
+            self._call.owner.unwatch_writable(self._call)
+
+    def _set_congested(self, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        if self.on_congestion is not None:
+            self.on_congestion(is_congested)
+
+    def end(self) -> None:
+        """End a streamed answer."""
+        call = self._finish()
+        if call is not None:
+            call.owner.output.send_end(call)
+            self._written(call)
+
+    def reserve_bytes(self, size: int) -> bool:
+        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        return self._call is None or self._call.reserve_bytes(size)
+
+    def release_bytes(self, size: int) -> None:
+        """Count fewer bytes for the request."""
+        if self._call is not None:
+            self._call.release_bytes(size)
+
+    def _finish(self) -> Http2Call | None:
+        """Return the call once, to be answered; None when it is answered or its peer has gone."""
+        call, self._call = self._call, None
+        if call is None or self._is_done:
+            return None
+        self._is_done = True
+        # Each refers to the other, and what is called on a disconnect to both.
+        call.on_cancel = call.exchange = self.on_congestion = None
+        if self._is_congested:
+            call.owner.unwatch_writable(call)
+        return None if call.is_local_closed else call
+
+    def _written(self, call: Http2Call) -> None:
+        if call.held_bytes:
+            call.owner.release(call)
+        self._mark(call)
+
+    def _mark(self, call: Http2Call) -> None:
+        if not call.owner.is_dirty:
+            call.owner.mark_dirty()

@@ -1,0 +1,86 @@
+"""REST over HTTP/2: heads of requests, heads of answers, and what the connections of an endpoint share for it."""
+
+from collections.abc import Callable
+from email.utils import formatdate
+
+from naiad.frontend.exchange import HttpExchange, Refuse
+from naiad.wire.header_fields import HeaderFields, Headers
+from naiad.wire.http1 import decode_path
+from naiad.wire.http2.headers import RequestHead, encode_fields
+
+_CACHED_PREFIXES = 256
+
+
+class RestHead:
+    """What the head of a REST request says; shared by all requests that repeat it."""
+
+    __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path")
+
+    def __init__(self, head: RequestHead) -> None:
+        """Raises HttpError for a path that is no text."""
+        self.method = head.method
+        self.path = decode_path(head.path)
+        self.headers = _fields_of(head)
+        self.content_length = head.content_length
+        self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
+        offset = self.headers.get(b"inference-header-content-length", b"")
+        self.binary_offset = int(offset) if offset.isdigit() and len(offset) < 20 else 0
+        """Where the binary tensors begin in the body; 0 when unknown."""
+
+
+def _fields_of(head: RequestHead) -> HeaderFields:
+    fields = HeaderFields()
+    fields.written = list(head.fields)
+    for name, value in head.fields:
+        known = fields.get(name)
+        # RFC 9113 8.2.3: clients split cookies to compress them better.
+        separator = b"; " if name == b"cookie" else b", "
+        fields[name] = value if known is None else known + separator + value
+    if head.authority:
+        fields[b"host"] = head.authority.encode("latin-1")  # RFC 9113 8.3.1
+    return fields
+
+
+class Http2AnswerHeads:
+    """Makes the header blocks of answers; keeps those of successful ones, which repeat."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[object, bytes] = {}
+        self._date = b""
+        self.set_date(0.0)
+
+    def set_date(self, wall_s: float) -> None:
+        """Set the Date of the answers to come; called about once a second."""
+        self._date = encode_fields(((b"date", formatdate(wall_s, usegmt=True).encode()),))
+
+    def complete(self, status: int, headers: Headers, length: int) -> bytes:
+        """Return the head of an answer of `length` bytes."""
+        return self.streamed(status, headers) + encode_fields(((b"content-length", b"%d" % length),))
+
+    def streamed(self, status: int, headers: Headers) -> bytes:
+        """Return the head of an answer whose length is not known."""
+        key = (status, headers) if type(headers) is tuple and status == 200 else None
+        prefix = self._prefixes.get(key)
+        if prefix is None:
+            # RFC 9113 8.2.1: names are lower case.
+            fields = [(name.lower(), value) for name, value in headers]
+            prefix = encode_fields([(b":status", b"%d" % status), *fields])
+            if key is not None:
+                if len(self._prefixes) >= _CACHED_PREFIXES:
+                    self._prefixes.clear()
+                self._prefixes[key] = prefix
+        # Blocks without a dynamic table can be joined.
+        return prefix + self._date
+
+
+class RestSide:
+    """What the connections of an endpoint share to answer REST: where requests go, how large they may be."""
+
+    def __init__(
+        self, handle: Callable[[HttpExchange], None], body_bytes: int = 1 << 34, refuse: Refuse | None = None
+    ) -> None:
+        """`refuse` is asked about requests before their bodies are read."""
+        self.handle = handle
+        self.refuse = refuse
+        self.body_bytes = body_bytes
+        self.answer_heads = Http2AnswerHeads()

@@ -1,0 +1,188 @@
+"""Deadlines of the calls of one connection with a single timer.
+
+Clients repeat their timeout, so later calls have later deadlines: the timer is armed for the first and, when it goes
+off, for the earliest of those that are open then. A call costs one comparison.
+
+Time limits of one HTTP/2 connection, checked by a sweep every second so that no request pays for a timer.
+"""
+
+from collections.abc import Callable, Iterable
+
+from naiad.core.ports import Loop, TimerHandle
+from naiad.frontend.http2.call import Http2Call
+from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.output import Http2Output
+from naiad.wire.least_rate import LeastRate
+
+_LATELY_NS = 5_000_000_000
+"""A peer has read an answer that was sent before that, unless its machine has not even taken it."""
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+class Http2Clock:
+    """Knows since when a connection has been slow."""
+
+    __slots__ = (
+        "_begin_ns",
+        "_bodies",
+        "_excused_ns",
+        "_frame_ns",
+        "_limits",
+        "_moved_ns",
+        "_preface_ns",
+        "_queue",
+        "_queues",
+        "_sent_count",
+        "_swept_ns",
+    )
+
+    def __init__(self, limits: Http2Limits, now_ns: int) -> None:
+        self._limits = limits
+        self._begin_ns = now_ns
+        self._preface_ns = _ns(limits.preface_timeout_s)
+        self._frame_ns = _ns(limits.frame_timeout_s)
+        self._sent_count = 0
+        self._excused_ns = 0
+        """When the peer could not send last, because it was not read or got no window."""
+        self._moved_ns = now_ns
+        """When frames were made last, of whatever stream."""
+        self._swept_ns = now_ns
+        self._bodies: dict[Http2Call, LeastRate] = {}
+        """Of the calls whose body was incomplete at the last sweep."""
+        self._queues: dict[Http2Call, LeastRate] = {}
+        """Of the calls whose answer waited for the peer at the last sweep."""
+        self._queue: LeastRate | None = None
+        """Of all that waits for the peer's windows."""
+
+    def excuse(self, now_ns: int) -> None:
+        """Take note that it is not the peer's fault when nothing comes."""
+        self._excused_ns = now_ns
+
+    def note_sent(self, sent_count: int, now_ns: int) -> None:
+        """Take note of how many frames were made so far. Comes first."""
+        self._swept_ns = now_ns
+        if sent_count != self._sent_count:
+            self._sent_count = sent_count
+            self._moved_ns = now_ns
+
+    def setup_is_late(self, now_ns: int) -> bool:
+        """Tell whether preface and SETTINGS should have come by now."""
+        return now_ns - self._begin_ns >= self._preface_ns
+
+    def frame_is_late(self, incomplete_since_ns: int, now_ns: int) -> bool:
+        """Tell whether a frame or header block has been incomplete for too long."""
+        return incomplete_since_ns > 0 and now_ns - max(incomplete_since_ns, self._excused_ns) >= self._frame_ns
+
+    def has_sent_lately(self, sent_count: int) -> bool:
+        """Tell whether the peer may still be busy with an answer: some were sent in the last seconds."""
+        if not sent_count:
+            return False
+        return sent_count != self._sent_count or self._swept_ns - self._moved_ns < _LATELY_NS
+
+    # --- least rates ------------------------------------------------------------------------------------------------
+
+    def slow_bodies(self, calls: Iterable[Http2Call], now_ns: int) -> list[Http2Call]:
+        """Return the calls whose body, or the message that has begun, comes too slowly."""
+        limits, known, slow = self._limits, self._bodies, []
+        self._bodies = {}
+        for call in calls:
+            if not _is_amid_body(call):
+                continue
+            # A streaming call may have been silent for long before its message began.
+            begin_ns = 0 if call.is_streaming else call.arrival_ns
+            rate = known.get(call) or LeastRate(limits.body_rate_bytes_per_s, limits.body_timeout_s, begin_ns)
+            self._bodies[call] = rate
+            if self._excused_ns == now_ns:
+                rate.excuse(now_ns)
+            if rate.is_too_slow(call.body_bytes, now_ns):
+                slow.append(call)
+        return slow
+
+    def slow_readers(self, calls: Iterable[Http2Call], output: Http2Output, now_ns: int) -> list[Http2Call]:
+        """Return the calls whose answer the peer takes too slowly, or not at all."""
+        known, slow = self._queues, []
+        self._queues = {}
+        connection_is_slow = self._queue_is_slow(output, now_ns)
+        for call in calls:
+            if call.queue is None:
+                continue
+            rate = self._queues[call] = known.get(call) or self._reading_rate()
+            if output.window_of(call) > 0:
+                # It waits for its turn: others may have much to send on a slow line.
+                rate.excuse(now_ns)
+                is_slow = connection_is_slow
+            else:
+                is_slow = rate.is_too_slow(call.accepted_bytes - call.queued_bytes, now_ns)
+            if is_slow:
+                slow.append(call)
+        return slow
+
+    def _queue_is_slow(self, output: Http2Output, now_ns: int) -> bool:
+        if not output.queued_bytes:
+            self._queue = None
+            return False
+        if self._queue is None:
+            self._queue = self._reading_rate()
+        return self._queue.is_too_slow(output.accepted_bytes - output.queued_bytes, now_ns)
+
+    def _reading_rate(self) -> LeastRate:
+        return LeastRate(self._limits.write_rate_bytes_per_s, self._limits.write_timeout_s)
+
+
+def _is_amid_body(call: Http2Call) -> bool:
+    if call.is_remote_closed or call.is_local_closed or call.is_held:
+        return False
+    return not call.is_streaming or (call.assembler is not None and call.assembler.pending_bytes > 0)
+
+
+_SHORTEST_S = 0.001  # the loop's own granularity
+
+
+class DeadlineTimer:
+    """Calls `expire(call)` for calls whose deadline has passed."""
+
+    __slots__ = ("_calls", "_expire", "_handle", "_loop", "_next_ns", "_now_ns")
+
+    def __init__(
+        self,
+        loop: Loop,
+        calls: Callable[[], Iterable[Http2Call]],
+        expire: Callable[[Http2Call], None],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._loop = loop
+        self._calls = calls
+        self._expire = expire
+        self._now_ns = now_ns
+        self._handle: TimerHandle | None = None
+        self._next_ns = 0
+
+    def watch(self, deadline_ns: int, now_ns: int) -> None:
+        """See that the timer goes off at `deadline_ns` at the latest."""
+        if self._handle is not None:
+            if self._next_ns <= deadline_ns:
+                return
+            self._handle.cancel()
+        self._next_ns = deadline_ns
+        self._handle = self._loop.call_later(max(_SHORTEST_S, (deadline_ns - now_ns) / 1e9), self._on_timer)
+
+    def close(self) -> None:
+        """Call the timer off and refer to no calls any more."""
+        self._calls = tuple
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _on_timer(self) -> None:
+        self._handle = None
+        now_ns = self._now_ns()
+        waiting = [call for call in self._calls() if call.deadline_ns and not call.is_local_closed]
+        for call in waiting:
+            if call.deadline_ns <= now_ns:
+                self._expire(call)
+        left = [call.deadline_ns for call in waiting if not call.is_local_closed]
+        if left:
+            self.watch(min(left), now_ns)

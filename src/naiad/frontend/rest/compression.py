@@ -1,0 +1,247 @@
+"""Compressed bodies over HTTP: Content-Encoding of requests, Accept-Encoding of their answers.
+
+Small bodies are coded on the loop, where that costs less than a change of threads; larger ones beside it. A body is
+never decompressed beyond the limit, so a small body that would become a huge one costs what the limit allows.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Protocol
+
+from naiad.core.bounded_cache import BoundedCache
+from naiad.core.errors import InferError, internal, invalid_argument, unavailable
+from naiad.core.tensor import Buffer
+from naiad.frontend.body_reservation import NO_ROOM
+from naiad.frontend.exchange import Departure, ExchangeLayer, HttpExchange
+from naiad.frontend.rest import failure as rest_failure
+from naiad.frontend.router import Action
+from naiad.frontend.side_threads import RunAside
+from naiad.wire.compression import (
+    MAX_INLINE_BYTES,
+    MAX_INLINE_PLAIN_BYTES,
+    WINDOW_BITS,
+    CorruptError,
+    TooLargeError,
+    accepted_coding,
+    compress,
+    decompress,
+    most_plain_bytes,
+    plain_limit,
+)
+from naiad.wire.header_fields import HeaderFields, Headers, written_fields
+
+_log = logging.getLogger(__name__)
+
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+"""Default of --http-max-decompressed-size and --grpc-max-decompressed-size."""
+MAX_DECOMPRESSION_RATIO = 200
+"""Default of --http-max-decompression-ratio."""
+_MIN_ANSWER_BYTES = 256
+"""Smaller answers are sent as they are: compressed they would take longer, and as many packets."""
+_CONTENT_ENCODING = b"content-encoding"
+_ACCEPT_ENCODING = b"accept-encoding"
+
+
+class Models(Protocol):
+    """What is asked before a body is decompressed."""
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Raise InferError for an unknown model."""
+
+
+class ContentCodings:
+    """Stands before routes whose bodies may be compressed."""
+
+    def __init__(
+        self,
+        run_aside: RunAside,
+        models: Models,
+        max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+        max_ratio: int = MAX_DECOMPRESSION_RATIO,
+    ) -> None:
+        """Up to `MAX_DECOMPRESSED_BYTES` a body may have any ratio, beyond that `max_ratio`."""
+        self._run_aside = run_aside
+        self._models = models
+        self._max_bytes = max_decompressed_bytes
+        self._max_ratio = max_ratio
+        self._accepted: BoundedCache[bytes, bytes | None] = BoundedCache(
+            max_entries=256, max_bytes=32 * 1024, max_entry_bytes=256
+        )
+
+    def around(self, action: Action) -> Action:
+        """Return `action` for exchanges whose body is plain and whose answer may be anything."""
+
+        def handle(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+            # hot: two look-ups for each request that is not compressed
+            headers = exchange.headers
+            if _ACCEPT_ENCODING in headers:
+                coding = self._answer_coding(headers[_ACCEPT_ENCODING])
+                if coding is not None:
+                    exchange = CompressedAnswer(exchange, coding, self._run_aside)
+            if _CONTENT_ENCODING in headers:
+                self._handle_compressed(exchange, arguments, action)
+            else:
+                action(exchange, arguments)
+
+        return handle
+
+    def around_answers(self, handle: Callable[[HttpExchange], None]) -> Callable[[HttpExchange], None]:
+        """Return `handle` for exchanges whose answer may be anything; the body of the request is not looked at."""
+
+        def compressing(exchange: HttpExchange) -> None:
+            accept = exchange.headers.get(_ACCEPT_ENCODING)
+            coding = None if accept is None else self._answer_coding(accept)
+            handle(exchange if coding is None else CompressedAnswer(exchange, coding, self._run_aside))
+
+        return compressing
+
+    def _answer_coding(self, accept: bytes) -> bytes | None:
+        try:
+            return self._accepted[accept]
+        except KeyError:
+            pass
+        coding = accepted_coding(accept)
+        self._accepted.remember(accept, coding, len(accept))
+        return coding
+
+    def _handle_compressed(self, exchange: HttpExchange, arguments: Mapping[str, str], action: Action) -> None:
+        bits = WINDOW_BITS.get(exchange.headers[_CONTENT_ENCODING].strip().lower(), 0)
+        if not bits or not self._is_known(arguments):
+            # Either plain, or the route says what is wrong with it.
+            action(exchange, arguments)
+            return
+        body = exchange.body
+        if len(body) <= MAX_INLINE_BYTES:
+            try:
+                plain = decompress(body, bits, min(MAX_INLINE_PLAIN_BYTES, self._max_bytes))
+            except TooLargeError:
+                pass  # for a piece of work on the loop; the other threads decide
+            except CorruptError as error:
+                self._refuse(exchange, arguments, error)
+                return
+            else:
+                action(_PlainExchange(exchange, plain), arguments)
+                return
+        limit = plain_limit(len(body), self._max_bytes, self._max_ratio, min(self._max_bytes, MAX_DECOMPRESSED_BYTES))
+        reserved = most_plain_bytes(body, bits, limit)
+        if not exchange.reserve_bytes(reserved):
+            self._fail(exchange, arguments, unavailable(NO_ROOM))
+            return
+        waiting = _Waiting(exchange, reserved)
+        self._run_aside(
+            functools.partial(waiting.decompress, body, bits, min(limit, reserved)),
+            functools.partial(self._go_on, waiting, exchange, arguments, action),
+            functools.partial(self._refuse, exchange, arguments),
+        )
+
+    def _is_known(self, arguments: Mapping[str, str]) -> bool:
+        try:
+            self._models.is_decoupled(arguments["model"], arguments["version"])
+        except InferError:
+            return False
+        return True
+
+    def _go_on(
+        self,
+        waiting: "_Waiting",
+        exchange: HttpExchange,
+        arguments: Mapping[str, str],
+        action: Action,
+        plain: Buffer | None,
+    ) -> None:
+        if plain is None or waiting.is_gone:
+            return  # nobody would ever cancel what is submitted now
+        exchange.on_disconnect = None
+        exchange.release_bytes(waiting.reserved_bytes - len(plain))
+        try:
+            action(_PlainExchange(exchange, plain), arguments)
+        except Exception:
+            _log.exception("the route of %s %s failed", exchange.method, exchange.path)
+            self._fail(exchange, arguments, internal("internal error; the log tells more"))
+
+    def _refuse(self, exchange: HttpExchange, arguments: Mapping[str, str], error: Exception) -> None:
+        if isinstance(error, TooLargeError):
+            refusal = invalid_argument(
+                f"the decompressed request body exceeds the maximum allowed value of {self._max_bytes} bytes, or "
+                "what --http-max-decompression-ratio or the size at its end allows. Use --http-max-input-size to "
+                "increase the limit, --http-max-decompressed-size where that is set, or send it uncompressed."
+            )
+        elif isinstance(error, CorruptError):
+            coding = exchange.headers[_CONTENT_ENCODING].decode("latin-1")
+            refusal = invalid_argument(f"the request body is not what its Content-Encoding '{coding}' says: {error}")
+        else:
+            _log.error("decompressing a request body failed", exc_info=error)
+            refusal = internal("internal error; the log tells more")
+        self._fail(exchange, arguments, refusal)
+
+    def _fail(self, exchange: HttpExchange, arguments: Mapping[str, str], error: InferError) -> None:
+        rest_failure.respond(exchange, "", arguments["model"], arguments["version"], error)
+
+
+class _Waiting:
+    """A body that waits for a thread; without a client it is not worth its while."""
+
+    __slots__ = ("is_gone", "reserved_bytes")
+
+    def __init__(self, exchange: HttpExchange, reserved_bytes: int) -> None:
+        self.is_gone = False
+        self.reserved_bytes = reserved_bytes
+        """Of the server's budget, until it is known how large the body is."""
+        exchange.on_disconnect = self._leave
+
+    def _leave(self, why: Departure) -> None:
+        self.is_gone = True
+
+    def decompress(self, body: Buffer, bits: int, max_bytes: int) -> Buffer | None:
+        """Return the plain body, None when nobody wants its answer any more."""
+        return None if self.is_gone else decompress(body, bits, max_bytes)
+
+
+class _PlainExchange(ExchangeLayer):
+    """An exchange whose body was decompressed; it looks as if it had come that way."""
+
+    __slots__ = ()
+
+    def __init__(self, exchange: HttpExchange, body: Buffer) -> None:
+        ExchangeLayer.__init__(self, exchange)
+        self.body = body
+        fields = HeaderFields()
+        fields.update(exchange.headers)
+        del fields[_CONTENT_ENCODING]
+        fields.written = list(written_fields(exchange.headers))
+        self.headers = fields
+
+
+class CompressedAnswer(ExchangeLayer):
+    """An exchange whose complete answer is compressed. Triton: failures and streamed answers stay as they are."""
+
+    __slots__ = ("_coding", "_run_aside")
+
+    def __init__(self, exchange: HttpExchange, coding: bytes, run_aside: RunAside) -> None:
+        ExchangeLayer.__init__(self, exchange)
+        self._coding = coding
+        self._run_aside = run_aside
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body, compressed if that is worth it."""
+        size = sum(map(len, parts))
+        if status != HTTPStatus.OK or size < _MIN_ANSWER_BYTES:
+            self._exchange.respond(status, headers, parts)
+            return
+        headers = (*headers, (b"Content-Encoding", self._coding))
+        work = functools.partial(compress, parts, WINDOW_BITS[self._coding])
+        if size <= MAX_INLINE_BYTES:
+            self._exchange.respond(status, headers, (work(),))
+            return
+        # The request is done with: a client that goes away has nothing to cancel any more.
+        self._exchange.on_disconnect = None
+        self._run_aside(work, functools.partial(self._respond, status, headers), self._failed)
+
+    def _respond(self, status: int, headers: Headers, body: bytes) -> None:
+        self._exchange.respond(status, headers, (body,))
+
+    def _failed(self, error: Exception) -> None:
+        _log.error("compressing an answer failed", exc_info=error)
+        rest_failure.respond(self._exchange, "", "", "", internal("internal error; the log tells more"))

@@ -1,0 +1,245 @@
+"""REST routes of the model repository: index, load, unload. The work is done beside the event loop.
+
+What the shared-memory routes and calls ask of the regions.
+
+The REST routes of shared memory: status, register, unregister, for system and for CUDA regions.
+
+REST routes of the logging and trace settings.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument, unavailable, unsupported
+from naiad.core.model import IndexEntry
+from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
+from naiad.core.tensor import Buffer
+from naiad.frontend.access import MayBringFiles, check_files
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.router import JSON_HEADERS, Route, respond_error
+from naiad.frontend.side_threads import RunAside, run_here
+from naiad.options.trace import TraceOptions
+from naiad.protocol.json.control import (
+    decode_index_request,
+    decode_load_parameters,
+    decode_unload_parameters,
+    encode_repository_index,
+)
+from naiad.protocol.json.settings import (
+    decode_cuda_registration,
+    decode_log_settings,
+    decode_system_registration,
+    decode_trace_settings,
+    encode_cuda_status,
+    encode_log_settings,
+    encode_system_status,
+    encode_trace_settings,
+)
+from naiad.protocol.status import status_of
+from naiad.telemetry.logs import log
+from naiad.telemetry.trace.settings import Changes
+
+
+class SharedMemoryControl(Protocol):
+    """Registered regions; every method is called on the loop and raises InferError with Triton's texts."""
+
+    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a part of a POSIX shared-memory object."""
+
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register an allocation of a GPU."""
+
+    def unregister_system(self, name: str = "") -> None:
+        """Unregister a system region, or all of them."""
+
+    def unregister_cuda(self, name: str = "") -> None:
+        """Unregister a CUDA region, or all of them."""
+
+    def system_status(self, name: str = "") -> Sequence[SystemRegionStatus]:
+        """Return one system region or all."""
+
+    def cuda_status(self, name: str = "") -> Sequence[CudaRegionStatus]:
+        """Return one CUDA region or all."""
+
+
+_REGION = r"(?:/region/(?P<region>[^/]+))?"
+_SYSTEM = "/v2/systemsharedmemory" + _REGION
+_CUDA = "/v2/cudasharedmemory" + _REGION
+
+
+class SharedMemoryRoutes:
+    """The actions behind the routes."""
+
+    def __init__(self, regions: SharedMemoryControl) -> None:
+        self._regions = regions
+
+    def routes(self) -> list[Route]:
+        """Return the routes, which go into the router of the HTTP endpoint."""
+        return [
+            Route(_SYSTEM + "/status", {"GET": self._system_status}),
+            Route(_SYSTEM + "/register", {"POST": self._register_system}),
+            Route(_SYSTEM + "/unregister", {"POST": self._unregister_system}),
+            Route(_CUDA + "/status", {"GET": self._cuda_status}),
+            Route(_CUDA + "/register", {"POST": self._register_cuda}),
+            Route(_CUDA + "/unregister", {"POST": self._unregister_cuda}),
+        ]
+
+    def _system_status(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200, JSON_HEADERS, (encode_system_status(self._regions.system_status(arguments["region"])),))
+
+    def _cuda_status(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200, JSON_HEADERS, (encode_cuda_status(self._regions.cuda_status(arguments["region"])),))
+
+    def _register_system(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        name = _required(arguments, "system")
+        self._regions.register_system(name, *decode_system_registration(exchange.body))
+        exchange.respond(200, JSON_HEADERS, ())
+
+    def _register_cuda(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        name = _required(arguments, "cuda")
+        self._regions.register_cuda(name, *decode_cuda_registration(exchange.body))
+        exchange.respond(200, JSON_HEADERS, ())
+
+    def _unregister_system(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._regions.unregister_system(arguments["region"])
+        exchange.respond(200, JSON_HEADERS, ())
+
+    def _unregister_cuda(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        self._regions.unregister_cuda(arguments["region"])
+        exchange.respond(200, JSON_HEADERS, ())
+
+
+def _required(arguments: Mapping[str, str], kind: str) -> str:
+    name = arguments["region"]
+    if not name:
+        raise invalid_argument(f"'region name' is necessary to register {kind} shared memory region")
+    return name
+
+
+class TracedEngine(Protocol):
+    """What is asked of the engine about traces."""
+
+    def trace_settings(self, model: str = "") -> TraceOptions:
+        """Return the settings of a model, or of the server. Raises InferError for an unknown model."""
+
+    def change_trace_settings(self, model: str, changes: Changes) -> None:
+        """Change settings. Raises InferError."""
+
+
+class SettingsRoutes:
+    """The actions of `/v2/logging` and `/v2[/models/{model}]/trace/setting`."""
+
+    def __init__(self, engine: TracedEngine) -> None:
+        self._engine = engine
+
+    def routes(self) -> "list[Route]":
+        """Return the routes."""
+        traces = {"GET": self.trace_settings, "POST": self.change_trace_settings}
+        return [
+            Route(r"/v2/logging", {"GET": self.log_settings, "POST": self.change_log_settings}),
+            Route(r"/v2/trace/setting", traces),
+            Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", traces),
+        ]
+
+    def log_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer with the log settings."""
+        exchange.respond(200, JSON_HEADERS, (encode_log_settings(log.settings()),))
+
+    def change_log_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Change log settings and answer with all of them."""
+        log.change(decode_log_settings(exchange.body, log.settings()))
+        self.log_settings(exchange, arguments)
+
+    def trace_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer with the trace settings of a model, or of the server."""
+        options = self._engine.trace_settings(arguments.get("model", ""))
+        exchange.respond(200, JSON_HEADERS, (encode_trace_settings(options),))
+
+    def change_trace_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Change trace settings and answer with all of them."""
+        self._engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(exchange.body))
+        self.trace_settings(exchange, arguments)
+
+
+_log = logging.getLogger(__name__)
+
+
+class RepositoryEngine(Protocol):
+    """What is asked of the engine about the repository, on other threads than the loop's."""
+
+    is_draining: bool
+
+    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the repository index. Raises InferError."""
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load a model. Raises InferError."""
+
+    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Unload a model. Raises InferError."""
+
+
+class RepositoryRoutes:
+    """The actions of `/v2/repository`."""
+
+    def __init__(
+        self,
+        engine: RepositoryEngine,
+        run_aside: RunAside = run_here,
+        run_control: RunAside = run_here,
+        may_bring_files: MayBringFiles = lambda: False,
+    ) -> None:
+        """`run_control` is for work that may take minutes."""
+        self._engine = engine
+        self._may_bring_files = may_bring_files
+        self._run_aside = run_aside
+        self._run_control = run_control
+
+    def index(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer with the models of all repositories."""
+        self._run(exchange, self._run_aside, functools.partial(self._survey, exchange.body))
+
+    def load(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Load a model and answer when it is ready."""
+        self._check(arguments)
+        work = functools.partial(self._load, arguments["model"], exchange.body)
+        self._run(exchange, self._run_control, work)
+
+    def unload(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Unload a model and answer when it is gone."""
+        self._check(arguments)
+        work = functools.partial(self._unload, arguments["model"], exchange.body)
+        self._run(exchange, self._run_control, work)
+
+    def _check(self, arguments: Mapping[str, str]) -> None:
+        if arguments["repository"]:
+            raise unsupported("'repository_name' specification is not supported")
+        if self._engine.is_draining:
+            raise unavailable("Server not ready")
+
+    def _run(self, exchange: HttpExchange, run: RunAside, work: Callable[[], Sequence[Buffer]]) -> None:
+        run(work, functools.partial(exchange.respond, 200, JSON_HEADERS), functools.partial(_fail, exchange))
+
+    # --- on other threads -------------------------------------------------------------------------------------------
+
+    def _survey(self, body: Buffer) -> Sequence[Buffer]:
+        return (encode_repository_index(self._engine.survey_repository(decode_index_request(body))),)
+
+    def _load(self, model: str, body: Buffer) -> Sequence[Buffer]:
+        parameters = decode_load_parameters(body)
+        check_files(parameters, self._may_bring_files)
+        self._engine.load_model(model, parameters)
+        return ()
+
+    def _unload(self, model: str, body: Buffer) -> Sequence[Buffer]:
+        self._engine.unload_model(model, decode_unload_parameters(body))
+        return ()
+
+
+def _fail(exchange: HttpExchange, error: Exception) -> None:
+    if not isinstance(error, InferError):
+        _log.error("%s %s failed", exchange.method, excerpt(exchange.path), exc_info=error)
+        error = internal("internal error; the log tells more")
+    respond_error(exchange, status_of(error.code).http, error.message)

@@ -1,0 +1,92 @@
+"""Calls from web pages of other origins (the CORS protocol of the Fetch standard); off unless origins are given.
+
+A preflight is answered here, before routes and access rules: browsers send it without credentials.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from naiad.core.errors import excerpt
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import ExchangeLayer, HttpExchange, Refuse
+from naiad.wire.header_fields import Headers
+
+_log = logging.getLogger(__name__)
+
+ANY = "*"
+_METHODS = b"GET, HEAD, POST, OPTIONS"
+_EXPOSED = b"Inference-Header-Content-Length, triton-request-id, endpoint-load-metrics, WWW-Authenticate"
+_PREFLIGHT_VALID_S = b"7200"  # the most that browsers take
+_VARY_PREFLIGHT = b"Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
+_MAX_REQUESTED_BYTES = 4096
+
+
+class Cors:
+    """Stands before a handler of HTTP exchanges."""
+
+    def __init__(self, origins: Collection[str], handle: Callable[[HttpExchange], None], refuse: Refuse) -> None:
+        """`origins` as browsers write them, or `*` for all."""
+        self._handle = handle
+        self._refuse = refuse
+        self._any = ANY in origins
+        self._origins = frozenset(origin.encode() for origin in origins)
+        # With one answer for all origins a cache need not tell them apart.
+        self._vary: Headers = () if self._any else ((b"Vary", b"Origin"),)
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Answer a preflight; pass anything else on, and see that the page may read its answer."""
+        self._pass(exchange, self._handle)
+
+    def refuse(self, exchange: HttpExchange) -> None:
+        """The same for an exchange whose body has not come, which is answered if its head is refused."""
+        self._pass(exchange, self._refuse)
+
+    def _pass(self, exchange: HttpExchange, handle: Callable[[HttpExchange], object]) -> None:
+        origin = exchange.headers.get(b"origin")
+        allowed = origin is not None and (self._any or origin in self._origins)
+        if origin is not None and not allowed:
+            _log.debug(
+                "HTTP request of origin '%s', which --http-cors-origin does not name",
+                excerpt(origin.decode("latin-1")),
+            )
+        if not allowed or origin is None:
+            handle(_Annotated(exchange, self._vary) if self._vary else exchange)
+            return
+        answer_origin = (b"Access-Control-Allow-Origin", b"*" if self._any else origin)
+        if exchange.method == "OPTIONS" and b"access-control-request-method" in exchange.headers:
+            # Not 204, which must not have a Content-Length.
+            exchange.respond(200, (answer_origin, *_preflight(exchange.headers)), ())
+        else:
+            exposed = (b"Access-Control-Expose-Headers", _EXPOSED)
+            handle(_Annotated(exchange, (answer_origin, exposed, *self._vary)))
+
+
+def _preflight(headers: Mapping[bytes, bytes]) -> Headers:
+    answer = [
+        (b"Access-Control-Allow-Methods", _METHODS),
+        (b"Access-Control-Max-Age", _PREFLIGHT_VALID_S),
+        (b"Vary", _VARY_PREFLIGHT),
+    ]
+    # Whatever the page wants to send: names of restrictions and of forwarded fields are the operator's own choice.
+    requested = headers.get(b"access-control-request-headers", b"")
+    if requested and len(requested) <= _MAX_REQUESTED_BYTES:
+        answer.append((b"Access-Control-Allow-Headers", requested))
+    return tuple(answer)
+
+
+class _Annotated(ExchangeLayer):
+    """An exchange whose answer gets more header fields."""
+
+    __slots__ = ("_more",)
+
+    def __init__(self, exchange: HttpExchange, more: Headers) -> None:
+        ExchangeLayer.__init__(self, exchange)
+        self._more = more
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Answer with a complete body."""
+        self._exchange.respond(status, (*headers, *self._more), parts)
+
+    def start_stream(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose length is not known."""
+        self._exchange.start_stream(status, (*headers, *self._more))

@@ -1,0 +1,74 @@
+"""Failed requests of inference over HTTP: one log line and one answer, both under the same id."""
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import CancellingEngine, Departure, HttpExchange, version_of
+from naiad.frontend.router import JSON_HEADERS
+from naiad.protocol.json.control import encode_error
+from naiad.protocol.json.document import SHORT_BYTES
+from naiad.protocol.json.infer import leading_id
+from naiad.protocol.json.tree import parse_infer_document
+from naiad.protocol.status import status_of
+from naiad.telemetry.logs.log import log_request_failure, new_request_id
+
+if TYPE_CHECKING:
+    from naiad.wire.header_fields import Headers
+
+_ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
+_LOOKED_AT_BYTES = 1024
+_RETRY_AFTER = (b"Retry-After", b"1")
+
+
+def respond(exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
+    """Log a failure and answer with it; a request without an id gets one."""
+    request_id = log(request_id, model, version, error)
+    status = status_of(error.code).http
+    headers: Headers = (*JSON_HEADERS, id_header(request_id))
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = (*headers, _RETRY_AFTER)
+    exchange.respond(status, headers, (encode_error(error.message),))
+
+
+def abandon(engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+    """Cancel a request whose client has left, and log it: nobody is there to be answered."""
+    waited = engine.cancel(request)
+    log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))
+
+
+def log(request_id: str, model: str, version: str, error: InferError) -> str:
+    """Log a failure, once, and return the id in the line: the client's, cut, or one made here."""
+    request_id = request_id or new_request_id()
+    log_request_failure(
+        protocol="HTTP",
+        request_id=request_id,
+        model=model,
+        version=version,
+        error=error,
+        level=status_of(error.code).log_level,
+    )
+    return request_id[:MAX_EXCERPT_CHARACTERS]
+
+
+def id_header(request_id: str) -> tuple[bytes, bytes]:
+    """Return the header field that carries the id of a request."""
+    return b"triton-request-id", quote(request_id, _ID_SAFE, errors="replace").encode()
+
+
+def find_id(text: Buffer) -> str:
+    """Return the id of a request whose JSON could not be decoded, if there is one to be found.
+
+    Of a long document only the beginning is looked at, where clients write the id.
+    """
+    if len(text) > SHORT_BYTES:
+        return leading_id(bytes(text[:_LOOKED_AT_BYTES]))
+    try:
+        found = parse_infer_document(text).get("id", "")
+    except InferError:
+        return ""
+    return found if isinstance(found, str) else ""

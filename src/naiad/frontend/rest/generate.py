@@ -1,0 +1,188 @@
+"""`POST /v2/models/{m}/generate` and `generate_stream`: flat JSON in and out, once or as server-sent events."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
+from naiad.core.tensor import Buffer
+from naiad.engine.admission import count_elements
+from naiad.frontend.exchange import HttpExchange, announced_bytes
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
+from naiad.frontend.rest import failure as rest_failure
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, Prepared, leave
+from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedAnswer
+from naiad.frontend.router import JSON_HEADERS
+from naiad.frontend.slice_runner import SliceRunner
+from naiad.protocol.generate import Inputs, decode_generate, encode_generate, inputs_of
+from naiad.wire.header_fields import written_fields
+
+_CONTENT_CODING = b"content-encoding"
+_CACHED_MODELS = 1024
+
+
+class GenerateRoutes:
+    """The two endpoints of the generate extension, for decoupled models and ordinary ones."""
+
+    def __init__(
+        self,
+        engine: InferEngine,
+        max_input_bytes: int = MAX_INPUT_BYTES,
+        forwarding: HeaderForwarding | None = None,
+        runner: SliceRunner | None = None,
+    ) -> None:
+        self._engine = engine
+        self._runner = runner or SliceRunner()
+        self._max_input_bytes = max_input_bytes
+        self._forwarding = forwarding
+        self._inputs: dict[tuple[str, str], tuple[object, Inputs]] = {}
+        """By model and version: the configuration, and what was made of it."""
+
+    def generate(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer with the only response of a request."""
+        answer = _OnlyAnswer(exchange, self._engine, self._runner)
+        self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
+
+    def generate_stream(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer with an event for each response."""
+        answer = StreamedAnswer(exchange, GENERATE_EVENTS, _encode, self._runner)
+        self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
+
+    def check(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
+        model, version = arguments["model"], arguments["version"]
+        try:
+            self._inputs_of(model, version)
+            self._check_body(exchange, announced_bytes(exchange.headers))
+        except InferError as error:
+            rest_failure.respond(exchange, "", model, version, error)
+
+    def _check_body(self, exchange: HttpExchange, body_bytes: int) -> None:
+        """Raises InferError for a body that is coded or too large."""
+        if exchange.headers.get(_CONTENT_CODING, b"").lower() not in (b"identity", b""):
+            raise invalid_argument("Unsupported content-encoding, only 'identity' is supported.")
+        if body_bytes > self._max_input_bytes:
+            raise invalid_argument(
+                f"request JSON size of {body_bytes} bytes exceeds the maximum allowed input size of "
+                f"{self._max_input_bytes} bytes. Use --http-max-input-size to increase the limit."
+            )
+
+    def _read(self, exchange: HttpExchange, arguments: Mapping[str, str], submit: Callable[[Prepared], None]) -> None:
+        """Decode the request of an exchange and submit it, or answer with the reason why there is none."""
+        model, version, body = arguments["model"], arguments["version"], exchange.body
+        refuse = functools.partial(self._refuse, exchange, model, version)
+        try:
+            # Before anything is parsed: an unknown model wins over a bad body.
+            inputs = self._inputs_of(model, version)
+            self._check_body(exchange, len(body))
+        except InferError as error:
+            refuse(error)
+            return
+        slices = self._prepare(model, version, body, inputs)
+        job = self._runner.run(exchange.client, slices, len(body), submit, refuse)
+        if not job.is_over:
+            exchange.on_disconnect = functools.partial(leave, self._runner, job)
+
+    def _prepare(self, model: str, version: str, body: Buffer, inputs: Inputs) -> Slices[Prepared]:
+        decoded = yield from decode_generate(model, version, body, inputs, self._max_input_bytes)
+        return decoded, (yield from count_elements(*decoded))
+
+    def _refuse(self, exchange: HttpExchange, model: str, version: str, error: InferError) -> None:
+        rest_failure.respond(exchange, rest_failure.find_id(exchange.body), model, version, error)
+
+    def _submit(self, exchange: HttpExchange, answer: "StreamedAnswer | _OnlyAnswer", prepared: Prepared) -> None:
+        (header, request_id, data), element_counts = prepared
+        try:
+            if self._forwarding is not None:
+                header = self._forwarding.apply(header, written_fields(exchange.headers))
+            request = InferRequest(header, data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns)
+            request.element_counts = element_counts
+            answer.watch(request, self._engine)
+            self._engine.submit(request)
+        except InferError as error:
+            rest_failure.respond(exchange, request_id, header.model_name, header.model_version, error)
+
+    def _inputs_of(self, model: str, version: str) -> Inputs:
+        config = self._engine.model_config(model, version)
+        known = self._inputs.get((model, version))
+        if known is not None and known[0] is config:
+            return known[1]
+        if len(self._inputs) >= _CACHED_MODELS:
+            del self._inputs[next(iter(self._inputs))]
+        inputs = inputs_of(config)
+        self._inputs[(model, version)] = (config, inputs)
+        return inputs
+
+
+def _encode(request: InferRequest, response: InferResponse) -> Slices[Sequence[bytes]]:
+    return encode_generate(request.id, response)
+
+
+class _OnlyAnswer:
+    """The answer of a request with exactly one response, which is known when the final one has come."""
+
+    protocol = "HTTP"  # for traces
+    __slots__ = ("_answer", "_engine", "_exchange", "_is_over", "_runner")
+
+    def __init__(self, exchange: HttpExchange, engine: InferEngine, runner: SliceRunner) -> None:
+        self._exchange = exchange
+        self._engine = engine
+        self._runner = runner
+        self._answer: InferResponse | InferError | None = None
+        self._is_over = False
+
+    def watch(self, request: InferRequest, engine: InferEngine) -> None:
+        """Cancel the request when its client goes away."""
+        self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_exchange(self._exchange)
+
+    def take(self, request: InferRequest, response: InferResponse) -> None:
+        """Keep a response, and answer with it when it is the final one."""
+        if self._is_over or request.cancelled:
+            return
+        if not response.empty_final or response.error is not None:
+            if self._answer is not None:
+                # What else would come is of no use to anyone.
+                self._fail(request, response, _wrong_count())
+                self._engine.cancel(request)
+                return
+            self._answer = response.error or response
+        if response.final:
+            self._finish(request, response)
+
+    def _finish(self, request: InferRequest, response: InferResponse) -> None:
+        answer = self._answer
+        if not isinstance(answer, InferResponse):
+            self._fail(request, response, answer or _wrong_count())
+            return
+        self._is_over = True
+        self._exchange.on_disconnect = None
+        job = self._runner.run(
+            self._exchange.client,
+            encode_generate(request.id, answer),
+            sum(map(len, answer.data)),
+            self._respond,
+            functools.partial(self._fail, request, response),
+        )
+        if not job.is_over:
+            self._exchange.on_disconnect = functools.partial(leave, self._runner, job)
+
+    def _respond(self, text: Sequence[bytes]) -> None:
+        self._exchange.respond(200, JSON_HEADERS, text)
+
+    def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
+        self._is_over = True
+        model = request.header.model_name
+        rest_failure.respond(self._exchange, request.id, model, response.header.model_version, error)
+
+
+def _wrong_count() -> InferError:
+    return internal(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses"
+    )

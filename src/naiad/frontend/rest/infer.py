@@ -1,0 +1,391 @@
+"""`POST /v2/models/{m}/infer`: body to request, response to body, failures to one log line and an answer.
+
+What large JSON bodies of inference cost: told to their clients, and now and then to the log.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.model import ModelMetadata
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.request_limits import RequestLimits
+from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
+from naiad.core.tensor import Buffer
+from naiad.engine.admission import count_elements
+from naiad.frontend.exchange import Departure, HttpExchange, announced_bytes
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
+from naiad.frontend.rest import failure as rest_failure
+from naiad.frontend.rest.stream import Framing, StreamedAnswer, accepted_framing
+from naiad.frontend.router import JSON_HEADERS
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.protocol.json.binary import decode_raw
+from naiad.protocol.json.document import SHORT_BYTES
+from naiad.protocol.json.infer import Decoded, InferJsonDecoder
+from naiad.protocol.json.response import (
+    LONG_BYTES,
+    Encoded,
+    encode,
+    encode_in_slices,
+    is_long,
+    with_binary_outputs,
+    without_binary_outputs,
+)
+from naiad.wire.compression import WINDOW_BITS
+from naiad.wire.header_fields import Headers, written_fields
+
+_log = logging.getLogger(__name__)
+
+LARGE_JSON_BYTES = 1 << 20
+"""Shorter bodies are read in a few milliseconds at most, and nobody needs to be told."""
+_PAUSE_NS = 60_000_000_000
+"""At most one line of the log within this time, whatever the number of models and clients."""
+
+
+class JsonCost:
+    """Says how long large JSON bodies took to be read, which the binary form of the same tensors does not."""
+
+    def __init__(self) -> None:
+        self._quiet_until_ns = 0
+
+    def tell(self, model: str, size_bytes: int, decode_ns: int) -> tuple[bytes, bytes]:
+        """Return the field that tells the client what its JSON cost; log it if nothing was said lately."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._quiet_until_ns:
+            self._quiet_until_ns = now_ns + _PAUSE_NS
+            _log.info(
+                "model '%s': %.1f MB of JSON took %.1f ms to read; the binary form of a tensor takes almost nothing: "
+                "binary_data in tritonclient, Inference-Header-Content-Length over HTTP, or gRPC",
+                model,
+                size_bytes / 1e6,
+                decode_ns / 1e6,
+            )
+        return b"Server-Timing", b"decode;dur=%.1f" % (decode_ns / 1e6)
+
+
+Prepared = tuple[Decoded, Sequence[int] | None]
+"""A decoded request, and how many elements its large inputs of strings have."""
+
+_JSON_LENGTH = b"inference-header-content-length"
+_CONTENT_CODING = b"content-encoding"
+_CONTENT_TYPE = b"content-type"
+_MEDIA = (b"image/", b"audio/", b"video/")
+"""Types of bodies that are a raw tensor without a field that says so: they cannot be JSON."""
+_JSON = b"application/json"
+_OCTET_STREAM = (b"Content-Type", b"application/octet-stream")
+_CACHED_HEADERS = 4096
+_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+MAX_INPUT_BYTES = 64 * 1024 * 1024
+"""Default of --http-max-input-size."""
+
+
+class InferEngine(Protocol):
+    """What inference over HTTP asks of the engine; all of it is called on the loop."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Submit a request. Raises InferError when it is refused at the door."""
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Cancel a submitted request; True when it was dropped, False when something executes it."""
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Tell whether a model is decoupled. Raises InferError for an unknown model."""
+
+    def request_limits(self, name: str, version: str = "") -> RequestLimits:
+        """Return how many parts a request for a model may have. Raises InferError for an unknown model."""
+
+    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+        """Return names, datatypes and shapes of a ready model."""
+
+    def model_config(self, name: str, version: str = "") -> ModelConfig:
+        """Return the configuration of a ready model."""
+
+
+class InferRoute:
+    """Inference over HTTP."""
+
+    protocol = "HTTP"  # for traces
+
+    def __init__(
+        self,
+        engine: InferEngine,
+        max_input_bytes: int = MAX_INPUT_BYTES,
+        forwarding: HeaderForwarding | None = None,
+        runner: SliceRunner | None = None,
+    ) -> None:
+        self._engine = engine
+        self._max_input_bytes = max_input_bytes
+        self._forwarding = forwarding
+        self._runner = runner or SliceRunner()
+        self._decoder = InferJsonDecoder(engine.request_limits)
+        self._json_cost = JsonCost()
+        self._headers: dict[int | None, Headers] = {None: JSON_HEADERS}
+        """Of answers, by the length of their JSON; None when they are all JSON."""
+
+    def handle(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Submit the request of an exchange, or answer it with the reason why not."""
+        # hot: bench/micro_http1.py
+        model, version = arguments["model"], arguments["version"]
+        accept = exchange.headers.get(b"accept")
+        framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
+        request_id = ""
+        try:
+            # Before anything is parsed: an unknown model wins over bad tensors.
+            if self._engine.is_decoupled(model, version) and framing is None:
+                raise unsupported(_DECOUPLED)
+            if len(exchange.body) > SHORT_BYTES:
+                self._decode_large(exchange, framing, model, version)
+                return
+            json_length = self._json_length(exchange)
+            if json_length == 0:
+                header, request_id, data = self._decode_raw(exchange, model, version)
+            else:
+                header, request_id, data = self._decoder.decode(model, version, exchange.body, json_length)
+            if accept == _OCTET_STREAM[1]:
+                header = with_binary_outputs(header)
+            if self._forwarding is not None:
+                header = self._forwarding.apply(header, written_fields(exchange.headers))
+            if framing is not None:
+                self._submit_streamed(exchange, framing, header, request_id, data)
+                return
+            request = InferRequest(
+                header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
+            )
+            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
+            self._engine.submit(request)
+        except InferError as error:
+            rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
+
+    def check(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
+        model, version, headers = arguments["model"], arguments["version"], exchange.headers
+        try:
+            is_decoupled = self._engine.is_decoupled(model, version)
+            if is_decoupled and accepted_framing(headers.get(b"accept", b"")) is None:
+                raise unsupported(_DECOUPLED)
+            coding = headers.get(_CONTENT_CODING, b"").strip().lower()
+            if coding not in WINDOW_BITS:
+                _check_coding(headers)
+                self._check_announced(exchange)
+        except InferError as error:
+            rest_failure.respond(exchange, "", model, version, error)
+
+    def _check_announced(self, exchange: HttpExchange) -> None:
+        """Raises InferError when the part that the limit is about is too large."""
+        text = exchange.headers.get(_JSON_LENGTH)
+        body_bytes = announced_bytes(exchange.headers)
+        if text is None:
+            self._check_size("raw binary" if _is_media(exchange) else "request JSON", body_bytes)
+        elif text.isdigit() and len(text) < 20:
+            self._check_size(*(("request JSON", int(text)) if int(text) else ("raw binary", body_bytes)))
+
+    # --- large requests -------------------------------------------------------------------------------------------
+
+    def _decode_large(self, exchange: HttpExchange, framing: Framing | None, model: str, version: str) -> None:
+        """Decode a large body in slices; it is submitted when that is done."""
+        began_ns = time.monotonic_ns()
+        job = self._runner.run(
+            exchange.client,
+            self._prepare(exchange, model, version),
+            len(exchange.body),
+            functools.partial(self._submit_large, exchange, framing, began_ns),
+            functools.partial(self._refuse_large, exchange, model, version),
+        )
+        if not job.is_over:
+            exchange.on_disconnect = functools.partial(leave, self._runner, job)
+
+    def _prepare(self, exchange: HttpExchange, model: str, version: str) -> Slices[Prepared]:
+        decoded = yield from self._decode_in_slices(exchange, model, version)
+        header, request_id, data = decoded
+        return decoded, (yield from count_elements(header, request_id, data))
+
+    def _refuse_large(self, exchange: HttpExchange, model: str, version: str, error: InferError) -> None:
+        exchange.on_disconnect = None
+        rest_failure.respond(exchange, self._find_id(exchange), model, version, error)
+
+    def _submit_large(
+        self, exchange: HttpExchange, framing: Framing | None, began_ns: int, prepared: Prepared
+    ) -> None:
+        (header, request_id, data), element_counts = prepared
+        exchange.on_disconnect = None
+        more = self._cost_fields(exchange, header.model_name, began_ns)
+        try:
+            if exchange.headers.get(b"accept") == _OCTET_STREAM[1]:
+                header = with_binary_outputs(header)
+            if self._forwarding is not None:
+                header = self._forwarding.apply(header, written_fields(exchange.headers))
+            if framing is not None:
+                self._submit_streamed(exchange, framing, header, request_id, data, element_counts)
+                return
+            on_response = functools.partial(self._on_response, more=more) if more else self._on_response
+            request = InferRequest(
+                header, data, on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
+            )
+            request.element_counts = element_counts
+            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
+            self._engine.submit(request)
+        except InferError as error:
+            rest_failure.respond(exchange, request_id, header.model_name, header.model_version, error)
+
+    def _cost_fields(self, exchange: HttpExchange, model: str, began_ns: int) -> Headers:
+        """Return the fields of the answer that tell what the JSON of a request cost, if it has much."""
+        json_length = exchange.headers.get(_JSON_LENGTH)
+        json_bytes = len(exchange.body) if json_length is None else int(json_length)
+        if json_bytes < LARGE_JSON_BYTES or _is_media(exchange):
+            return ()
+        return (self._json_cost.tell(model, json_bytes, time.monotonic_ns() - began_ns),)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_exchange(request.context)  # type: ignore[arg-type]  # set in handle
+
+    def _submit_streamed(
+        self,
+        exchange: HttpExchange,
+        framing: Framing,
+        header: RequestHeader,
+        request_id: str,
+        data: list[Buffer],
+        element_counts: Sequence[int] | None = None,
+    ) -> None:
+        """Submit a request whose responses are sent as they come, each a line or an event of JSON."""
+        answer = StreamedAnswer(exchange, framing, _encode_json, self._runner)
+        request = InferRequest(
+            without_binary_outputs(header), data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns
+        )
+        request.element_counts = element_counts
+        answer.watch(request, self._engine)
+        self._engine.submit(request)
+
+    def _decode_in_slices(self, exchange: HttpExchange, model: str, version: str) -> Slices[Decoded]:
+        json_length = self._json_length(exchange)
+        if json_length == 0:
+            return self._decode_raw(exchange, model, version)
+        return (yield from self._decoder.decode_in_slices(model, version, exchange.body, json_length))
+
+    def _json_length(self, exchange: HttpExchange) -> int | None:
+        """Return how much of the body is JSON: None for all of it, 0 for a raw tensor. Raises InferError."""
+        headers = exchange.headers
+        if _CONTENT_CODING in headers:
+            _check_coding(headers)
+        text = headers.get(_JSON_LENGTH)
+        if text is None:
+            # Triton: an empty body is a raw tensor without elements.
+            if not len(exchange.body) or _is_media(exchange):
+                return 0
+            self._check_size("request JSON", len(exchange.body))
+            return None
+        try:
+            json_length = int(text)
+        except ValueError:
+            raise invalid_argument(
+                f"Unable to parse Inference-Header-Content-Length: '{text[:64].decode('latin-1')}' is not a number"
+            ) from None
+        self._check_size("request JSON", json_length)
+        return json_length
+
+    def _check_size(self, what: str, size: int) -> None:
+        """Triton: bounds JSON and raw bodies; a tensor in a binary tail may be larger."""
+        if size > self._max_input_bytes:
+            raise invalid_argument(
+                f"{what} size of {size} bytes exceeds the maximum allowed input size of {self._max_input_bytes} "
+                f"bytes. Use --http-max-input-size to increase the limit."
+            )
+
+    def _decode_raw(self, exchange: HttpExchange, model: str, version: str) -> Decoded:
+        body = exchange.body
+        self._check_size("raw binary", len(body))
+        metadata = self._engine.model_metadata(model, version)
+        batching = self._engine.model_config(model, version).max_batch_size > 0
+        header, request_id, data = decode_raw(model, version, body, metadata, batching=batching)
+        if exchange.headers.get(b"accept") == _JSON:
+            # Triton: the answer to a raw body is binary, whatever the client accepts.
+            header = without_binary_outputs(header)
+        return header, request_id, data
+
+    def _on_response(self, request: InferRequest, response: InferResponse, more: Headers = ()) -> None:
+        """Answer an exchange; `more` are fields beside those that every answer has."""
+        if request.cancelled:
+            return  # it was answered, if anyone listened, when it was cancelled
+        exchange: HttpExchange = request.context  # type: ignore[assignment]  # set in handle
+        header = request.header
+        error = response.error
+        if error is not None:
+            rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, error)
+            return
+        data = response.data
+        if data and max(map(len, data)) > LONG_BYTES:
+            self._encode_large(exchange, request, response, more)
+            return
+        try:
+            parts, json_length = encode(request.id, header, response)
+        except InferError as unfit:
+            rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, unfit)
+            return
+        headers = self._headers.get(json_length) or self._make_headers(json_length)
+        exchange.respond(200, (*headers, *more) if more else headers, parts)
+
+    def _encode_large(
+        self, exchange: HttpExchange, request: InferRequest, response: InferResponse, more: Headers
+    ) -> None:
+        """Write an answer in slices, which takes a while when it has much JSON."""
+        model, version = request.header.model_name, response.header.model_version
+        exchange.on_disconnect = None
+        job = self._runner.run(
+            exchange.client,
+            encode_in_slices(request.id, request.header, response),
+            sum(map(len, response.data)),
+            functools.partial(self._respond, exchange, more),
+            functools.partial(rest_failure.respond, exchange, request.id, model, version),
+        )
+        if not job.is_over:
+            exchange.on_disconnect = functools.partial(leave, self._runner, job)
+
+    def _respond(self, exchange: HttpExchange, more: Headers, encoded: Encoded) -> None:
+        parts, json_length = encoded
+        exchange.respond(200, (*(self._headers.get(json_length) or self._make_headers(json_length)), *more), parts)
+
+    def _make_headers(self, json_length: int | None) -> Headers:
+        if json_length is None:
+            return JSON_HEADERS
+        if len(self._headers) > _CACHED_HEADERS:
+            self._headers = {None: JSON_HEADERS}
+        headers = (_OCTET_STREAM, (b"Inference-Header-Content-Length", b"%d" % json_length))
+        self._headers[json_length] = headers
+        return headers
+
+    def _find_id(self, exchange: HttpExchange) -> str:
+        """Return the id of a request that could not be decoded, if there is one to be found."""
+        text = exchange.headers.get(_JSON_LENGTH, b"")
+        end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
+        return rest_failure.find_id(exchange.body[:end])
+
+
+def leave(runner: SliceRunner, job: SliceJob, why: Departure) -> None:
+    """The client has gone while its request was decoded or its answer encoded."""
+    runner.cancel(job)
+
+
+def _check_coding(headers: Mapping[bytes, bytes]) -> None:
+    """Raises InferError for a body that is coded in a way that nothing before this route has undone."""
+    coding = headers.get(_CONTENT_CODING, b"")
+    if coding.lower() not in (b"identity", b""):
+        name = coding[:64].decode("latin-1")
+        raise unsupported(f"Unsupported compression type '{name}'; use gzip, deflate or none")
+
+
+def _is_media(exchange: HttpExchange) -> bool:
+    return exchange.headers.get(_CONTENT_TYPE, b"").lower().startswith(_MEDIA)
+
+
+def _encode_json(request: InferRequest, response: InferResponse) -> Slices[Sequence[Buffer]]:
+    if is_long(response):
+        parts, _ = yield from encode_in_slices(request.id, request.header, response)
+    else:
+        parts, _ = encode(request.id, request.header, response)
+    return parts

@@ -1,0 +1,75 @@
+"""The metrics port: Prometheus text at `/metrics`."""
+
+import functools
+import logging
+from collections.abc import Callable, Generator, Sequence
+
+from naiad.frontend.access import AccessRule
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.router import respond_error
+from naiad.options.access import METRICS
+
+_log = logging.getLogger(__name__)
+
+Slices = Generator[None, None, Sequence[bytes]]
+"""Work that gives way now and then, and returns the parts of an exposition."""
+
+_SIGNPOST = b"# metrics are at /metrics; models are served on other ports\n"
+_HEADERS = ((b"Content-Type", b"text/plain; charset=utf-8"),)
+
+
+class MetricsRoute:
+    """Answers every request of the metrics port."""
+
+    def __init__(self, metrics_text: Callable[[], bytes], rule: AccessRule | None = None) -> None:
+        self._metrics_text = metrics_text
+        self._rule = rule
+
+    def handle(self, exchange: HttpExchange) -> None:
+        """Answer `GET /metrics`; Triton: other paths are 200, with nothing to read, other methods 405 everywhere."""
+        refusal = None if self._rule is None else self._rule.refusal(METRICS, exchange.headers.get)
+        if refusal is not None:
+            respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
+        elif exchange.method not in ("GET", "HEAD"):
+            respond_error(exchange, 405, "Method Not Allowed")
+        elif exchange.path == "/metrics":
+            self._answer(exchange)
+        else:
+            exchange.respond(200, _HEADERS, (_SIGNPOST,))
+
+    def _answer(self, exchange: HttpExchange) -> None:
+        respond_metrics(exchange, self._metrics_text())
+
+
+class SlicedMetricsRoute(MetricsRoute):
+    """Renders on the event loop, which does other things between two slices of the work."""
+
+    def __init__(
+        self,
+        slices: Callable[[], Slices],
+        call_soon: Callable[[Callable[[], object]], object],
+        rule: AccessRule | None = None,
+    ) -> None:
+        """`call_soon` is the loop's: what it gets is called after the loop has looked at its sockets."""
+        super().__init__(bytes, rule)
+        self._slices = slices
+        self._call_soon = call_soon
+
+    def _answer(self, exchange: HttpExchange) -> None:
+        self._advance(exchange, self._slices())
+
+    def _advance(self, exchange: HttpExchange, work: Slices) -> None:
+        try:
+            next(work)
+        except StopIteration as end:
+            exchange.respond(200, _HEADERS, end.value)
+        except Exception:
+            _log.exception("rendering the metrics failed")
+            respond_error(exchange, 500, "internal error; the log tells more")
+        else:
+            self._call_soon(functools.partial(self._advance, exchange, work))
+
+
+def respond_metrics(exchange: HttpExchange, text: bytes) -> None:
+    """Answer with an exposition."""
+    exchange.respond(200, _HEADERS, (text,))

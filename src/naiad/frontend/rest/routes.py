@@ -1,0 +1,163 @@
+"""The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from naiad.core.errors import unavailable
+from naiad.core.model import ServerMetadata
+from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest.compression import ContentCodings
+from naiad.frontend.rest.control import (
+    RepositoryEngine,
+    RepositoryRoutes,
+    SettingsRoutes,
+    SharedMemoryControl,
+    SharedMemoryRoutes,
+    TracedEngine,
+)
+from naiad.frontend.rest.generate import GenerateRoutes
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, InferRoute
+from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
+from naiad.frontend.slice_runner import SliceRunner
+from naiad.protocol.json.control import (
+    encode_model_config,
+    encode_model_metadata,
+    encode_server_metadata,
+    encode_statistics,
+)
+from naiad.protocol.json.explanation import encode_explanation
+from naiad.telemetry.explanation import Explanation
+from naiad.telemetry.statistics.version import VersionStatistics
+
+_NO_BODY: tuple[bytes, ...] = ()
+_TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+
+
+class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
+    """What the REST routes ask of the engine."""
+
+    is_draining: bool
+
+    @property
+    def shared_memory(self) -> SharedMemoryControl:
+        """The regions that clients have registered."""
+
+    def is_live(self) -> bool:
+        """Tell whether the server answers at all."""
+
+    def is_ready(self) -> bool:
+        """Tell whether the server is ready for traffic."""
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
+
+    def server_metadata(self) -> ServerMetadata:
+        """Return name, version and extensions."""
+
+    def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
+        """Return statistics of one version, of a model, or of all models."""
+
+    def explanation(self, name: str, version: str = "") -> Explanation:
+        """Return how requests of a model are scheduled. Raises InferError for an unknown model."""
+
+
+class RestApi:
+    """The actions behind the REST routes."""
+
+    def __init__(
+        self,
+        engine: ControlEngine,
+        *,
+        max_input_bytes: int = MAX_INPUT_BYTES,
+        forwarding: HeaderForwarding | None = None,
+        codings: ContentCodings | None = None,
+        repository: RepositoryRoutes | None = None,
+        runner: SliceRunner | None = None,
+    ) -> None:
+        """`runner` decodes and encodes what is large."""
+        self._engine = engine
+        self._codings = codings
+        self._repository = repository or RepositoryRoutes(engine)
+        self._infer = InferRoute(engine, max_input_bytes, forwarding, runner)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, runner)
+
+    def router(self) -> Router:
+        """Return the router of the HTTP endpoint."""
+        get, post = _get, _post
+        settings = SettingsRoutes(self._engine)
+        infer = self._infer.handle if self._codings is None else self._codings.around(self._infer.handle)
+        return Router(
+            [
+                Route(_MODEL + "/infer", post(infer), self._infer.check),
+                Route(_MODEL + "/generate", post(self._generate.generate), self._generate.check),
+                Route(_MODEL + "/generate_stream", post(self._generate.generate_stream), self._generate.check),
+                Route(r"/v2", get(self._server_metadata)),
+                Route(r"/v2/health/live", get(self._live)),
+                Route(r"/v2/health/ready", get(self._ready)),
+                # Triton: the bare path wins over a model that is called "stats".
+                Route(r"/v2/models/stats", get(self._all_statistics)),
+                Route(_MODEL, get(self._model_metadata)),
+                Route(_MODEL + "/ready", get(self._model_ready)),
+                Route(_MODEL + "/config", get(self._model_config)),
+                Route(_MODEL + "/stats", get(self._model_statistics)),
+                Route(_MODEL + "/explain", get(self._model_explanation)),
+                *settings.routes(),
+                *SharedMemoryRoutes(self._engine.shared_memory).routes(),
+                Route(_REPOSITORY + "/index", post(self._repository.index)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._repository.load)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._repository.unload)),
+            ]
+        )
+
+    # --- health ---------------------------------------------------------------------------------------------------
+
+    def _live(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        # A server that drains is alive: a liveness probe that failed would have it killed before it has finished.
+        exchange.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
+
+    def _ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        if self._engine.is_draining:
+            raise unavailable("Server exiting")
+        exchange.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
+
+    def _model_ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        if self._engine.is_model_ready(arguments["model"], arguments["version"]):
+            exchange.respond(200, _TEXT_HEADERS, _NO_BODY)
+        else:
+            respond_error(exchange, 400, "Model version not ready")
+
+    # --- what there is to know ------------------------------------------------------------------------------------
+
+    def _server_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
+
+    def _model_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
+
+    def _model_config(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        config = self._engine.model_config(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_model_config(config),))
+
+    def _all_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        exchange.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
+
+    def _model_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        rows = self._engine.statistics(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
+
+    def _model_explanation(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        explanation = self._engine.explanation(arguments["model"], arguments["version"])
+        exchange.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
+
+
+def _get(action: Action) -> Mapping[str, Action]:
+    return {"GET": action}
+
+
+def _post(action: Action) -> Mapping[str, Action]:
+    return {"POST": action}

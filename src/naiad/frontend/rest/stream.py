@@ -1,0 +1,220 @@
+"""Answers over HTTP that are made of one piece for each response: JSON lines and server-sent events."""
+
+import functools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from naiad.core.errors import InferError, unavailable
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.slices import Slices, finish
+from naiad.core.tensor import Buffer
+from naiad.frontend.exchange import CancellingEngine, Departure, HttpExchange
+from naiad.frontend.header_forwarding import TraceFields, fields_of_exchange
+from naiad.frontend.rest import failure as rest_failure
+from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.protocol.json.control import encode_error
+from naiad.protocol.json.response import as_event, as_line, is_long
+from naiad.protocol.status import status_of
+from naiad.wire.header_fields import Headers
+
+Encode = Callable[[InferRequest, InferResponse], Slices[Sequence[Buffer]]]
+"""Makes one line of a response, in parts and in slices. Raises InferError when it cannot."""
+_MAX_WAITING = 1024
+"""Responses that wait behind one that is being written."""
+
+# What stands between server and client must not collect the pieces.
+_AT_ONCE = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How the pieces of a streamed answer are told apart."""
+
+    media_type: bytes
+    headers: Headers
+    frame: Callable[[Sequence[Buffer]], Sequence[Buffer]]
+    frames_first_error: bool = False
+    """An error that is all there is keeps the framing; otherwise it is answered like that of any other request."""
+
+
+LINES = Framing(b"application/x-ndjson", ((b"Content-Type", b"application/x-ndjson"), *_AT_ONCE), as_line)
+EVENTS = Framing(b"text/event-stream", ((b"Content-Type", b"text/event-stream; charset=utf-8"), *_AT_ONCE), as_event)
+GENERATE_EVENTS = Framing(EVENTS.media_type, EVENTS.headers, as_event, frames_first_error=True)
+
+
+def accepted_framing(accept: bytes) -> Framing | None:
+    """Return the framing that an Accept field asks for; None when it asks for no stream."""
+    accept = accept.lower()
+    if b"ndjson" not in accept and b"event-stream" not in accept:
+        return None
+    for media_range in accept.split(b","):
+        media_type = media_range.partition(b";")[0].strip()
+        for framing in (LINES, EVENTS):
+            if media_type == framing.media_type:
+                return framing
+    return None
+
+
+class StreamedAnswer:
+    """The answer of one request, sent response by response; the first one decides about the status."""
+
+    protocol = "HTTP"  # for traces
+    __slots__ = (
+        "_encode",
+        "_engine",
+        "_exchange",
+        "_framing",
+        "_has_begun",
+        "_is_congested",
+        "_is_over",
+        "_job",
+        "_runner",
+        "_waiting",
+    )
+
+    def __init__(
+        self, exchange: HttpExchange, framing: Framing, encode: Encode, runner: SliceRunner | None = None
+    ) -> None:
+        self._exchange = exchange
+        self._runner = runner or SliceRunner()
+        self._job: SliceJob | None = None
+        """The writing of a large response; those behind it wait."""
+        self._waiting: deque[tuple[InferRequest, InferResponse]] = deque()
+        self._engine: CancellingEngine | None = None
+        self._is_congested = False
+        """The client does not take what was sent."""
+        self._is_over = False
+        """The client has left, or the stream was ended here: further responses are ignored.
+
+        `request.cancelled` does not say that. The engine also sets it to stop the model after it has failed the
+        request of a slow client, and the error may still wait here behind a large response."""
+        self._framing = framing
+        self._encode = encode
+        self._has_begun = False
+
+    def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
+        """Cancel the request when its client goes away, and have it wait when its client is slow."""
+        self._engine = engine
+        self._exchange.on_disconnect = functools.partial(self._abandon, engine, request)
+        self._exchange.on_congestion = functools.partial(self._set_congested, request)
+
+    def trace_fields(self, request: InferRequest) -> TraceFields:
+        """Return what the request of a client says about its trace."""
+        return fields_of_exchange(self._exchange)
+
+    def take(self, request: InferRequest, response: InferResponse) -> None:
+        """Send one response, after those before it."""
+        # hot: once a response
+        if self._is_over:
+            return
+        if self._job is not None:
+            self._keep(request, response)
+            return
+        error = response.error
+        if error is None and not response.empty_final:
+            if is_long(response):
+                self._write_large(request, response)
+                return
+            try:
+                text = finish(self._encode(request, response))
+            except InferError as unfit:
+                error = unfit
+            else:
+                self._send(text)
+        if error is not None:
+            self._fail(request, response, error)
+        elif response.final:
+            self._end()
+
+    def _send(self, text: Sequence[Buffer]) -> None:
+        if not self._has_begun:
+            self._begin(200)
+        self._exchange.send(self._framing.frame(text))
+
+    # --- large responses ----------------------------------------------------------------------------------------
+
+    def _write_large(self, request: InferRequest, response: InferResponse, *, starts_later: bool = False) -> None:
+        """Write a response in slices; the model waits meanwhile if it can."""
+        job = self._runner.run(
+            self._exchange.client,
+            self._encode(request, response),
+            sum(map(len, response.data)),
+            functools.partial(self._written, request, response),
+            functools.partial(self._unwritten, request, response),
+            starts_later=starts_later,
+        )
+        if not job.is_over:
+            self._job = job
+            request.is_congested = True
+
+    def _written(self, request: InferRequest, response: InferResponse, text: Sequence[Buffer]) -> None:
+        self._send(text)
+        if response.final:
+            self._end()
+        self._go_on(request)
+
+    def _unwritten(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
+        self._fail(request, response, error)
+        self._go_on(request)
+
+    def _go_on(self, request: InferRequest) -> None:
+        """Write what waits, one large response at a time, the next one in a later turn of the loop."""
+        if self._job is None:
+            return  # the response was written at once, so nothing waits behind it
+        self._job = None
+        request.is_congested = self._is_congested
+        while self._waiting and self._job is None:
+            waiting_request, response = self._waiting.popleft()
+            if response.error is None and not response.empty_final:
+                self._write_large(waiting_request, response, starts_later=True)
+            else:
+                self.take(waiting_request, response)
+
+    def _keep(self, request: InferRequest, response: InferResponse) -> None:
+        self._waiting.append((request, response))
+        if len(self._waiting) > _MAX_WAITING and self._engine is not None:
+            self._stop()
+            self._engine.cancel(request)
+            self._fail(request, response, unavailable("responses come faster than they can be written as JSON"))
+            if not response.final:
+                self._end()
+
+    def _stop(self) -> None:
+        """Write nothing of what waits or follows."""
+        self._is_over = True
+        self._waiting.clear()
+        if self._job is not None:
+            self._runner.cancel(self._job)
+            self._job = None
+
+    def _abandon(self, engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+        self._stop()
+        rest_failure.abandon(engine, request, why)
+
+    def _set_congested(self, request: InferRequest, is_congested: bool) -> None:
+        self._is_congested = is_congested
+        request.is_congested = is_congested or self._job is not None
+
+    def _begin(self, status: int, request_id: str = "") -> None:
+        self._has_begun = True
+        headers = self._framing.headers
+        self._exchange.start_stream(status, (*headers, rest_failure.id_header(request_id)) if request_id else headers)
+
+    def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
+        model, version = request.header.model_name, response.header.model_version
+        if response.final and not self._has_begun and not self._framing.frames_first_error:
+            rest_failure.respond(self._exchange, request.id, model, version, error)
+            return
+        request_id = rest_failure.log(request.id, model, version, error)
+        if not self._has_begun:
+            self._begin(status_of(error.code).http, request_id)
+        self._exchange.send(self._framing.frame((encode_error(error.message),)))
+        if response.final:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._has_begun:
+            self._begin(200)
+        self._exchange.end()

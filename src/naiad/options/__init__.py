@@ -1,0 +1,1 @@
+"""Server options: the flags of `naiad serve` and what they mean."""

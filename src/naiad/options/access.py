@@ -1,0 +1,221 @@
+"""The file of `--api-key-file`: who may ask what, by the SHA-256 of a secret.
+
+One key a line, `<name> <category>,... <sha256 of the key>`; `all` stands for every category. Where the hash would be,
+`-` makes the categories open to everyone. Empty lines and those that begin with `#` mean nothing.
+
+Options that decide who may talk to the server, and how: TLS, restricted parts of the protocols.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+CATEGORIES = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""The parts of the protocols that can be restricted. Triton: --http-restricted-api, --grpc-restricted-protocol."""
+GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
+_CASE_SENSITIVE = "(?-i)"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|\*|null")
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredHeader:
+    """A header that requests must carry, with exactly this value."""
+
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """Which requests are answered."""
+
+    http_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
+    """By category."""
+    grpc_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
+    api_key_file: str = ""
+    """Empty: no key is needed."""
+    allow_client_model_files: bool = False
+    """Loads may bring the files of a model although nothing says who may load."""
+    http_cors_origins: Sequence[str] = ()
+    """Web pages of these origins may call; `*` for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """TLS of one endpoint; files are PEM."""
+
+    use_ssl: bool = False
+    use_ssl_mutual: bool = False
+    """Clients must show a certificate that the root certificate signed. Triton: asks for TLS by itself."""
+    server_cert: str = ""
+    """The certificate, followed by those between it and the root, if any."""
+    server_key: str = ""
+    root_cert: str = ""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the endpoint speaks TLS."""
+        return self.use_ssl or self.use_ssl_mutual
+
+    def is_at_least(self, other: "TlsOptions") -> bool:
+        """Tell whether these options keep everybody out whom `other` keeps out."""
+        if not other.is_on:
+            return True
+        return self.is_on and (
+            not other.use_ssl_mutual or (self.use_ssl_mutual and self.root_cert == other.root_cert)
+        )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that TLS is made of."""
+        return tuple(filter(None, (self.server_cert, self.server_key, self.root_cert if self.use_ssl_mutual else "")))
+
+    def unused(self, protocol: str) -> list[str]:
+        """Return the flags that were given but mean nothing without another. Triton: ignores them."""
+        files = {"root-cert": self.root_cert} if not self.use_ssl_mutual else {}
+        if not self.is_on:
+            files |= {"server-cert": self.server_cert, "server-key": self.server_key}
+        return [f"--{protocol}-{name}" for name, value in files.items() if value]
+
+    def problem(self, protocol: str) -> str:
+        """Return what is wrong with the combination of flags `--{protocol}-...`; empty when nothing is."""
+        if not self.is_on:
+            return ""
+        asked = f"--{protocol}-use-ssl-mutual" if self.use_ssl_mutual else f"--{protocol}-use-ssl"
+        missing = [
+            f"--{protocol}-{name}"
+            for name, value in (("server-cert", self.server_cert), ("server-key", self.server_key))
+            if not value
+        ]
+        if self.use_ssl_mutual and not self.root_cert:
+            missing.append(f"--{protocol}-root-cert")
+        return f"{asked} needs {' and '.join(missing)}: the path of a PEM file" if missing else ""
+
+
+def parse_restrictions(texts: Iterable[str], noun: str, header_prefix: str = "") -> dict[str, RequiredHeader]:
+    """Return the header that each category asks for.
+
+    Each text is `<category>,...:<header>=<value>`; `noun` names a category in messages, as Triton does (api,
+    protocol). Raises ValueError.
+    """
+    required: dict[str, RequiredHeader] = {}
+    for text in texts:
+        names, _, rest = text.partition(":")
+        header, _, value = rest.partition("=")
+        if not (names and header and value):
+            raise ValueError(f"format is <{noun}>,<{noun}>:<header>=<value>, got '{text}'")
+        for name in names.split(","):
+            if name not in CATEGORIES:
+                raise ValueError(f"unknown restricted {noun} '{name}'; known are {', '.join(CATEGORIES)}")
+            if name in required:
+                raise ValueError(f"restricted {noun} '{name}' can not be specified in multiple config groups")
+            required[name] = RequiredHeader(header_prefix + header, value)
+    return required
+
+
+def compile_header_pattern(pattern: str) -> re.Pattern[str] | None:
+    """Return the expression of a header forward pattern, None for an empty one. Raises re.error.
+
+    Triton: case does not matter unless the pattern begins with `(?-i)`.
+    """
+    if not pattern:
+        return None
+    if pattern.startswith(_CASE_SENSITIVE):
+        return re.compile(pattern.removeprefix(_CASE_SENSITIVE))
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def check_origin(origin: str) -> str:
+    """Return an origin of --http-cors-origin as it is. Raises ValueError when no browser would write it so."""
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError("is not an origin; write scheme://host or scheme://host:port without a path, or *")
+    return origin
+
+
+METRICS = "metrics"
+KEY_CATEGORIES = (*CATEGORIES, METRICS)
+"""What a key can open: the categories of the protocols, and the metrics port."""
+ALL = "all"
+OPEN = "-"
+
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_MAX_KEYS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key by its digest; the key itself is known to its holder only."""
+
+    name: str
+    categories: frozenset[str]
+    digest: bytes = field(repr=False)
+
+    def opens(self, category: str) -> bool:
+        """Tell whether the key is for a category."""
+        return category in self.categories or ALL in self.categories
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeys:
+    """The content of a key file."""
+
+    keys: Sequence[ApiKey] = ()
+    open_categories: frozenset[str] = frozenset()
+    """What is answered without a key."""
+
+
+def digest_of(key: str | bytes) -> bytes:
+    """Return what the file holds of a key. The key is long and random, so one round of SHA-256 does."""
+    return hashlib.sha256(key.encode() if isinstance(key, str) else key).digest()
+
+
+def format_line(name: str, categories: Iterable[str], key: str) -> str:
+    """Return the line of a key."""
+    return f"{name} {','.join(categories)} {digest_of(key).hex()}"
+
+
+def parse_api_keys(text: str) -> ApiKeys:
+    """Return the keys of a file. Raises ValueError that names the line; it never shows what stands for the hash."""
+    keys: list[ApiKey] = []
+    open_categories: set[str] = set()
+    names: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 3:
+            raise ValueError(f"line {number}: expected '<name> <category>,... <sha256>', got {len(words)} words")
+        name, categories = words[0], parse_categories(words[1], f"line {number}: ")
+        if words[2] == OPEN:
+            open_categories |= categories
+            continue
+        if name in names:
+            raise ValueError(f"line {number}: there is a key '{name}' already")
+        if not _DIGEST.fullmatch(words[2]):
+            raise ValueError(f"line {number}: key '{name}': not a SHA-256, which is 64 hexadecimal digits")
+        names.add(name)
+        keys.append(ApiKey(name, categories, bytes.fromhex(words[2])))
+    if len(keys) > _MAX_KEYS:
+        raise ValueError(f"{len(keys)} keys; the most are {_MAX_KEYS}")
+    return ApiKeys(tuple(keys), frozenset(KEY_CATEGORIES) if ALL in open_categories else frozenset(open_categories))
+
+
+def parse_categories(text: str, where: str = "") -> frozenset[str]:
+    """Return the categories of a list with commas. Raises ValueError, its text beginning with `where`."""
+    categories = frozenset(text.split(","))
+    for category in sorted(categories):
+        if category != ALL and category not in KEY_CATEGORIES:
+            known = ", ".join((*KEY_CATEGORIES, ALL))
+            raise ValueError(f"{where}unknown category '{category}'; known are {known}")
+    return categories

@@ -1,0 +1,104 @@
+"""What the executions of a model may cost: time before they count as hung, workers before a request is refused.
+
+Rate limiter options: what `--rate-limit` and `--rate-limit-resource` say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument
+
+EXECUTION_COUNT = "execution_count"
+MEASURED_RESOURCES = ("cpu", "memory_mb")
+"""Resources whose amount the machine can tell: usable cores, and MiB of memory."""
+
+_FORM = "write <name>:<count> or <name>:<count>:<device>"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAmount:
+    """How much there is of a resource."""
+
+    name: str
+    count: int | None
+    """None: what the machine has, for one of `MEASURED_RESOURCES`."""
+    device: int | None = None
+    """None: the amount of each device, and of a global resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitOptions:
+    """Whether executions wait for resources, and how much of each there is."""
+
+    mode: str = "off"
+    resources: Sequence[ResourceAmount] = ()
+    """Empty: of each resource as much as the instance needs that needs most of it."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether `rate_limiter` in configurations has an effect."""
+        return self.mode == EXECUTION_COUNT
+
+
+def parse_amounts(texts: Sequence[str]) -> tuple[ResourceAmount, ...]:
+    """Return the amounts that `--rate-limit-resource` gives. Raises ValueError."""
+    amounts: dict[tuple[str, int | None], ResourceAmount] = {}
+    for text in texts:
+        amount = _parse_amount(text)
+        key = (amount.name, amount.device)
+        if key in amounts:
+            raise ValueError(f"'{text}' gives an amount of '{amount.name}' that is given already")
+        amounts[key] = amount
+    return tuple(amounts.values())
+
+
+def _parse_amount(text: str) -> ResourceAmount:
+    name, *numbers = text.split(":")
+    if not name or not 1 <= len(numbers) <= 2:
+        raise ValueError(f"'{text}' is no amount of a resource; {_FORM}")
+    if numbers[0] == "auto":
+        if name not in MEASURED_RESOURCES or len(numbers) > 1:
+            known = " and ".join(f"{known}:auto" for known in MEASURED_RESOURCES)
+            raise ValueError(f"'{text}': only {known} can be measured; {_FORM}")
+        return ResourceAmount(name, None)
+    for number in numbers:
+        if not (number.isascii() and number.isdigit()):
+            raise ValueError(f"'{text}': '{number}' is not a number of 0 or more; {_FORM}")
+    return ResourceAmount(name, int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None)
+
+
+EXECUTE_TIMEOUT = "execute_timeout_s"
+"""Parameter of a model's configuration."""
+DEFAULT_EXECUTE_TIMEOUT_S = 600.0
+REFUSE_AFTER_DEATHS = "refuse_after_deaths"
+"""Parameter of a model's configuration."""
+_REFUSE_AFTER_DEATHS = 2
+
+
+def read_execute_timeout_s(config: ModelConfig, default_s: float) -> float:
+    """Return the limit of a model, 0 for none: its parameter, or what the server says. Raises InferError."""
+    return _read(config, EXECUTE_TIMEOUT, default_s)
+
+
+def read_refuse_after_deaths(config: ModelConfig) -> int:
+    """Return after how many deaths of workers a request is refused that was executed each time; 0 for never.
+
+    Raises InferError.
+    """
+    return int(_read(config, REFUSE_AFTER_DEATHS, _REFUSE_AFTER_DEATHS))
+
+
+def _read(config: ModelConfig, name: str, default: float) -> float:
+    text = config.parameters[name].string_value if name in config.parameters else ""
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise invalid_argument(
+            f"model '{config.name}': parameter '{name}' is '{text}'; use a number that is not negative"
+        )
+    return value

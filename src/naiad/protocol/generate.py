@@ -1,0 +1,255 @@
+"""The generate extension: flat JSON objects to requests and back, by the names of the model's own tensors.
+
+A member that is called like an input is that tensor's data; every other one is a parameter. The object `parameters`
+is read in the same way. A response is an object of its outputs and parameters, a tensor of one element as a scalar.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import simdjson
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import RequestHeader
+from naiad.core.request_limits import check_name, check_parameters
+from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
+from naiad.core.tensor import Buffer, Shape, TensorSpec
+from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, read_document
+from naiad.protocol.json.long_data import append_long_string, decode_long_array, decode_long_string
+from naiad.protocol.json.response import LONG_BYTES
+from naiad.protocol.json.tensor import decode_data, encode_data, encode_long_data
+from naiad.protocol.json.tree import Members, as_string, parse_members
+
+_NESTED = "parameters"
+_INT64 = range(-(1 << 63), 1 << 63)
+
+Inputs = Mapping[str, TensorSpec]
+"""What a model's inputs are called and how they look, the batch dimension (-1) included."""
+
+
+def inputs_of(config: ModelConfig) -> Inputs:
+    """Return the inputs of a model by their names."""
+    batch = (-1,) if config.max_batch_size > 0 else ()
+    return {t.name: TensorSpec(t.name, BY_CONFIG_NUMBER[t.data_type], (*batch, *t.dims)) for t in config.input}
+
+
+def decode_generate(
+    model_name: str, model_version: str, body: Buffer, inputs: Inputs, max_input_bytes: int
+) -> Slices[tuple[RequestHeader, str, list[Buffer]]]:
+    """Return header, request id and one buffer per input, in slices.
+
+    `max_input_bytes` bounds the tensors together: JSON of small numbers may grow when it becomes tensors. Raises
+    InferError with Triton's codes and texts.
+    """
+    if not len(body):
+        raise internal("failed to parse the request JSON buffer: The document is empty. at 0")
+    members: Members
+    if len(body) > SHORT_BYTES:
+        members = yield from _read_members(body)
+    else:
+        members = parse_members(body)
+    # Triton: an id that is no string fails whatever else is wrong.
+    request_id = next((as_string("id", value) for name, value in members if name == "id"), "")
+    reading = _Reading(inputs, max_input_bytes)
+    yield from reading.read(members)
+    header = RequestHeader(
+        model_name=model_name,
+        model_version=model_version,
+        inputs=reading.specs,
+        parameters=reading.parameters,
+    )
+    return header, request_id, reading.data
+
+
+class _Reading:
+    """What one request object has given so far."""
+
+    def __init__(self, inputs: Inputs, max_input_bytes: int) -> None:
+        self._inputs = inputs
+        self._max_input_bytes = max_input_bytes
+        self._input_bytes = 0
+        self.specs: list[TensorSpec] = []
+        self.data: list[Buffer] = []
+        self.parameters: dict[str, ParameterValue] = {}
+
+    def read(self, members: Members) -> Slices[None]:
+        """Take the members of the request."""
+        for name, value in _first_values(members):
+            if name == _NESTED:
+                yield from self._read_nested(value)
+            else:
+                yield from self._read_member(name, value)
+
+    def _read_nested(self, value: Any) -> Slices[None]:
+        if _NESTED in self._inputs:
+            raise invalid_argument(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+        if type(value) is not tuple:
+            raise internal(
+                f"Expected JSON object for keyword: '{_NESTED}': attempt to access JSON non-object as object"
+            )
+        try:
+            for name, nested_value in _first_values(value):
+                yield from self._read_member(name, nested_value)
+        except InferError as error:
+            raise InferError(error.code, f"Converting keyword: '{_NESTED}': {error.message}") from None
+
+    def _read_member(self, name: str, value: Any) -> Slices[None]:
+        declared = self._inputs.get(name)
+        if declared is None:
+            check_name("a parameter", name)
+            check_parameters(len(self.parameters) + 1)
+            if isinstance(value, LongString):
+                self._count(name, value.end - value.start)
+                value = (yield from decode_long_string(value)).decode()
+            self.parameters[name] = _parameter(name, value)
+            return
+        if isinstance(value, LongString):
+            yield from self._read_long_string(declared, value)
+            return
+        if isinstance(value, LongArray):
+            yield from self._read_long_array(declared, value)
+            return
+        elements = value if isinstance(value, (list, simdjson.Array)) else [value]
+        spec = TensorSpec(name, declared.datatype, _shape(declared, len(elements)))
+        # Counted before there is memory for it; the size of strings is only known afterwards.
+        self._count(name, spec.byte_size)
+        data = decode_data(spec, elements)
+        if spec.datatype is DataType.BYTES:
+            self._count(name, len(data))
+        self.specs.append(spec)
+        self.data.append(data)
+
+    def _read_long_string(self, declared: TensorSpec, value: LongString) -> Slices[None]:
+        spec = TensorSpec(declared.name, declared.datatype, _shape(declared, 1))
+        if spec.datatype is not DataType.BYTES:
+            decode_data(spec, [""])  # says what is wrong with a string
+        self._count(spec.name, value.end - value.start)
+        data = bytearray(4)
+        yield from append_long_string(data, value)
+        data[:4] = (len(data) - 4).to_bytes(4, "little")
+        self.specs.append(spec)
+        self.data.append(memoryview(data))
+
+    def _read_long_array(self, declared: TensorSpec, value: LongArray) -> Slices[None]:
+        spec = TensorSpec(declared.name, declared.datatype, _shape(declared, value.length))
+        self._count(spec.name, spec.byte_size)
+        data = yield from decode_long_array(spec, value)
+        if spec.datatype is DataType.BYTES:
+            self._count(spec.name, len(data))
+        self.specs.append(spec)
+        self.data.append(data)
+
+    def _count(self, name: str, size: int) -> None:
+        before = self._input_bytes
+        self._input_bytes += size
+        if self._input_bytes > self._max_input_bytes:
+            raise invalid_argument(
+                f"request size of {before} bytes with input '{excerpt(name)}' of size {size} bytes exceeds the "
+                "maximum "
+                f"allowed input size of {self._max_input_bytes}. Use --http-max-input-size to increase the limit."
+            )
+
+
+def _read_members(body: Buffer) -> Slices[Members]:
+    """Return the members of a long request."""
+    members = yield from read_document(body)
+    if type(members) is not tuple:
+        raise internal("attempt to get members for non-object")
+    return members
+
+
+def _first_values(members: Members) -> Members:
+    """Return the members; Triton: one that comes twice has its first value both times."""
+    first = dict(reversed(members))
+    return members if len(first) == len(members) else tuple((name, first[name]) for name, _ in members)
+
+
+def _parameter(name: str, value: Any) -> ParameterValue:
+    kind = type(value)
+    if kind in (str, bool, float) or (kind is int and value in _INT64):
+        accepted: ParameterValue = value
+        return accepted
+    if kind is int:
+        # Triton: what 64 bits cannot hold is a double.
+        try:
+            return float(value)
+        except OverflowError:
+            raise invalid_argument(
+                f"parameter '{excerpt(name)}' is too large: not even a double can hold it"
+            ) from None
+    raise invalid_argument(
+        f"parameter '{excerpt(name)}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
+
+
+def _shape(declared: TensorSpec, count: int) -> Shape:
+    """Distribute `count` elements over the declared dimensions.
+
+    The fixed ones take theirs, the innermost free one takes what remains, the other free ones are 1.
+    """
+    left = count
+    for dim in declared.shape:
+        if dim >= 0:
+            if not dim or left % dim:
+                raise _no_shape(declared.name)
+            left //= dim
+    shape = list(declared.shape)
+    for position in reversed(range(len(shape))):
+        if shape[position] < 0:
+            shape[position], left = left, 1
+    if left != 1:
+        raise _no_shape(declared.name)
+    return tuple(shape)
+
+
+def _no_shape(name: str) -> InferError:
+    return invalid_argument(f"The schema can not convert input '{excerpt(name)}' to tensor with proper shape")
+
+
+def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence[bytes]]:
+    """Return a response as one JSON object on one line, its members sorted by name, in slices.
+
+    The text of long outputs stays in parts: to join 60 MB takes longer than a slice may.
+
+    The id, the model's name and version win over parameters of these names, and parameters over outputs. Raises
+    InferError when an output cannot be written as JSON.
+    """
+    header = response.header
+    members: dict[str, bytes] = {}
+    long: dict[str, list[bytes]] = {}
+    for spec, data in zip(header.outputs, response.data, strict=True):
+        if len(data) > LONG_BYTES:
+            parts = yield from encode_long_data(spec, data)
+            long[spec.name] = parts[1:-1] if spec.element_count == 1 else parts
+            members[spec.name] = b""
+        else:
+            text = encode_data(spec, data)
+            members[spec.name] = text[1:-1] if spec.element_count == 1 else text
+    for name, value in response.parameters.items():
+        # Triton: NaN and the infinities are written bare; orjson would make them null.
+        members[name] = json.dumps(value).encode() if type(value) is float else orjson.dumps(value)
+    members["model_name"] = orjson.dumps(header.model_name)
+    members["model_version"] = orjson.dumps(header.model_version)
+    if request_id:
+        members["id"] = orjson.dumps(request_id)
+    if not long:
+        return (b"{%s}" % b",".join([b"%s:%s" % (orjson.dumps(name), members[name]) for name in sorted(members)]),)
+    return _in_parts(members, long)
+
+
+def _in_parts(members: Mapping[str, bytes], long: Mapping[str, Sequence[bytes]]) -> list[bytes]:
+    """Return an object some of whose members are long; an empty one stands for what is in `long`."""
+    parts: list[bytes] = []
+    for name in sorted(members):
+        parts.append(b"%s%s:" % (b"," if parts else b"{", orjson.dumps(name)))
+        if members[name]:
+            parts.append(members[name])
+        else:
+            parts += long[name]
+    return [*parts, b"}"]

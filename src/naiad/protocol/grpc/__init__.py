@@ -1,0 +1,1 @@
+"""KServe v2 over gRPC: protobuf messages to requests, responses to messages."""

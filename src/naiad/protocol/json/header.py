@@ -1,0 +1,275 @@
+"""The JSON of an inference request to a RequestHeader: tensors, parameters, requested outputs.
+
+Tensor data as base64 in JSON, for clients that have no binary bodies: naiad's own, Triton has none.
+"""
+
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simdjson
+
+from naiad.core.datatype import BY_NAME, DataType
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.request_limits import RequestLimits, check_dims, check_name, check_parameters, unlimited
+from naiad.core.slices import Slices
+from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
+from naiad.protocol.json.document import LongArray, LongString
+from naiad.protocol.json.long_data import decode_long_array, decode_long_base64
+from naiad.protocol.json.tensor import decode_data
+from naiad.protocol.json.tree import (
+    JsonObject,
+    as_array,
+    as_bool,
+    as_string,
+    as_unsigned,
+    member,
+    members_of,
+    unparsable,
+)
+
+
+def decode_base64(spec: TensorSpec, data: Any) -> Buffer:
+    """Return the raw bytes of an input's `data`.
+
+    Numbers of every datatype, FP16 and BF16 too, are one string: their bytes, little-endian, in row-major order.
+    BYTES are an array of strings, an element each. Raises InferError(INVALID_ARG) for anything else.
+    """
+    if spec.datatype is DataType.BYTES:
+        return encode_bytes_elements(_decode_elements(spec, data))
+    if not isinstance(data, str):
+        raise invalid_argument(
+            f"base64 'data' of {spec.datatype.value} input '{excerpt(spec.name)}' must be one string, of all its "
+            "bytes"
+        )
+    decoded = _decode(spec, data)
+    expected_bytes = spec.element_count * spec.datatype.item_bytes
+    if len(decoded) != expected_bytes:
+        raise invalid_argument(
+            f"base64 'data' of input '{excerpt(spec.name)}' holds {len(decoded)} bytes; its shape and datatype need "
+            f"{expected_bytes}"
+        )
+    return decoded
+
+
+def _decode_elements(spec: TensorSpec, data: Any) -> list[bytes]:
+    elements: Any = data.as_list() if isinstance(data, simdjson.Array) else data
+    if not isinstance(elements, list) or not all(isinstance(element, str) for element in elements):
+        raise invalid_argument(
+            f"base64 'data' of BYTES input '{excerpt(spec.name)}' must be an array of strings, one an element"
+        )
+    if len(elements) != spec.element_count:
+        raise invalid_argument(
+            f"base64 'data' of input '{excerpt(spec.name)}' has {len(elements)} elements; its shape has "
+            f"{spec.element_count}"
+        )
+    return [_decode(spec, element) for element in elements]
+
+
+def _decode(spec: TensorSpec, text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True) if text else b""
+    except (binascii.Error, ValueError) as error:
+        raise invalid_argument(f"'data' of input '{excerpt(spec.name)}' is not base64: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class InputData:
+    """Where the data of one input comes from: exactly one of the three, or shared memory when all are None."""
+
+    inline: Buffer | None = None
+    """Decoded from the JSON `data`."""
+    is_encoded: bool = False
+    """`data` was text that stands for bytes, which says nothing of the documents of other requests."""
+    tail_bytes: int | None = None
+    """Bytes of the binary tail that belong to this input."""
+    long: LongArray | LongString | None = None
+    """Long `data` in the JSON that is not decoded yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRequest:
+    """A decoded JSON header: what requests with the same JSON share."""
+
+    header: RequestHeader
+    id: str
+    data: Sequence[InputData]
+
+
+def decode_request(
+    model_name: str, model_version: str, tree: JsonObject, limits: RequestLimits | None = None
+) -> JsonRequest:
+    """Return the request that a JSON document describes. Raises InferError with Triton's codes and texts."""
+    limits = limits or unlimited(model_name, model_version)
+    request_id = as_string("id", tree["id"]) if "id" in tree else ""
+    fields, custom = _decode_parameters(members_of(tree))
+    specs: list[TensorSpec] = []
+    data: list[InputData] = []
+    regions: dict[str, SharedMemoryRegion] = {}
+    inputs = as_array("inputs", member(tree, "inputs"))
+    limits.check_inputs(len(inputs))
+    outputs = as_array("outputs", tree["outputs"]) if "outputs" in tree else []
+    limits.check_outputs(len(outputs))
+    for position, entry in enumerate(inputs):
+        try:
+            spec, source, region = _decode_input(entry if isinstance(entry, dict) else {})
+        except InferError as error:
+            raise _in_input(error, entry, position) from None
+        specs.append(spec)
+        data.append(source)
+        if region is not None:
+            regions[spec.name] = region
+    header = RequestHeader(
+        model_name=model_name,
+        model_version=model_version,
+        inputs=specs,
+        outputs=[_decode_output(entry if isinstance(entry, dict) else {}) for entry in outputs],
+        parameters=custom,
+        shared_memory=regions,
+        **fields,
+    )
+    return JsonRequest(header, request_id, data)
+
+
+# --- request parameters ---------------------------------------------------------------------------------------------
+
+
+def _decode_sequence_id(field: str, value: Any) -> int | str:
+    return value if type(value) is int and 0 <= value < 1 << 64 else as_string(field, value)
+
+
+# Parameter name to (field of RequestHeader, how it is read).
+_RESERVED: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "sequence_id": ("sequence_id", _decode_sequence_id),
+    "sequence_start": ("sequence_start", as_bool),
+    "sequence_end": ("sequence_end", as_bool),
+    "priority": ("priority", as_unsigned),
+    "timeout": ("timeout_us", as_unsigned),
+    "binary_data_output": ("binary_output_default", as_bool),
+}
+
+
+def _decode_parameters(parameters: JsonObject) -> tuple[dict[str, Any], dict[str, ParameterValue]]:
+    """Return the fields of the header that reserved parameters set, and the custom parameters."""
+    fields: dict[str, Any] = {}
+    custom: dict[str, ParameterValue] = {}
+    check_parameters(len(parameters))
+    for name, value in parameters.items():
+        check_name("a parameter", name)
+        reserved = _RESERVED.get(name)
+        if reserved is not None:
+            field, read = reserved
+            fields[field] = read(name, value)
+        elif name.startswith("triton_"):
+            raise invalid_argument(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+            )
+        else:
+            custom[name] = _decode_custom(name, value)
+    return fields, custom
+
+
+def _decode_custom(name: str, value: Any) -> ParameterValue:
+    if type(value) in (str, bool, float) or (type(value) is int and -(1 << 63) <= value < 1 << 63):
+        accepted: ParameterValue = value
+        return accepted
+    raise invalid_argument(
+        f"parameter '{excerpt(name)}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
+
+
+# --- inputs and outputs ---------------------------------------------------------------------------------------------
+
+
+def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemoryRegion | None]:
+    parameters = members_of(entry)
+    present = [name for name in ("data",) if name in entry]
+    present += [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
+    if len(present) != 1:
+        raise _ambiguous_data(present)
+    spec = _decode_spec(entry)
+    is_base64 = "data" in entry and parameters.get("encoding") == "base64"
+    if "data" in entry and isinstance(entry["data"], LongArray | LongString):
+        return spec, InputData(long=entry["data"], is_encoded=is_base64), None
+    if is_base64:
+        return spec, InputData(inline=decode_base64(spec, entry["data"]), is_encoded=True), None
+    if "data" in entry:
+        return spec, InputData(inline=decode_data(spec, entry["data"])), None
+    if "binary_data_size" in parameters:
+        size = as_unsigned("binary_data_size", parameters["binary_data_size"])
+        return spec, InputData(tail_bytes=size), None
+    return spec, InputData(), _decode_region(parameters)
+
+
+def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Buffer]:
+    """Return the raw bytes of an input whose long `data` was only found so far. Raises InferError."""
+    long = source.long
+    try:
+        if source.is_encoded:
+            return (yield from decode_long_base64(spec, long))
+        if not isinstance(long, LongArray):
+            raise unparsable("data", "attempt to access JSON non-array as array")
+        return (yield from decode_long_array(spec, long))
+    except InferError as error:
+        raise _in_input(error, {"name": spec.name}, position) from None
+
+
+def _in_input(error: InferError, entry: Any, position: int) -> InferError:
+    """Say which input is wrong, behind the words of Triton, which does not."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    which = f"input '{excerpt(name)}'" if type(name) is str else f"inputs[{position}]"
+    if which in error.message or which.replace("'", "") in error.message:
+        return error
+    return InferError(error.code, f"{error.message} ({which})", detail=error.detail)
+
+
+def _ambiguous_data(present: Sequence[str]) -> InferError:
+    found = "set " + " ".join(f"'{name}'" for name in present) if present else "no field is set"
+    return invalid_argument(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. But {found}"
+    )
+
+
+def _decode_spec(entry: JsonObject) -> TensorSpec:
+    name = as_string("name", member(entry, "name"))
+    check_name("an input", name)
+    datatype = BY_NAME.get(as_string("datatype", member(entry, "datatype")))
+    if datatype is None:
+        raise invalid_argument(f"invalid datatype for input {excerpt(name)}; expected one of {', '.join(BY_NAME)}")
+    dims = as_array("shape", member(entry, "shape"))
+    check_dims(name, len(dims))
+    shape = [as_unsigned("shape", dim) for dim in dims]
+    if any(dim >> 63 for dim in shape):
+        raise unparsable("shape", "a dimension is larger than 2^63 - 1")
+    return TensorSpec(name, datatype, tuple(shape))
+
+
+def _decode_region(parameters: JsonObject) -> SharedMemoryRegion:
+    return SharedMemoryRegion(
+        as_string("shared_memory_region", parameters["shared_memory_region"]),
+        as_unsigned("shared_memory_offset", parameters.get("shared_memory_offset", 0)),
+        # Triton: no size is a size of 0, which no region takes.
+        as_unsigned("shared_memory_byte_size", parameters.get("shared_memory_byte_size", 0)),
+    )
+
+
+def _decode_output(entry: JsonObject) -> RequestedOutput:
+    name = as_string("name", member(entry, "name"))
+    check_name("an output", name)
+    parameters = members_of(entry)
+    try:
+        classification = as_unsigned("classification", parameters.get("classification", 0))
+    except InferError as error:
+        # Triton: this one parameter says "set" where the others say "parse".
+        raise internal(error.message.replace("parse", "set", 1)) from None
+    binary = as_bool("binary_data", parameters.get("binary_data", False))
+    region = _decode_region(parameters) if "shared_memory_region" in parameters else None
+    if region is not None and classification:
+        raise invalid_argument("Output can't set both 'shared_memory_region' and 'classification'")
+    if region is not None and binary:
+        raise invalid_argument("Output can't set both 'shared_memory_region' and 'binary_data'")
+    return RequestedOutput(name, binary=binary, classification=classification, shared_memory=region)

@@ -1,0 +1,217 @@
+"""Long arrays and strings of JSON documents to raw tensor data, a piece at a time.
+
+A piece of an array is made a document of its own by the brackets that are open where it begins and ends. So a nested
+array can be cut anywhere between two values, and each piece is parsed as a short array is.
+"""
+
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import excerpt, invalid_argument
+from naiad.core.slices import SLICE_BYTES, Slices
+from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
+from naiad.protocol.json.document import LongArray, LongString
+from naiad.protocol.json.tensor import decode_others, flatten, narrowed, number_kind, numbers, wrong_count
+from naiad.protocol.json.tree import parse_array, syntax_error, unparsable
+
+_LONGEST_UNIT = 14
+"""A cut of a string may fall into a character or an escape of at most so many bytes: a pair of \\u escapes has 12."""
+_WHITE = b" \t\r\n"
+_NO_VALUE_BEGINS = re.compile(rb"[ \t\r\n]*(?:[\],]|\Z)")
+_TAIL_BYTES = 16
+_BASE64_BYTES = 384 * 1024
+"""Base64 that is decoded in one go; a multiple of 4."""
+
+
+def decode_long_array(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
+    """Return the raw bytes of an input's `data`. Raises InferError as `decode_data` does."""
+    if array.has_objects:
+        raise unparsable("data", "attempt to access JSON object as the element of a tensor")
+    # An element takes two bytes of text with its comma, so a shape cannot ask for memory that the text does not fill.
+    if spec.element_count > array.size_bytes:
+        raise wrong_count()
+    kind = number_kind(spec.datatype)
+    if kind is None:
+        return (yield from _decode_others(spec, array))
+    target = np.empty(spec.element_count, spec.datatype.numpy)
+    filled = 0
+    for piece in _pieces(array):
+        part = narrowed(spec.datatype, numbers(kind, parse_array(piece)))
+        if filled + part.size > target.size:
+            raise wrong_count()
+        target[filled : filled + part.size] = part
+        filled += part.size
+        yield
+    if filled != target.size:
+        raise wrong_count()
+    return memoryview(target.data).cast("B") if filled else b""
+
+
+def _decode_others(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
+    """Return the raw bytes of strings or booleans."""
+    data = bytearray()
+    count = 0
+    for value in _values(array):
+        if isinstance(value, LongString):
+            if spec.datatype is not DataType.BYTES:
+                raise unparsable("data", "attempt to access JSON string as the element of a tensor")
+            start = len(data)
+            data += bytes(4)
+            yield from append_long_string(data, value)
+            data[start : start + 4] = (len(data) - start - 4).to_bytes(4, "little")
+            count += 1
+        else:
+            data += decode_others(spec, value)
+            count += len(value)
+        if count > spec.element_count:
+            raise wrong_count()
+        yield
+    if count != spec.element_count:
+        raise wrong_count()
+    return memoryview(data)
+
+
+def _values(array: LongArray) -> Iterator[Any]:
+    """Return the values of an array: those of each piece as a flat list, a long string by itself."""
+    for number, (start, end, before, after) in enumerate(array.pieces):
+        if end - start <= 2 * SLICE_BYTES:
+            yield flatten(parse_array(_piece(array, number)))
+            continue
+        # A piece is longer than a window when one value in it is.
+        text = array.document[start:end]
+        first, last = bytes(text[:SLICE_BYTES]).find(b'"'), bytes(text[-SLICE_BYTES:]).rfind(b'"')
+        if first < 0 or last < 0:
+            raise syntax_error("a value of an array is too long", start)
+        close = end - start - min(SLICE_BYTES, end - start) + last
+        parse_array(b"[" * before + bytes(text[:first]) + b'""' + bytes(text[close + 1 :]) + b"]" * after)
+        yield LongString(array.document, start + first + 1, start + close)
+
+
+def _pieces(array: LongArray) -> Iterator[bytes]:
+    """Return the pieces of an array of numbers as documents."""
+    for number, (start, end, _, _) in enumerate(array.pieces):
+        if end - start > 2 * SLICE_BYTES:
+            raise syntax_error("a value of an array is too long", start)
+        yield _piece(array, number)
+
+
+def _piece(array: LongArray, number: int) -> bytes:
+    start, end, before, after = array.pieces[number]
+    text = b"".join((b"[" * before, array.document[start:end], b"]" * after))
+    # Brackets that are added must not hide that a value is missing beside a comma.
+    if number and _NO_VALUE_BEGINS.match(text, before):
+        raise syntax_error("Expecting value", start)
+    if number + 1 < len(array.pieces) and _last_of(text, before, len(text) - after) in b"[,":
+        raise syntax_error("Expecting value", end)
+    return text
+
+
+def _last_of(text: bytes, start: int, end: int) -> bytes:
+    """Return the last byte that is no white space; empty when there is none."""
+    tail = text[max(start, end - _TAIL_BYTES) : end].rstrip(_WHITE) or text[start:end].rstrip(_WHITE)
+    return tail[-1:]
+
+
+def decode_long_string(string: LongString) -> Slices[bytearray]:
+    """Return a string as UTF-8. Raises InferError(INTERNAL) for what is not a string of JSON."""
+    text = bytearray()
+    yield from append_long_string(text, string)
+    return text
+
+
+def append_long_string(data: bytearray, string: LongString) -> Slices[None]:
+    """Append a string as UTF-8 to `data`. Raises InferError(INTERNAL) for what is not a string of JSON."""
+    at = string.start
+    while at < string.end:
+        stop = min(at + SLICE_BYTES, string.end)
+        # Where a character or an escape was cut in two, a shorter piece is whole.
+        shortest = stop if stop == string.end else max(stop - _LONGEST_UNIT, at + 1)
+        for cut in range(stop, shortest - 1, -1):
+            part = _string_part(string.document[at:cut])
+            if part is not None:
+                break
+        else:
+            raise syntax_error("Invalid string", at)
+        data += part
+        at = cut
+        yield
+
+
+def _string_part(text: memoryview) -> bytes | None:
+    try:
+        return str(orjson.loads(b'"%s"' % bytes(text))).encode()
+    except ValueError:
+        return None
+
+
+def decode_long_base64(spec: TensorSpec, data: Any) -> Slices[Buffer]:
+    """Return the raw bytes of an input whose `data` is base64. Raises InferError as `decode_base64` does."""
+    if spec.datatype is DataType.BYTES:
+        return (yield from _decode_base64_elements(spec, data))
+    if not isinstance(data, LongString):
+        raise invalid_argument(
+            f"base64 'data' of {spec.datatype.value} input '{excerpt(spec.name)}' must be one string, of all its "
+            "bytes"
+        )
+    text = yield from decode_long_string(data)
+    decoded = yield from decode_base64_text(f"'data' of input '{excerpt(spec.name)}'", text)
+    expected_bytes = spec.element_count * spec.datatype.item_bytes
+    if len(decoded) != expected_bytes:
+        raise invalid_argument(
+            f"base64 'data' of input '{excerpt(spec.name)}' holds {len(decoded)} bytes; its shape and datatype need "
+            f"{expected_bytes}"
+        )
+    return decoded
+
+
+def _decode_base64_elements(spec: TensorSpec, data: Any) -> Slices[Buffer]:
+    if not isinstance(data, LongArray):
+        raise invalid_argument(
+            f"base64 'data' of BYTES input '{excerpt(spec.name)}' must be an array of strings, one an element"
+        )
+    what = f"'data' of input '{excerpt(spec.name)}'"
+    decoded = bytearray()
+    count = 0
+    for value in _values(data):
+        texts = [(yield from decode_long_string(value))] if isinstance(value, LongString) else value
+        if not all(isinstance(text, str | bytearray) for text in texts):
+            raise invalid_argument(
+                f"base64 'data' of BYTES input '{excerpt(spec.name)}' must be an array of strings, one an element"
+            )
+        elements: list[bytes] = []
+        for text in texts:
+            encoded = text if isinstance(text, bytearray) else text.encode()
+            elements.append((yield from decode_base64_text(what, encoded)))
+        decoded += encode_bytes_elements(elements)
+        count += len(elements)
+        yield
+    if count != spec.element_count:
+        raise invalid_argument(
+            f"base64 'data' of input '{excerpt(spec.name)}' has {count} elements; its shape has {spec.element_count}"
+        )
+    return memoryview(decoded)
+
+
+def decode_base64_text(what: str, text: bytes | bytearray) -> Slices[bytes]:
+    """Return what base64 text stands for. Raises InferError(INVALID_ARG), which says of `what`."""
+    if not text:
+        return b""
+    parts: list[bytes] = []
+    for start in range(0, len(text), _BASE64_BYTES):
+        part = text[start : start + _BASE64_BYTES]
+        try:
+            decoded = binascii.a2b_base64(part, strict_mode=True)
+        except (binascii.Error, ValueError) as error:
+            raise invalid_argument(f"{what} is not base64: {error}") from None
+        if start + _BASE64_BYTES < len(text) and len(decoded) != _BASE64_BYTES // 4 * 3:
+            raise invalid_argument(f"{what} is not base64: padding before its end")
+        parts.append(decoded)
+        if len(text) > _BASE64_BYTES:
+            yield
+    return b"".join(parts)

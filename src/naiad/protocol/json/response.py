@@ -1,0 +1,193 @@
+"""Inference responses as HTTP bodies: a JSON header, data in it or in a binary tail behind it.
+
+Framing of streamed answers: texts of one line each, told apart by line ends or as server-sent events.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import orjson
+
+from naiad.core.datatype import DataType
+from naiad.core.request import RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.slices import Slices
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol.json.tensor import encode_data, encode_long_data
+
+
+def as_line(text: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return a JSON text as a line (application/x-ndjson)."""
+    return (b"%s\n" % text[0],) if len(text) == 1 else (*text, b"\n")
+
+
+def as_event(text: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return a JSON text as the data of a server-sent event (text/event-stream)."""
+    return (b"data: %s\n\n" % text[0],) if len(text) == 1 else (b"data: ", *text, b"\n\n")
+
+
+Encoded: TypeAlias = tuple[Sequence[Buffer], int | None]
+
+_LAST = "infer_json.last"
+LONG_BYTES = 64 * 1024
+"""Outputs up to this size are written as JSON in one go: a few milliseconds at most."""
+_MEMO_LIMIT = 64
+"""Distinct choices of outputs that are remembered per response header."""
+
+
+class _Plan:
+    """How responses with one header are written for requests with one choice of outputs."""
+
+    __slots__ = ("binary", "head", "json", "prefixes", "request_header", "sizes", "without_data")
+
+    def __init__(self, request_header: RequestHeader, header: ResponseHeader) -> None:
+        self.request_header = request_header
+        chosen = {output.name: output for output in request_header.outputs}
+        # Triton: the request-wide flag only governs outputs that are not listed.
+        default = request_header.binary_output_default
+        self.binary = [chosen[spec.name].binary if spec.name in chosen else default for spec in header.outputs]
+        self.without_data = [
+            spec.name in chosen and chosen[spec.name].shared_memory is not None for spec in header.outputs
+        ]
+        self.head = b'"model_name":%s,"model_version":%s' % (
+            orjson.dumps(header.model_name),
+            orjson.dumps(header.model_version),
+        )
+        self.prefixes = [_output_prefix(spec) for spec in header.outputs]
+        """How each output begins."""
+        self.sizes: tuple[int, ...] = ()
+        self.json = b""
+        """The whole JSON of a response without id and parameters, where sizes are fixed; else empty."""
+        is_fixed = all(self.binary) and not any(self.without_data)
+        if is_fixed and all(spec.datatype is not DataType.BYTES for spec in header.outputs):
+            self.sizes = tuple(spec.byte_size for spec in header.outputs)
+            if any(self.sizes):
+                outputs = list(map(_binary_output, self.prefixes, self.sizes))
+                self.json = b'{%s,"outputs":[%s]}' % (self.head, b",".join(outputs))
+
+    def opening(self, request_id: str, response: InferResponse) -> bytes:
+        """Return the JSON of a response up to its outputs."""
+        identity = b'"id":%s,' % orjson.dumps(request_id) if request_id else b""
+        parameters = b'"parameters":%s,' % orjson.dumps(dict(response.parameters)) if response.parameters else b""
+        return b'{%s%s,%s"outputs":[' % (identity, self.head, parameters)
+
+
+def without_binary_outputs(header: RequestHeader) -> RequestHeader:
+    """Return a header that asks for JSON where `header`, which other requests share, asks for a binary tail."""
+    if not header.binary_output_default and not any(output.binary for output in header.outputs):
+        return header
+    plain = copy.copy(header)
+    plain.binary_output_default = False
+    plain.outputs = tuple([dataclasses.replace(output, binary=False) for output in header.outputs])
+    plain.admission = None
+    plain.origin = header.origin or header
+    return plain
+
+
+def with_binary_outputs(header: RequestHeader) -> RequestHeader:
+    """Return a header that asks for a binary tail wherever there can be one; `header` is shared by other requests."""
+    if header.binary_output_default:
+        return header
+    binary = copy.copy(header)
+    binary.binary_output_default = True
+    binary.outputs = tuple(
+        [dataclasses.replace(output, binary=output.shared_memory is None) for output in header.outputs]
+    )
+    binary.admission = None
+    binary.origin = header.origin or header
+    return binary
+
+
+def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:
+    """Return the parts of a response's body and the length of its JSON; None when the body is all JSON.
+
+    Raises InferError when an output cannot be written as JSON.
+    """
+    # hot: bench/micro_http1.py
+    header = response.header
+    memo = header.memo
+    plan = memo.get(_LAST)
+    if type(plan) is not _Plan or plan.request_header is not request_header:
+        plan = _plan(request_header, header)
+    data = response.data
+    if plan.json and not response.parameters and tuple(map(len, data)) == plan.sizes:
+        text = plan.json
+        if request_id:
+            text = b'{"id":' + orjson.dumps(request_id) + b"," + text[1:]
+        return (text, *data), len(text)
+    return _encode(request_id, plan, response)
+
+
+def is_long(response: InferResponse) -> bool:
+    """Tell whether a response has so much data that it should be encoded in slices."""
+    # hot: bench/micro_http1.py
+    data = response.data
+    return bool(data) and max(map(len, data)) > LONG_BYTES
+
+
+def encode_in_slices(request_id: str, request_header: RequestHeader, response: InferResponse) -> Slices[Encoded]:
+    """Return the same as `encode`, giving way about every millisecond; JSON may be in several parts."""
+    header = response.header
+    plan = _plan(request_header, header)
+    text: list[bytes] = [plan.opening(request_id, response)]
+    tail: list[Buffer] = []
+    for i, (spec, data) in enumerate(zip(header.outputs, response.data, strict=True)):
+        prefix = plan.prefixes[i]
+        text.append(b"," if i else b"")
+        if plan.without_data[i]:
+            text.append(prefix + b"}")
+        elif plan.binary[i]:
+            text.append(_binary_output(prefix, len(data)))
+            if len(data):
+                tail.append(data)
+        else:
+            text.append(prefix + b',"data":')
+            if len(data) > LONG_BYTES:
+                text += yield from encode_long_data(spec, data)
+            else:
+                text.append(encode_data(spec, data))
+            text.append(b"}")
+    text.append(b"]}")
+    return ((*text, *tail), sum(map(len, text))) if tail else (text, None)
+
+
+def _plan(request_header: RequestHeader, header: ResponseHeader) -> _Plan:
+    choice = (_LAST, request_header.binary_output_default, request_header.outputs)
+    plan = header.memo.get(choice)
+    if not isinstance(plan, _Plan):
+        plan = _Plan(request_header, header)
+        if len(header.memo) < _MEMO_LIMIT:
+            header.memo[choice] = plan
+    plan.request_header = request_header
+    header.memo[_LAST] = plan
+    return plan
+
+
+def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
+    header = response.header
+    outputs: list[bytes] = []
+    tail: list[Buffer] = []
+    for i, (spec, data) in enumerate(zip(header.outputs, response.data, strict=True)):
+        prefix = plan.prefixes[i]
+        if plan.without_data[i]:
+            outputs.append(prefix + b"}")
+        elif plan.binary[i]:
+            outputs.append(_binary_output(prefix, len(data)))
+            if len(data):
+                tail.append(data)
+        else:
+            outputs.append(b'%s,"data":%s}' % (prefix, encode_data(spec, data)))
+    text = b"%s%s]}" % (plan.opening(request_id, response), b",".join(outputs))
+    # Triton: without a non-empty binary output the body is plain JSON, whatever was asked for.
+    return ((text, *tail), len(text)) if tail else ((text,), None)
+
+
+def _output_prefix(spec: TensorSpec) -> bytes:
+    shape = orjson.dumps(list(spec.shape))
+    return b'{"name":%s,"datatype":"%s","shape":%s' % (orjson.dumps(spec.name), spec.datatype.value.encode(), shape)
+
+
+def _binary_output(prefix: bytes, size: int) -> bytes:
+    return b'%s,"parameters":{"binary_data_size":%d}}' % (prefix, size)

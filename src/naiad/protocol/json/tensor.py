@@ -1,0 +1,274 @@
+"""Tensor data as JSON: arrays of numbers, booleans or strings, nested or flat, to raw bytes and back."""
+
+import codecs
+import json
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+import simdjson
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.slices import SLICE_BYTES, Slices
+from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, encode_bytes_elements
+from naiad.protocol.json.tree import half_surrogate, unparsable
+
+_COPY_LIMIT_BYTES = 16384
+"""Up to this size a copy to `bytes` is cheaper for everyone downstream than a view."""
+
+
+_SHORT = 1024
+"""Up to this many numbers `struct` is quicker than numpy, for which every call costs a microsecond or more."""
+
+
+_LONG_STRING_BYTES = 2 * SLICE_BYTES
+_ENCODED_ELEMENTS = 8192
+"""How many elements of a large output are written in one slice."""
+
+
+class _Kind:
+    """One of the three ways in which JSON numbers are read: doubles, signed, unsigned."""
+
+    __slots__ = ("code", "mismatch", "types", "wide")
+
+    def __init__(self, code: Literal["d", "i", "u"], wide: Any, types: set[type], mismatch: str) -> None:
+        self.code: Literal["d", "i", "u"] = code
+        self.wide = np.dtype(wide)
+        self.types = types
+        self.mismatch = f"attempt to access JSON {mismatch}"
+
+
+_DOUBLE = _Kind("d", np.float64, {int, float}, "non-number as double")
+_SIGNED = _Kind("i", np.int64, {int}, "non-signed-integer as signed-integer")
+_UNSIGNED = _Kind("u", np.uint64, {int}, "non-unsigned-integer as unsigned-integer")
+_KINDS = {"f": _DOUBLE, "i": _SIGNED, "u": _UNSIGNED}
+_NUMBERS: dict[DataType, _Kind] = {
+    datatype: _KINDS[datatype.numpy.kind]
+    for datatype in DataType
+    if datatype.numpy.kind in _KINDS and datatype not in (DataType.FP16, DataType.BF16)
+}
+
+_CODES = {datatype: np.dtype(datatype.numpy).char.replace("l", "q").replace("L", "Q") for datatype in _NUMBERS}
+"""What `struct` calls them; its "l" has four bytes."""
+
+
+def decode_data(spec: TensorSpec, data: Any) -> Buffer:
+    """Return the raw bytes of an input's `data`, which may be nested in any way.
+
+    Raises InferError: INVALID_ARG for FP16 and BF16, INTERNAL (Triton: a 500) for elements of a wrong type or
+    number.
+    """
+    datatype = spec.datatype
+    if not isinstance(data, (list, simdjson.Array)):
+        raise unparsable("data", "attempt to access JSON non-array as array")
+    kind = _NUMBERS.get(datatype)
+    if kind is None:
+        flat = flatten(data)
+        raw = decode_others(spec, flat)
+        if len(flat) != spec.element_count:
+            raise wrong_count()
+        return raw
+    if type(data) is list and len(data) <= _SHORT:
+        packed = _pack(spec, kind, data)
+        if packed is not None:
+            return packed
+    wide = numbers(kind, data)
+    if wide.size != spec.element_count:
+        raise wrong_count()
+    narrow = narrowed(datatype, wide)
+    if narrow.nbytes <= _COPY_LIMIT_BYTES:
+        return narrow.tobytes()
+    return memoryview(narrow.data).cast("B")
+
+
+def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
+    """Return the raw bytes of a few numbers; None unless they are as many as there should be, and all in range."""
+    flat = flatten(data)
+    if not kind.types.issuperset(map(type, flat)) or len(flat) != spec.element_count:
+        return None
+    try:
+        return struct.pack(f"<{len(flat)}{_CODES[spec.datatype]}", *flat)
+    except (struct.error, OverflowError):
+        return None
+
+
+def number_kind(datatype: DataType) -> _Kind | None:
+    """Return how the JSON numbers of a datatype are read; None for a datatype that has no numbers in JSON."""
+    return _NUMBERS.get(datatype)
+
+
+def wrong_count() -> InferError:
+    """Return the error for data that has not as many elements as its shape says."""
+    return unparsable("data", "Shape does not match true shape of 'data' field")
+
+
+def numbers(kind: _Kind, data: Any) -> Array:
+    """Return numbers as an array of 64-bit elements, which may be nested in any way. Raises InferError."""
+    try:
+        if isinstance(data, simdjson.Array):
+            return np.frombuffer(data.as_buffer(of_type=kind.code), kind.wide)
+        flat = flatten(data)
+        if not kind.types.issuperset(map(type, flat)):
+            raise TypeError
+        return np.array(flat, kind.wide)
+    except TypeError:
+        raise unparsable("data", kind.mismatch) from None
+    except (ValueError, OverflowError):
+        raise unparsable("data", f"a number is out of range; {kind.mismatch}") from None
+
+
+def narrowed(datatype: DataType, wide: Array) -> Array:
+    """Return numbers in their datatype. Raises InferError for one that does not fit."""
+    if wide.dtype == datatype.numpy:
+        return wide
+    if datatype is DataType.FP32:
+        try:
+            with np.errstate(over="raise"):
+                return wide.astype(np.float32)
+        except FloatingPointError:
+            raise unparsable("data", "a number is out of range for FP32") from None
+    narrow = wide.astype(datatype.numpy)
+    if (narrow != wide).any():
+        raise unparsable("data", f"an integer is out of range for {datatype.value}")
+    return narrow
+
+
+def flatten(data: Any) -> list[Any]:
+    """Return the elements of an array that may be nested in any way."""
+    nested: list[Any] = data.as_list() if isinstance(data, simdjson.Array) else data
+    if list not in set(map(type, nested)):
+        return nested
+    flat: list[Any] = []
+    stack = [iter(nested)]
+    while stack:
+        for element in stack[-1]:
+            if type(element) is list:
+                stack.append(iter(element))
+                break
+            flat.append(element)
+        else:
+            stack.pop()
+    return flat
+
+
+def decode_others(spec: TensorSpec, flat: list[Any]) -> bytes:
+    """Return strings or booleans as raw bytes. Raises InferError for elements or a datatype of another kind."""
+    kinds = set(map(type, flat))
+    if spec.datatype is DataType.BYTES:
+        if not kinds <= {str}:
+            raise internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+    elif spec.datatype is not DataType.BOOL:
+        raise invalid_argument(
+            f"receiving {spec.datatype.value} data via JSON is not supported. "
+            f"Please use the binary data format for input {excerpt(spec.name)}"
+        )
+    elif not kinds <= {bool}:
+        raise unparsable("data", "attempt to access JSON non-boolean as boolean")
+    if spec.datatype is DataType.BYTES:
+        try:
+            return encode_bytes_elements([element.encode() for element in flat])
+        except UnicodeEncodeError:
+            raise half_surrogate() from None
+    return bytes(flat)
+
+
+def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
+    """Return the JSON array of an output's elements, always flat.
+
+    FP32 is widened to double, as Triton prints it; NaN and the infinities are written bare. Raises InferError:
+    INVALID_ARG for FP16 and BF16, INTERNAL for a string that is not UTF-8.
+    """
+    datatype = spec.datatype
+    if datatype is DataType.BYTES:
+        return _encode_strings(spec, data)
+    if datatype in (DataType.FP16, DataType.BF16):
+        raise invalid_argument(
+            f"sending {datatype.value} data via JSON is not supported. "
+            f"Please use the binary data format for output {excerpt(spec.name)}"
+        )
+    if 0 < len(data) <= _SHORT * datatype.numpy.itemsize:
+        count = len(data) // datatype.numpy.itemsize
+        values = struct.unpack(f"<{count}{_CODES.get(datatype, '?')}", data)
+        # orjson writes null for what is not finite. A sum that overflows says less, and leaves it to numpy.
+        if datatype.numpy.kind != "f" or math.isfinite(sum(values)):
+            return orjson.dumps(values)
+    array: Array = np.frombuffer(data, datatype.numpy)
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            return json.dumps(array.tolist(), separators=(",", ":")).encode()
+        array = array.astype(np.float64)
+    elif not array.flags.aligned:
+        array = array.copy()
+    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def encode_long_data(spec: TensorSpec, data: Buffer) -> Slices[list[bytes]]:
+    """Return the JSON array of an output's elements in parts, in slices. Raises InferError as `encode_data` does."""
+    parts: list[bytes] = []
+    for piece in _encoding_pieces(spec, data):
+        if spec.datatype is DataType.BYTES and len(piece) > _LONG_STRING_BYTES:
+            parts += yield from _encode_long_string(spec, memoryview(piece)[4:])
+        else:
+            parts.append(encode_data(spec, piece)[1:-1])
+        yield
+        parts.append(b",")
+    parts[-1:] = [b"]"]
+    return [b"[", *parts]
+
+
+def _encode_long_string(spec: TensorSpec, text: memoryview) -> Slices[list[bytes]]:
+    """Return one string of JSON in parts."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    parts = [b'"']
+    try:
+        for start in range(0, len(text), SLICE_BYTES):
+            part = decoder.decode(text[start : start + SLICE_BYTES], start + SLICE_BYTES >= len(text))
+            parts.append(orjson.dumps(part)[1:-1])
+            yield
+    except UnicodeDecodeError:
+        raise _not_utf8(spec) from None
+    return [*parts, b'"']
+
+
+def _encoding_pieces(spec: TensorSpec, data: Buffer) -> Iterator[Buffer]:
+    """Return parts of tensor data that end with an element."""
+    view = memoryview(data)
+    if spec.datatype is not DataType.BYTES:
+        step = _ENCODED_ELEMENTS * spec.datatype.item_bytes
+        for start in range(0, len(view), step):
+            yield view[start : start + step]
+        return
+    start = position = count = 0
+    while position <= len(view) - 4:
+        size = 4 + int.from_bytes(view[position : position + 4], "little")
+        if size > _LONG_STRING_BYTES and start < position:
+            # A long string is a piece of its own.
+            yield view[start:position]
+            start = position
+        position += size
+        count += 1
+        if count % _ENCODED_ELEMENTS == 0 or position - start > SLICE_BYTES:
+            yield view[start:position]
+            start = position
+    if start < len(view):
+        yield view[start:]
+
+
+def _encode_strings(spec: TensorSpec, data: Buffer) -> bytes:
+    elements = decode_bytes_elements(data)
+    try:
+        return orjson.dumps([element.decode() for element in elements])
+    except UnicodeDecodeError:
+        raise _not_utf8(spec) from None
+
+
+def _not_utf8(spec: TensorSpec) -> InferError:
+    return internal(
+        f"output '{excerpt(spec.name)}' holds bytes that are not UTF-8, which JSON cannot carry; ask for it as "
+        "binary "
+        f'data ("parameters": {{"binary_data": true}})'
+    )

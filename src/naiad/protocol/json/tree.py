@@ -1,0 +1,302 @@
+"""JSON documents of requests: parsed once, fast for numbers, with typed access that speaks Triton's error texts.
+
+simdjson parses; tensor data stays a `simdjson.Array`, which turns into an array of doubles or integers without a
+Python object per number. What simdjson refuses is handed to the standard library's parser, whose verdict counts: it
+knows the bare NaN and Infinity that Triton accepts and integers beyond 64 bits, and it tells where the fault is.
+
+How deep arrays and objects of a JSON document lie within each other, found out before it is parsed.
+
+For parsers that recurse. simdjson has a bound of its own, 1024, and costs nothing for that.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import simdjson
+
+from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.request_limits import MAX_MEMBERS, RequestLimits, check_dims, check_parameters, unlimited
+from naiad.core.tensor import Buffer
+
+MAX_JSON_DEPTH = 512
+"""Triton: tensor data may be nested 100 levels deep."""
+
+_OPEN, _CLOSE, _QUOTE = b"[{", b"]}", b'"'
+# Quotes become 0, brackets what they add to the depth; as int8, so 255 is -1.
+_STEPS = bytes.maketrans(_QUOTE + _OPEN + _CLOSE, b"\0\1\1\xff\xff")
+_OTHERS = bytes(set(range(256)) - set(_QUOTE + _OPEN + _CLOSE))
+_PIECE = 1 << 20
+
+
+def check_depth(text: Buffer, limit: int = MAX_JSON_DEPTH) -> None:
+    """Raise InferError(INVALID_ARG) when a document is nested deeper than `limit`.
+
+    Nothing else is checked. Of what is no JSON some depth is found, or none.
+    """
+    data = text if isinstance(text, bytes | bytearray) else bytes(text)
+    # Nearly every document has so few brackets that it cannot be too deep.
+    if data.count(b"[") + data.count(b"{") > limit and _depth(data) > limit:
+        raise too_deep(limit)
+
+
+def too_deep(limit: int) -> InferError:
+    """Return the error for a document that is nested deeper than `limit`."""
+    return invalid_argument(
+        f"failed to parse the request JSON buffer: arrays and objects are nested more than {limit} levels deep"
+    )
+
+
+def _depth(data: bytes | bytearray) -> int:
+    if b"\\" in data:
+        # Only strings have them; what is left of a string ends with the first quote.
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = np.frombuffer(data.translate(_STEPS, _OTHERS), np.int8)
+    deepest = depth = quotes = 0
+    for start in range(0, len(marks), _PIECE):
+        piece = marks[start : start + _PIECE]
+        quoted = np.cumsum(piece == 0, dtype=np.int32) + quotes
+        depths = np.cumsum(np.where(quoted & 1, 0, piece), dtype=np.int32) + depth
+        deepest = max(deepest, int(depths.max()))
+        depth, quotes = int(depths[-1]), int(quoted[-1]) & 1
+    return deepest
+
+
+JsonObject: TypeAlias = Mapping[str, Any]
+Members: TypeAlias = tuple[tuple[str, Any], ...]
+"""The members of an object in their order; one that was written twice is there twice, which value it has is open."""
+
+_LARGE_BYTES = 8 << 20
+"""Documents beyond this take their memory with them. Fresh memory costs more than parsing: 7 ms for an image."""
+_parser = simdjson.Parser()
+MAX_CONTROL_BYTES = 64 * 1024
+"""Of a request about the server or a model. What loads a model may be longer: it brings files."""
+_TOP_LEVEL = ("id", "parameters", "inputs", "outputs")
+_INPUT = ("name", "shape", "datatype", "parameters", "data")
+_ABSENT = object()
+# A string, which is left alone, or Triton's short spelling of Infinity.
+_SHORT_INFINITY = re.compile(r'"(?:[^"\\]|\\.)*"|\bInf\b')
+_SURROGATE = re.compile(r"\\u[dD][89abAB]")
+
+
+def parse_infer_document(text: Buffer, limits: RequestLimits | None = None) -> JsonObject:
+    """Return the members of an inference request that have a meaning; `data` of inputs may be a `simdjson.Array`.
+
+    A document that is not an object has no members, as Triton sees it. Raises InferError: INTERNAL for what is not
+    JSON (Triton: a syntax error is a 500), INVALID_ARG for what is nested too deeply or has more parts than `limits`
+    allow.
+    """
+    try:
+        return _infer_members(_parse(text), limits or unlimited("", ""))
+    except (ValueError, RuntimeError, KeyError):
+        tree = parse_document(text)
+        return tree if isinstance(tree, dict) else {}
+
+
+def _infer_members(root: Any, limits: RequestLimits) -> JsonObject:
+    if not isinstance(root, simdjson.Object):
+        return {}
+    tree: dict[str, Any] = {}
+    for name in _TOP_LEVEL:
+        value = root.get(name, _ABSENT)
+        if value is _ABSENT:
+            continue
+        if name == "inputs" and isinstance(value, simdjson.Array):
+            limits.check_inputs(len(value))
+            tree[name] = [_input(entry) for entry in value]
+            continue
+        if name == "outputs" and isinstance(value, simdjson.Array):
+            limits.check_outputs(len(value))
+        if name == "parameters" and isinstance(value, simdjson.Object):
+            check_parameters(len(value))
+        tree[name] = _plain(value)
+    return tree
+
+
+def parse_members(text: Buffer) -> Members:
+    """Return the members of a document that is an object; members that are objects are `Members` as well.
+
+    Arrays may be `simdjson.Array`. Raises InferError: INTERNAL for what is not JSON or no object,
+    INVALID_ARG for what is nested too deeply.
+    """
+    try:
+        members = _as_members(_parse(text))
+        if type(members) is tuple:
+            members = tuple([(name, _as_members(value)) for name, value in members])
+    except (ValueError, RuntimeError, KeyError):
+        members = parse_document(text, object_type=tuple)
+    if type(members) is not tuple:
+        raise internal("attempt to get members for non-object")
+    return members
+
+
+def _as_members(value: Any) -> Any:
+    if isinstance(value, simdjson.Object) and len(value) > MAX_MEMBERS:
+        # Each is looked up by its name, from the first member on.
+        raise invalid_argument(f"an object of the request JSON has more than {MAX_MEMBERS} members")
+    # Not `items()`, which makes Python lists of arrays.
+    return tuple([(name, _value(value, name)) for name in value]) if isinstance(value, simdjson.Object) else value
+
+
+def _value(value: Any, name: str) -> Any:
+    if "\0" in name:
+        # simdjson looks names up as C strings.
+        raise KeyError(name)
+    return value[name]
+
+
+def _parse(text: Buffer) -> Any:
+    """Parse with the memory of the document before, unless that still exists or is large."""
+    global _parser  # noqa: PLW0603 - one thread decodes, and what it keeps is only memory
+    if len(text) > _LARGE_BYTES:
+        return simdjson.Parser().parse(text)
+    try:
+        return _parser.parse(text)
+    except RuntimeError:
+        # Some tensor data of the last document has outlived its request.
+        _parser = simdjson.Parser()
+        return _parser.parse(text)
+
+
+def parse_array(text: bytes) -> Any:
+    """Return a document that is an array, as `simdjson.Array` where that is possible. Raises InferError."""
+    try:
+        array = _parse(text)
+    except (ValueError, RuntimeError):
+        array = parse_document(text)
+    if not isinstance(array, list | simdjson.Array):
+        raise syntax_error("expected an array", 0)
+    return array
+
+
+def _input(entry: Any) -> Any:
+    if not isinstance(entry, simdjson.Object):
+        return _plain(entry)
+    tree: dict[str, Any] = {}
+    for name in _INPUT:
+        value = entry.get(name, _ABSENT)
+        if value is not _ABSENT:
+            tree[name] = value if name == "data" else _bounded(name, value)
+    return tree
+
+
+def _bounded(name: str, value: Any) -> Any:
+    """Return a member of an input as plain values, unless it has too many."""
+    if name == "shape" and isinstance(value, simdjson.Array):
+        check_dims("", len(value))
+    elif name == "parameters" and isinstance(value, simdjson.Object):
+        check_parameters(len(value))
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, simdjson.Object):
+        return value.as_dict()
+    if isinstance(value, simdjson.Array):
+        return value.as_list()
+    return value
+
+
+def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]]], Any] | None" = None) -> Any:
+    """Return a JSON document as plain Python values, with NaN and Infinity allowed.
+
+    Objects are dictionaries unless `object_type` makes something else of their members.
+
+    Raises InferError: INTERNAL that tells what is wrong and where, INVALID_ARG for what is nested too deeply.
+    """
+    check_depth(text)
+    try:
+        decoded = str(text, "utf-8")
+        if "Inf" in decoded:
+            decoded = _SHORT_INFINITY.sub(_spell_infinity, decoded)
+        tree = json.loads(decoded, object_pairs_hook=object_type)
+        if _SURROGATE.search(decoded):
+            json.dumps(tree, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise syntax_error("Invalid UTF-8", error.start) from None
+    except UnicodeEncodeError:
+        raise half_surrogate() from None
+    except json.JSONDecodeError as error:
+        raise syntax_error(error.msg, error.pos) from None
+    except ValueError as error:
+        raise internal(f"failed to parse the request JSON buffer: {error}") from None
+    return tree
+
+
+def parse_control_document(text: Buffer) -> Any:
+    """Return the JSON body of a control request, which is short. Raises InferError as `parse_document` does."""
+    if len(text) > MAX_CONTROL_BYTES:
+        raise invalid_argument(
+            f"the request body has {len(text)} bytes; at most {MAX_CONTROL_BYTES} are allowed for this request"
+        )
+    return parse_document(text)
+
+
+def _spell_infinity(match: "re.Match[str]") -> str:
+    return "Infinity" if match[0] == "Inf" else match[0]
+
+
+def syntax_error(what: str, offset: int) -> InferError:
+    """Return the error for text that is not JSON (Triton: an INTERNAL, which is a 500)."""
+    return internal(f"failed to parse the request JSON buffer: {what}. at {offset}")
+
+
+# --- typed access ---------------------------------------------------------------------------------------------------
+
+
+def half_surrogate() -> InferError:
+    """Return the error for a string that no encoding has."""
+    return internal("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair")
+
+
+def unparsable(field: str, why: str) -> InferError:
+    """Return Triton's error for a member that is missing or of the wrong type (an INTERNAL, which is a 500)."""
+    return internal(f"Unable to parse '{field}': {why}")
+
+
+def member(tree: JsonObject, name: str) -> Any:
+    """Return a member that must be there."""
+    try:
+        return tree[name]
+    except KeyError:
+        raise unparsable(name, f"attempt to access non-existing object member '{name}'") from None
+
+
+def as_string(field: str, value: Any) -> str:
+    """Return `value` if it is a string."""
+    if type(value) is not str:
+        raise unparsable(field, "attempt to access JSON non-string as string")
+    return value
+
+
+def as_unsigned(field: str, value: Any) -> int:
+    """Return `value` if it is an integer of 64 bits without a sign."""
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise unparsable(field, "attempt to access JSON non-unsigned-integer as unsigned-integer")
+    return value
+
+
+def as_bool(field: str, value: Any) -> bool:
+    """Return `value` if it is true or false."""
+    if type(value) is not bool:
+        raise unparsable(field, "attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def as_array(field: str, value: Any) -> "list[Any]":
+    """Return `value` if it is an array."""
+    if type(value) is not list:
+        raise unparsable(field, "attempt to access JSON non-array as array")
+    return value
+
+
+def members_of(tree: JsonObject) -> JsonObject:
+    """Return the `parameters` of a request, an input or an output; empty when there are none."""
+    parameters = tree.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise internal("failed to get request params.: attempt to get members for non-object")
+    return parameters

@@ -1,0 +1,47 @@
+"""The checksum agent: a model whose files do not have the digests of its configuration is refused."""
+
+import hashlib
+import hmac
+from pathlib import Path, PurePosixPath
+
+from naiad.core.errors import invalid_argument
+from naiad.repository.agents.api import AgentContext, RepositoryAgent
+
+_ALGORITHMS = {"MD5": "md5", "SHA256": "sha256"}
+"""Triton knows MD5, which finds accidents; SHA256 also finds intent."""
+
+
+class ChecksumAgent(RepositoryAgent):
+    """Each parameter has `<algorithm>:<file below the model's directory>` for a key and a hex digest for a value."""
+
+    name = "checksum"
+
+    def load(self, context: AgentContext) -> Path | None:
+        """Compare every digest. Raises InferError(INVALID_ARG) with file, expected and found digest."""
+        if not context.parameters:
+            raise invalid_argument(
+                "the checksum agent has no parameters; give one per file, such as key 'MD5:1/model.onnx'"
+            )
+        for key, expected in sorted(context.parameters.items()):
+            _check(context.model_dir, key, expected)
+        return None
+
+
+def _check(model_dir: Path, key: str, expected: str) -> None:
+    algorithm, colon, name = key.partition(":")
+    if not colon or algorithm not in _ALGORITHMS:
+        known = " or ".join(f"'{known}:<file>'" for known in _ALGORITHMS)
+        raise invalid_argument(f"checksum parameter '{key}': expected {known}")
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise invalid_argument(f"checksum parameter '{key}': the file must lie in the model's directory {model_dir}")
+    try:
+        with open(model_dir / path, "rb") as file:
+            found = hashlib.file_digest(file, _ALGORITHMS[algorithm]).hexdigest()
+    except OSError as error:
+        raise invalid_argument(f"checksum of {model_dir / path} cannot be taken: {error.strerror}") from error
+    if not hmac.compare_digest(found.encode(), expected.strip().lower().encode()):
+        raise invalid_argument(
+            f"{algorithm} digest of {model_dir / path} is {found}, the configuration expects '{expected}': the file "
+            "is not the one that was meant, or has changed"
+        )

@@ -1,0 +1,1 @@
+"""The control modes: none, explicit, poll."""

@@ -1,0 +1,79 @@
+"""What one load command is about, and what is remembered of it once it has been carried out."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from naiad.repository.control.override import BroughtFiles, Override
+from naiad.repository.fingerprint import FileState
+from naiad.repository.model_plan import ModelPlan
+from naiad.repository.store import ModelEntry
+
+
+@dataclass(slots=True)
+class LoadRecord:
+    """Why a model is loaded, and from what."""
+
+    files_seen: FileState | None
+    """How its files looked; None for files that a command brought along."""
+    plan: ModelPlan
+    members: frozenset[str]
+    is_explicit: bool = False
+    """A command named it; otherwise an ensemble needs it."""
+    is_overridden: bool = False
+    files: BroughtFiles | None = None
+    release: Callable[[], None] | None = None
+    """Gives the store's files back."""
+    retirement: threading.Thread | None = None
+    """Stops what the last load replaced."""
+
+    def let_go(self) -> None:
+        """Give up the files, which nobody uses any more."""
+        if self.files is not None:
+            self.files.remove()
+        if self.release is not None:
+            self.release()
+
+
+@dataclass(slots=True)
+class LoadOrder:
+    """What one load command is about: the model, and the members that it needs."""
+
+    name: str
+    override: Override | None
+    is_forced: bool = False
+    is_rehearsal: bool = False
+    """Whether everything is done but put in place."""
+    is_by_client: bool = True
+    """Whether a client has asked for it: when it fails, other clients have lost nothing."""
+    files: BroughtFiles | None = None
+    plans: dict[str, ModelPlan] = field(default_factory=dict)
+    files_seen: dict[str, FileState | None] = field(default_factory=dict)
+    borrowed: set[str] = field(default_factory=set)
+    """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
+    replaced: set[str] = field(default_factory=set)
+    """Models of which something new was put in place."""
+    releases: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Of the stores' files that were opened and are not in use."""
+
+    def note_opened(self, entry: ModelEntry) -> None:
+        """Remember a store's files, to be released unless they come to be loaded."""
+        if entry.key in self.releases:
+            self.releases[entry.key]()
+        self.releases[entry.key] = entry.release
+
+    def give_back(self, name: str) -> None:
+        """Let go of a plan that is not needed: another command has brought about the same meanwhile."""
+        plan = self.plans[name]
+        if plan.agents is not None and name not in self.borrowed:
+            plan.agents.load_failed()
+        self.borrowed.add(name)
+
+    def release(self) -> None:
+        """Remove what was prepared and did not come to be loaded."""
+        for name in self.plans:
+            self.give_back(name)
+        if self.files is not None:
+            self.files.remove()
+        for release in self.releases.values():
+            release()

@@ -1,0 +1,1 @@
+"""The sequence batcher: the strategies direct and oldest."""

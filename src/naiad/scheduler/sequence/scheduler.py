@@ -1,0 +1,303 @@
+"""What the two strategies of the sequence batcher share: arrival, idleness, timeouts, cancellation."""
+
+import abc
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from naiad.core.batch import SequenceEnd
+from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.request import InferRequest
+from naiad.scheduler.api import Dropped, Scheduler
+from naiad.scheduler.queue import Deadlines
+from naiad.scheduler.sequence.slots import LiveSequence, SequenceTable, cancelled, cut_short
+
+_AT_ONCE = 1
+"""A time in the past."""
+_ENDED_LIMIT = 4096
+"""Ends that an instance which is busy has still to be told of; the newest."""
+
+
+class SequenceScheduler(Scheduler):
+    """Routes each request to the instance and slot of its sequence."""
+
+    has_timeouts = True
+    is_by_instance = True
+
+    def __init__(self, table: SequenceTable, *, is_decoupled: bool = False, is_iterative: bool = False) -> None:
+        """`is_decoupled`: a request is not over when its instance is free, but when `release` says so.
+
+        `is_iterative`: nor when `reschedule` puts it back; its sequence is over when it is.
+        """
+        self._table = table
+        self._is_decoupled = is_decoupled or is_iterative
+        self._is_iterative = is_iterative
+        self._woken: set[int] = set()
+        self._rejected: list[Dropped] = []
+        self._backlog_deadlines = Deadlines()
+        self._executing: list[list[InferRequest]] = [[] for _ in table.slots]
+        """What each instance executes at present; of decoupled models nothing, `release` tells of theirs."""
+        self._ended: list[deque[SequenceEnd]] = [deque(maxlen=_ENDED_LIMIT) for _ in table.slots]
+
+    # --- arrival --------------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: InferRequest, now_ns: int) -> bool:
+        """Take in a request. Raises InferError(INVALID_ARG) for one that belongs to no sequence."""
+        sequence = self._table.admit(request, now_ns)
+        self.live_sequence_count = self._table.live_count
+        request.sequence = sequence
+        request.lane = sequence
+        sequence.queue.append(request)
+        self.pending_count += 1
+        if sequence.is_backlogged:
+            if request.header.timeout_us:
+                self._backlog_deadlines.add(request, now_ns + request.header.timeout_us * 1000)
+            return False
+        self._feed(sequence, now_ns)
+        self._woken.add(sequence.instance)
+        return True
+
+    @abc.abstractmethod
+    def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Let a sequence that holds a slot take part in batches, after its queue has grown or it was released."""
+
+    def admits_while_stopping(self, request: InferRequest) -> bool:
+        """Tell whether a request goes on with a live sequence."""
+        return not self._is_iterative and self._table.find(request.header.sequence_id) is not None
+
+    def reschedule(self, request: InferRequest, now_ns: int) -> bool:
+        """Put a request back at the head of its sequence.
+
+        Triton: at its end, and it fails when the sequence has been idle for too long, be it that it was executing.
+        """
+        sequence: LiveSequence = request.sequence
+        if sequence.is_released:
+            return False
+        sequence.active_ns = now_ns
+        sequence.queue.appendleft(request)
+        request.lane = sequence
+        self.pending_count += 1
+        sequence.is_busy = False
+        self._feed(sequence, now_ns)
+        self._woken.add(sequence.instance)
+        return True
+
+    def _end_if_iterated(self, sequence: LiveSequence) -> None:
+        """End an iterative sequence whose request is over; another may have come under the same id."""
+        if self._is_iterative and not sequence.queue:
+            self._table.end(sequence)
+
+    def instance_of(self, request: InferRequest) -> int | None:
+        """Return the instance that has the sequence of a request; None while it waits for a slot."""
+        sequence: LiveSequence | None = request.sequence
+        return None if sequence is None or sequence.is_backlogged else sequence.instance
+
+    def pop_woken(self) -> Collection[int]:
+        """Return the instances whose slots have got something to do."""
+        woken, self._woken = self._woken, set()
+        return woken
+
+    def pop_ended(self, instance: int) -> Sequence[SequenceEnd]:
+        """Return the sequences of an instance that were idle for too long or were cancelled, in order."""
+        waiting = self._ended[instance]
+        if not waiting:
+            return ()
+        ended = list(waiting)
+        waiting.clear()
+        return ended
+
+    # --- instances come and go ------------------------------------------------------------------------------------
+
+    def add_instance(self, now_ns: int) -> None:
+        """Take in one more instance, whose number is the next one; sequences that wait for a slot may begin there."""
+        self._executing.append([])
+        self._ended.append(deque(maxlen=_ENDED_LIMIT))
+        for sequence in self._table.add_instance():
+            self._begin_in_slot(sequence, now_ns)
+
+    def retire_instance(self, instance: int) -> None:
+        """Give an instance no further sequences; it goes on with those that it has until `is_vacated`."""
+        self._table.retire_instance(instance)
+
+    def is_vacated(self, instance: int) -> bool:
+        """Tell whether an instance that was retired has nothing left to do."""
+        return self._table.is_vacated(instance)
+
+    def _begin_in_slot(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Let a sequence that has waited for a slot take part in batches."""
+        for request in sequence.queue:
+            self._backlog_deadlines.remove(request)
+        self._feed(sequence, now_ns)
+        self._woken.add(sequence.instance)
+
+    # --- execution ------------------------------------------------------------------------------------------------
+
+    def _note_taken(self, instance: int, requests: Sequence[InferRequest]) -> None:
+        self.pending_count -= len(requests)
+        if not self._is_decoupled:
+            self._executing[instance].extend(requests)
+
+    def _settle(self, instance: int, now_ns: int) -> None:
+        """Let the sequences go on whose requests this instance has executed."""
+        executed = self._executing[instance]
+        if not executed:
+            return
+        self._executing[instance] = []
+        for request in executed:
+            self._go_on(request.sequence, now_ns)
+
+    def _go_on(self, sequence: LiveSequence, now_ns: int) -> None:
+        sequence.is_busy = False
+        sequence.active_ns = now_ns
+        self._feed(sequence, now_ns)
+        self._release_if_over(sequence, now_ns)
+
+    def release(self, request: InferRequest, now_ns: int) -> None:
+        """Let the next request of a sequence execute, now that the final response of this one has come."""
+        sequence: LiveSequence = request.sequence
+        self._end_if_iterated(sequence)
+        self._go_on(sequence, now_ns)
+        if sequence.queue or sequence.is_busy:
+            self._woken.add(sequence.instance)
+
+    # --- the end of sequences -------------------------------------------------------------------------------------
+
+    def _release_if_over(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Free the slot of a sequence that has ended and has nothing left to do.
+
+        A request may end after its sequence has lost its slot: the instance was lost, or the model has stopped.
+        """
+        if not sequence.has_ended or sequence.queue or sequence.is_released or self._is_occupied(sequence):
+            return
+        self._note_end(sequence)
+        successor = self._table.release(sequence)
+        self.live_sequence_count = self._table.live_count
+        if self._table.is_vacated(sequence.instance):
+            self._woken.add(sequence.instance)
+        if successor is None:
+            return
+        self._begin_in_slot(successor, now_ns)
+        self._release_if_over(successor, now_ns)
+
+    def _note_end(self, sequence: LiveSequence) -> None:
+        """Have the instance told of an end that its model cannot see, unless the id lives on there."""
+        if sequence.end_reason is None or sequence.is_backlogged:
+            return
+        heir = self._table.find(sequence.correlation_id)
+        if heir is None or heir.instance != sequence.instance:
+            self._ended[sequence.instance].append(SequenceEnd(sequence.correlation_id, sequence.end_reason))
+            self._woken.add(sequence.instance)
+
+    def _is_occupied(self, sequence: LiveSequence) -> bool:
+        """Tell whether a request of a sequence has left its queue and keeps its slot."""
+        return sequence.is_busy
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def expire_ns(self) -> int:
+        """Return when the next sequence may become idle or times out in the backlog; 0 for never."""
+        if self._rejected:
+            return _AT_ONCE
+        times = [time_ns for time_ns in (self._table.idle_ns(), self._backlog_deadlines.nearest_ns()) if time_ns]
+        return min(times) if times else 0
+
+    def expire(self, now_ns: int) -> Sequence[Dropped]:
+        """End the sequences that are idle, and remove and return the requests of those that timed out."""
+        for sequence in self._table.pop_idle(now_ns):
+            self._release_if_over(sequence, now_ns)
+        for request in self._backlog_deadlines.pop_expired(now_ns):
+            self._expire_backlogged(request, now_ns)
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def _expire_backlogged(self, request: InferRequest, now_ns: int) -> None:
+        """Triton: the timeout of one request in the backlog ends its whole sequence."""
+        sequence: LiveSequence = request.sequence
+        if not sequence.is_backlogged or request.lane is not sequence:
+            return
+        for waiting in self._remove_from(sequence, sequence.queue[0]):
+            error = InferError(
+                ErrorCode.UNAVAILABLE,
+                "timeout of the corresponding sequence has been expired",
+                reason=FailureReason.REJECTED,
+            )
+            self._rejected.append(Dropped(waiting, error))
+        self._table.end(sequence)
+        self._release_if_over(sequence, now_ns)
+
+    def oldest_ns(self) -> int:
+        """Return the arrival of the oldest request that waits in its sequence's queue; 0 when none does."""
+        slots = (sequence for slots in self._table.slots for sequence in slots if sequence is not None)
+        return min((each.queue[0].arrival_ns for each in (*slots, *self._table.backlog) if each.queue), default=0)
+
+    # --- removal --------------------------------------------------------------------------------------------------
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Remove a request that waits; what waits behind it in its sequence, which ends, is rejected by `expire`.
+
+        What waits before it is still executed.
+        """
+        sequence = request.sequence
+        if request.lane is None or sequence is None:
+            return False
+        now_ns = sequence.active_ns
+        if request.lane is sequence:
+            behind = self._remove_from(sequence, request)[1:]
+        else:
+            self._withdraw(request)
+            behind = self._remove_from(sequence, sequence.queue[0]) if sequence.queue else []
+        self._rejected.extend(cancelled(behind))
+        self._table.end(sequence)
+        sequence.end_reason = "cancelled"
+        self._release_if_over(sequence, now_ns)
+        return True
+
+    @abc.abstractmethod
+    def _withdraw(self, request: InferRequest) -> None:
+        """Take back a request that has left its sequence's queue and was not taken yet."""
+
+    def _remove_from(self, sequence: LiveSequence, request: InferRequest) -> list[InferRequest]:
+        removed = cut_short(sequence, request)
+        for waiting in removed:
+            waiting.lane = None
+            self._backlog_deadlines.remove(waiting)
+        self.pending_count -= len(removed)
+        return removed
+
+    def drain(self) -> list[InferRequest]:
+        """Remove and return everything that waits; every sequence ends."""
+        left: list[InferRequest] = []
+        for slots in self._table.slots:
+            for sequence in slots:
+                left.extend(self._drain_sequence(sequence))
+        for sequence in self._table.backlog:
+            left.extend(self._drain_sequence(sequence))
+        self._table.clear()
+        self._backlog_deadlines.clear()
+        self.pending_count = self.live_sequence_count = 0
+        self._woken.clear()
+        return left
+
+    def drain_instance(self, instance: int) -> list[InferRequest]:
+        """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
+        left: list[InferRequest] = []
+        self._executing[instance] = []
+        self._ended[instance].clear()
+        for sequence in self._table.slots[instance]:
+            if sequence is not None:
+                drained = self._drain_sequence(sequence)
+                self.pending_count -= len(drained)
+                left.extend(drained)
+                sequence.is_busy = False
+                self._table.end(sequence)
+                self._release_if_over(sequence, sequence.active_ns)
+        return left
+
+    def _drain_sequence(self, sequence: LiveSequence | None) -> list[InferRequest]:
+        """Empty the queue of a sequence, without counting."""
+        if sequence is None:
+            return []
+        left = list(sequence.queue)
+        sequence.queue.clear()
+        for request in left:
+            request.lane = None
+        return left

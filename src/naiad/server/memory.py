@@ -1,0 +1,125 @@
+"""How much memory the bodies of requests may take, and what they take, as metrics.
+
+Memory that requests and answers have left behind goes back to the system when the server is calm.
+
+The C library keeps what is freed below anything that is still in use. Ten streams whose clients did not read left
+50 MB of 64 KB pieces in the heap, which the next answers use again, but other processes cannot. To give it back takes
+a walk of the heap under its lock, 5 ms for these 50 MB, so it is done rarely, and not while the server is busy.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from naiad.backend.cores import control_groups
+from naiad.core.request_limits import RequestBudget
+from naiad.options.options import OverloadOptions, ServerOptions
+from naiad.telemetry.metrics.exposition import format_family
+from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.process import read_memory, read_resident_bytes
+
+_LEAST_BYTES = 16 << 20
+"""Less than this above the last low is left alone."""
+_STEADY_BYTES = 1 << 20
+"""The memory has come to rest when it changes by less between two looks."""
+_CALM_SHARE = 0.25
+"""The server is calm while it uses less than this share of one core."""
+_LEAST_INTERVAL_NS = 3_000_000_000
+
+
+class FreedMemory:
+    """Decides when to give freed memory back. Asked about once a second; O(1)."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._low_bytes = 0
+        """The least that was resident since memory was given back; 0 before the first look."""
+        self._resident_bytes = 0
+        self._now_ns = self._cpu_ns = 0
+        self._given_back_ns = 0
+
+    def is_due(self, now_ns: int, cpu_ns: int) -> bool:
+        """Return whether to give memory back now. `cpu_ns` is the processor time that the process has used."""
+        resident_bytes = read_resident_bytes(self._proc)
+        is_calm = cpu_ns - self._cpu_ns < _CALM_SHARE * (now_ns - self._now_ns)
+        is_steady = abs(resident_bytes - self._resident_bytes) < _STEADY_BYTES
+        self._now_ns, self._cpu_ns, self._resident_bytes = now_ns, cpu_ns, resident_bytes
+        self._low_bytes = min(self._low_bytes or resident_bytes, resident_bytes)
+        if resident_bytes - self._low_bytes < _LEAST_BYTES or now_ns - self._given_back_ns < _LEAST_INTERVAL_NS:
+            return False
+        return is_calm and is_steady
+
+    def given_back(self, now_ns: int) -> None:
+        """Note that freed memory was given back: what is resident now is in use."""
+        self._given_back_ns = now_ns
+        self._low_bytes = self._resident_bytes = read_resident_bytes(self._proc)
+
+
+_SHARE = 4
+"""Bodies get one part in so many: models and their work need the rest, and a tensor may be copied once or twice."""
+_FLOOR_BYTES = 256 * 1024 * 1024
+_FALLBACK_BYTES = 1024 * 1024 * 1024
+"""Where the system does not say how much memory there is."""
+
+_FAMILIES: tuple[tuple[str, str, str, Callable[[RequestBudget], int]], ...] = (
+    (
+        "naiad_request_bytes_in_flight",
+        "gauge",
+        "Bytes of request bodies that are received or wait for their answers",
+        lambda budget: budget.used_bytes,
+    ),
+    (
+        "naiad_request_bytes_limit",
+        "gauge",
+        "Most bytes of request bodies in flight",
+        lambda budget: budget.limit_bytes,
+    ),
+    (
+        "naiad_request_bytes_rejections_total",
+        "counter",
+        "Requests that were refused because their bytes did not fit",
+        lambda budget: budget.rejected_count,
+    ),
+)
+
+
+def open_budget(options: ServerOptions, registry: Registry) -> RequestBudget:
+    """Return the budget of this server process, with metrics of it."""
+    budget = RequestBudget(options.max_request_bytes or default_limit_bytes(options.process_count))
+    for name, kind, text, read in _FAMILIES:
+        registry.add_rendered(name, _renderer(budget, name, kind, text, read))
+    return budget
+
+
+def default_limit_bytes(process_count: int, root: Path = Path("/")) -> int:
+    """Return the part of the memory that the bodies in one of `process_count` server processes may take."""
+    return max(_FLOOR_BYTES, usable_memory_bytes(root) // _SHARE // process_count)
+
+
+def overload_options(options: OverloadOptions, budget: RequestBudget) -> OverloadOptions:
+    """Return the options with their bytes: one overloaded model must leave room in the budget for others."""
+    return replace(options, max_bytes=options.max_bytes or budget.limit_bytes // 2)
+
+
+def usable_memory_bytes(root: Path = Path("/")) -> int:
+    """Return the smallest of the machine's memory and the limits of the process's control groups."""
+    machine = read_memory(root / "proc")
+    limits = [] if machine is None else [machine.total_bytes]
+    for group, is_v2 in control_groups("memory", root):
+        text = _read(group / ("memory.max" if is_v2 else "memory.limit_in_bytes"))
+        if text.isdigit() and int(text):  # "max" is no limit
+            limits.append(int(text))
+    return min(limits, default=_SHARE * _FALLBACK_BYTES)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _renderer(
+    budget: RequestBudget, name: str, kind: str, text: str, read: Callable[[RequestBudget], int]
+) -> Callable[[], str]:
+    return lambda: format_family(name, kind, text, [f"{name} {read(budget)}"])

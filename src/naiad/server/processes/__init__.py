@@ -1,1 +1,0 @@
-"""Several server processes behind the same ports: one supervisor, and members that serve."""

@@ -1,0 +1,139 @@
+"""The server's log: standard `logging` in Triton's form, one line for every failed request."""
+
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from naiad.core.errors import InferError
+from naiad.options.options import LogOptions
+from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
+from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table
+
+_escapes = True
+_settings = LogOptions()
+_failures = FailureLog(logging.getLogger("naiad.request"))
+_repeats = RepeatFilter(logging.getLogger(__name__), ("naiad.frontend.", "naiad.server.", "naiad.engine."))
+"""For lines that clients cause without a request: connections that break a rule, streams that are reset."""
+
+
+def configure(options: LogOptions, *, escapes: bool = True) -> None:
+    """Send every logger of the process to the console (stderr) or to `options.file`, as the options say.
+
+    May be called again to change the settings. Raises OSError when the file cannot be opened, ValueError for an
+    unknown format. `escapes` False writes messages unescaped (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
+    """
+    global _settings, _escapes
+    formatter = TritonFormatter(options.format, escapes=escapes)
+    if options.file:
+        stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the handler's
+        handler = BackgroundHandler(stream, closes_stream=True)
+    else:
+        handler = BackgroundHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    handler.addFilter(_switch)
+    handler.addFilter(_repeats)
+    previous = _installed()
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    _set_level(options)
+    _settings, _escapes = options, escapes
+    _remove(previous)
+
+
+def settings() -> LogOptions:
+    """Return what is in force."""
+    return _settings
+
+
+def change(options: LogOptions) -> None:
+    """Change what is logged and in which form, at once; the file stays. Raises ValueError for an unknown format."""
+    global _settings  # noqa: PLW0603 - the log is one for the process
+    formatter = TritonFormatter(options.format, escapes=_escapes)
+    _settings = replace(options, file=_settings.file)
+    for handler in _installed():
+        handler.setFormatter(formatter)
+    _set_level(options)
+
+
+def _set_level(options: LogOptions) -> None:
+    logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else logging.INFO)
+
+
+def shut_down() -> None:
+    """Write what waits and detach from the loggers; `configure` starts anew."""
+    _failures.flush()
+    _repeats.flush()
+    _remove(_installed())
+
+
+def _installed() -> Sequence[BackgroundHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, BackgroundHandler)]
+
+
+def _remove(handlers: Sequence[BackgroundHandler]) -> None:
+    for handler in handlers:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+def _switch(record: logging.LogRecord) -> bool:
+    """Tell whether --log-info, --log-warning and --log-error let a record pass."""
+    if record.levelno >= logging.ERROR:
+        return _settings.error
+    if record.levelno >= logging.WARNING:
+        return _settings.warning
+    # Triton: verbose lines obey --log-verbose alone.
+    return _settings.info or record.levelno < logging.INFO
+
+
+def verbose(level: int) -> int:
+    """Return the standard logging level of Triton's verbose level: DEBUG for 1, less for each further one."""
+    return max(1, logging.DEBUG + 1 - level)
+
+
+def log_table(logger: logging.Logger, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Log a table, as Triton does at start-up for backends and models."""
+    logger.info("", extra={"table": format_table(headings, rows)}, stacklevel=2)
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+class _RequestIds:
+    """A random word for the process and a number for the request."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._word = ""
+        self.renew()
+        if hasattr(os, "register_at_fork"):  # absent on Windows, where nothing forks
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self._word = os.urandom(5).hex()
+
+    def create(self) -> str:
+        return f"{self._word}-{next(self._numbers):x}"
+
+
+_ids = _RequestIds()
+
+
+def new_request_id() -> str:
+    """Return an id for a request whose client gave none: unique across processes and cheap."""
+    return _ids.create()
+
+
+def log_request_failure(
+    *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int
+) -> None:
+    """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if there is one.
+
+    `level` is one of the standard module's. More than 100 failures of one kind (protocol, model, version and code) a
+    second are counted and summed up in a line of their own.
+    """
+    _failures.log(protocol=protocol, request_id=request_id, model=model, version=version, error=error, level=level)

@@ -1,0 +1,159 @@
+"""A log handler that never makes its caller wait for the disk or the terminal.
+
+Log lines in Triton's forms, and its tables.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import TextIO
+
+FORMATS = ("default", "ISO8601")
+"""What `--log-format` accepts."""
+
+
+class TritonFormatter(logging.Formatter):
+    """Formats records as Triton does: level, time (UTC), process, place, and the message as a JSON string.
+
+    `default`: `I0520 20:03:25.829575 3355 file.py:12] "text"`
+    `ISO8601`: `2024-05-20T20:03:25Z I 3355 file.py:12] "text"`
+    A record with an attribute `table` shows that as it is, on lines of its own.
+    """
+
+    def __init__(self, form: str = "default", *, escapes: bool = True) -> None:
+        """`escapes` False writes messages as they are (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0)."""
+        super().__init__()
+        if form not in FORMATS:
+            raise ValueError(f"log format '{form}' is not known; known are {', '.join(FORMATS)}")
+        self._is_iso = form == "ISO8601"
+        self._escapes = escapes
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, without a newline at its end."""
+        opening = f"{self._stamp(record)} {record.process} {record.filename}:{record.lineno}] "
+        table = getattr(record, "table", "")
+        if table:
+            return f"{opening}{record.getMessage()}\n{table}\n"
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        if record.stack_info:
+            text += "\n" + record.stack_info
+        return opening + (json.dumps(text, ensure_ascii=False) if self._escapes else text)
+
+    def _stamp(self, record: logging.LogRecord) -> str:
+        letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno >= logging.WARNING else "I"
+        # One rounding for both parts: 1.9999996 s is second 2, not second 1 with 1000000 us.
+        seconds, microseconds = divmod(round(record.created * 1_000_000), 1_000_000)
+        moment = time.gmtime(seconds)
+        if self._is_iso:
+            return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', moment)} {letter}"
+        return f"{letter}{time.strftime('%m%d %H:%M:%S', moment)}.{microseconds:06d}"
+
+
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table drawn with +, - and |; a cell with newlines takes several lines."""
+    cells = [[str(cell).splitlines() or [""] for cell in row] for row in [list(headings), *rows]]
+    widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells, strict=True)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    drawn = [_table_row(row, widths) for row in cells]
+    return "\n".join([rule, drawn[0], rule, *drawn[1:], rule])
+
+
+def _table_row(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
+    lines = []
+    for position in range(max(len(cell) for cell in cells)):
+        texts = [cell[position] if position < len(cell) else "" for cell in cells]
+        lines.append("| " + " | ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)) + " |")
+    return "\n".join(lines)
+
+
+_FLUSH_TIMEOUT_S = 2.0
+
+
+class BackgroundHandler(logging.Handler):
+    """Formats records where they are logged and writes them in a thread of its own.
+
+    At most `capacity` lines wait; further ones are counted and the count is written when there is room again, so a
+    reader that stalls costs log lines, not requests.
+    """
+
+    def __init__(self, stream: TextIO, *, closes_stream: bool = False, capacity: int = 10_000) -> None:
+        super().__init__()
+        self._stream = stream
+        self._closes_stream = closes_stream
+        self._capacity = capacity
+        self._lines: SimpleQueue[str | threading.Event | None] = SimpleQueue()
+        self._lost_count = 0
+        self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the line of a record."""
+        if self._lines.qsize() >= self._capacity:
+            self._lost_count += 1
+            return
+        try:
+            line = self.format(record)
+        except Exception:
+            # A message whose arguments do not fit must not fail the code that logs it.
+            self.handleError(record)
+            return
+        self._lines.put(line)
+
+    def flush(self) -> None:
+        """Wait until what was logged is written, for a bounded time."""
+        if self._thread.is_alive():
+            written = threading.Event()
+            self._lines.put(written)
+            written.wait(_FLUSH_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Write what is left and end the thread."""
+        if self._thread.is_alive():
+            self._lines.put(None)
+            self._thread.join(_FLUSH_TIMEOUT_S)
+        if self._closes_stream:
+            self._stream.close()
+        super().close()
+
+    def _write_lines(self) -> None:
+        is_open = True
+        while is_open:
+            item = self._lines.get()
+            lines: list[str] = []
+            flushed: list[threading.Event] = []
+            # What has gathered meanwhile goes out in one write.
+            while True:
+                if item is None:
+                    is_open = False
+                elif isinstance(item, str):
+                    lines.append(item)
+                else:
+                    flushed.append(item)
+                try:
+                    item = self._lines.get_nowait()
+                except Empty:
+                    break
+            self._write(lines)
+            for event in flushed:
+                event.set()
+
+    def _write(self, lines: list[str]) -> None:
+        lost, self._lost_count = self._lost_count, 0
+        if lost:
+            notice = logging.makeLogRecord(
+                {"levelno": logging.WARNING, "msg": f"{lost} log lines were lost: the log was not read fast enough"}
+            )
+            lines.append(self.format(notice))
+        if not lines:
+            return
+        try:
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            # The disk is full or the reader has gone; there is no place left to say so but the next line.
+            self._lost_count += len(lines)

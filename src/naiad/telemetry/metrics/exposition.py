@@ -1,0 +1,191 @@
+"""Sums of expositions: what several processes show of the same metrics, as one.
+
+Counters and histograms add up. So do most gauges, which count what a process holds; those that describe the machine
+or a model are the same everywhere, and the largest stands for all. Quantiles of summaries cannot be added: the
+largest is shown.
+
+The Prometheus text format: escaping, numbers, families.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+_LAST_LABELS = frozenset(("le", "quantile"))
+
+
+def escape_label(value: str) -> str:
+    """Return a label value as it stands between quotes."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def escape_help(text: str) -> str:
+    """Return the text of a HELP line."""
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def format_labels(labels: Mapping[str, str]) -> str:
+    """Return `{a="1",b="2"}`, or nothing without labels.
+
+    Triton: sorted by name, with `le` of a bucket and `quantile` of a summary last.
+    """
+    if not labels:
+        return ""
+    ordered = sorted(labels.items(), key=lambda label: (label[0] in _LAST_LABELS, label[0]))
+    return "{" + ",".join(f'{name}="{escape_label(value)}"' for name, value in ordered) + "}"
+
+
+def format_value(value: float) -> str:
+    """Return a sample's value; whole numbers without a fraction."""
+    if value != value:  # NaN has no other name
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def format_family(name: str, kind: str, help_text: str, samples: Iterable[str]) -> str:
+    """Return a family: its HELP and TYPE lines and `samples`, each a line or several.
+
+    Triton: a family without a sample is not announced; the result is empty then.
+    """
+    lines = list(samples)
+    if not lines:
+        return ""
+    return "\n".join([*format_opening(name, kind, help_text), *lines])
+
+
+def format_opening(name: str, kind: str, help_text: str) -> tuple[str, str]:
+    """Return the HELP and TYPE lines of a family."""
+    return f"# HELP {name} {escape_help(help_text)}", f"# TYPE {name} {kind}"
+
+
+_LARGEST_PREFIXES = ("nv_cpu_", "nv_gpu_")
+_LARGEST = frozenset(
+    (
+        *("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"),
+        "naiad_queue_oldest_age_seconds",
+        *("naiad_adaptive_fixed_seconds", "naiad_adaptive_row_seconds", "naiad_adaptive_tail_ratio"),
+        *("naiad_adaptive_parallelism", "nv_energy_consumption"),
+    )
+)
+
+
+class Exposition:
+    """Families of one exposition: their opening lines, kinds, and samples in order."""
+
+    def __init__(self) -> None:
+        self.openings: dict[str, list[str]] = {}
+        """Family to its HELP and TYPE lines."""
+        self.kinds: dict[str, str] = {}
+        self.samples: dict[str, dict[str, float]] = {}
+        """Family to the values of its series; a series is its name and labels as they are written."""
+
+    def render(self) -> bytes:
+        """Return the text format, without families that have no sample."""
+        lines: list[str] = []
+        for family, opening in self.openings.items():
+            samples = self.samples[family]
+            if samples:
+                lines += opening
+                lines += [f"{series} {format_value(value)}" for series, value in samples.items()]
+        return ("\n".join(lines) + "\n").encode()
+
+
+def parse(text: bytes) -> Exposition:
+    """Return the families of an exposition that this server has rendered: HELP, TYPE, then the samples."""
+    found = Exposition()
+    samples: dict[str, float] = {}
+    for line in text.decode().split("\n"):
+        if line.startswith("# "):
+            _, what, family, rest = (*line.split(" ", 3), "")[:4]
+            samples = found.samples.setdefault(family, {})
+            found.openings.setdefault(family, []).append(line)
+            if what == "TYPE":
+                found.kinds[family] = rest
+        elif line:
+            series, _, value = line.rpartition(" ")
+            # Whole numbers stay exact beyond 2 ** 53.
+            samples[series] = int(value) if value.isdigit() else float(value)
+    return found
+
+
+def add(expositions: Iterable[Exposition]) -> Exposition:
+    """Return the sum of expositions; families and series in the order in which they first appear."""
+    total = Exposition()
+    for one in expositions:
+        for family, opening in one.openings.items():
+            total.openings.setdefault(family, opening)
+            kind = total.kinds.setdefault(family, one.kinds.get(family, "untyped"))
+            _add_samples(family, kind, total.samples.setdefault(family, {}), one.samples[family])
+    return total
+
+
+def _add_samples(family: str, kind: str, total: dict[str, float], samples: Mapping[str, float]) -> None:
+    for series, value in samples.items():
+        known = total.get(series)
+        if known is None or math.isnan(known):
+            total[series] = value
+        elif _adds_up(family, kind, series):
+            total[series] = known + value
+        elif value > known:  # never for NaN
+            total[series] = value
+
+
+def _adds_up(family: str, kind: str, series: str) -> bool:
+    if family in _LARGEST:
+        return False
+    if kind == "gauge":
+        return not family.startswith(_LARGEST_PREFIXES)
+    return kind in ("counter", "histogram") or (kind == "summary" and _is_total(family, series))
+
+
+def _is_total(family: str, series: str) -> bool:
+    """Tell a summary's count and sum from its quantiles."""
+    return series.startswith((f"{family}_count", f"{family}_sum"))
+
+
+def cumulative(one: Exposition) -> Exposition:
+    """Return the part that only ever grows: what is left of a process after its end."""
+    left = Exposition()
+    for family, kind in one.kinds.items():
+        if kind == "gauge":
+            continue
+        samples = one.samples[family]
+        if kind == "summary":
+            samples = {series: value for series, value in samples.items() if _is_total(family, series)}
+        left.openings[family] = one.openings[family]
+        left.kinds[family] = kind
+        left.samples[family] = dict(samples)
+    return left
+
+
+def add_left(shown: Exposition, left: Exposition) -> Exposition:
+    """Return `shown` with what is `left` of others added to the series that it has; others stay hidden."""
+    visible = Exposition()
+    for family in left.openings.keys() & shown.openings.keys():
+        known = shown.samples[family]
+        visible.openings[family] = left.openings[family]
+        visible.kinds[family] = left.kinds[family]
+        visible.samples[family] = {s: value for s, value in left.samples[family].items() if s in known}
+    return add((shown, visible))
+
+
+def without_model(one: Exposition, model: str, namespace: str = "") -> Exposition:
+    """Return the exposition without the series of a model; `namespace` tells it from others of its name."""
+    labels = [f'model="{escape_label(model)}"']
+    if namespace:
+        labels.append(f'namespace="{escape_label(namespace)}"')
+    rest = Exposition()
+    rest.openings, rest.kinds = one.openings, one.kinds
+    for family, samples in one.samples.items():
+        rest.samples[family] = {
+            s: value for s, value in samples.items() if not all(_has_label(s, label) for label in labels)
+        }
+    return rest
+
+
+def _has_label(series: str, label: str) -> bool:
+    return f"{{{label}" in series or f",{label}" in series

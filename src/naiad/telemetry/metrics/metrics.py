@@ -1,0 +1,238 @@
+"""Everything that is measured, as one Prometheus exposition."""
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+import naiad
+from naiad.options.options import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
+from naiad.telemetry.metrics import model as model_metrics
+from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_opening, format_value
+from naiad.telemetry.metrics.gpus import GPU_FAMILIES
+from naiad.telemetry.metrics.model import ModelFamily, ModelSource, Scrape
+from naiad.telemetry.process import CpuMeter, read_memory, read_process
+from naiad.telemetry.statistics.model import ModelStatistics
+
+_SLICE_MODELS = 8
+"""Models that are rendered in about a millisecond."""
+_OWN_FAMILIES = frozenset(
+    (
+        *("nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes", "naiad_build_info"),
+        *("process_resident_memory_bytes", "process_open_fds", "process_threads", *GPU_FAMILIES),
+        *("nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"),
+    )
+)
+
+
+class Registry:
+    """The metrics of a server: those of its models, its process and its machine, and those that others add.
+
+    Thread-safe. `render` reads snapshots and calls the functions it was given, which must be quick.
+    """
+
+    def __init__(self, options: MetricsOptions | None = None) -> None:
+        """`options.settings` are those of --metrics-config. Raises ValueError for quantiles that are none."""
+        options = options or MetricsOptions()
+        settings = options.settings
+        self._lock = threading.Lock()
+        self._models: dict[tuple[str, str, str], ModelSource] = {}
+        self._callbacks: dict[str, Callable[[], str]] = {}
+        self._renders: list[Callable[[], Iterable[str]]] = []
+        self._cpu = CpuMeter() if options.allow_cpu else None
+        self._machine_parts: list[str] = []
+        self._machine_due_ns = 0
+        self._interval_ns = int(options.interval_ms * 1e6)
+        self._keeps_samples = settings.get("summary_latencies") == "true"
+        quantiles = parse_quantiles(settings.get("summary_quantiles", DEFAULT_QUANTILES))
+        self._model_families: list[ModelFamily] = [*model_metrics.COUNTERS, *model_metrics.CACHE_COUNTERS]
+        if settings.get("counter_latencies") != "false":
+            self._model_families += model_metrics.LATENCY_COUNTERS
+        self._model_families += (*model_metrics.CANCELLATIONS, *model_metrics.GAUGES, *model_metrics.BATCHING)
+        if settings.get("histogram_latencies") == "true":
+            self._model_families += model_metrics.TRITON_HISTOGRAMS
+        if settings.get("histogram_latencies") != "false":
+            self._model_families += model_metrics.HISTOGRAMS
+        if self._keeps_samples:
+            self._model_families += model_metrics.summaries(quantiles)
+
+    # --- models ---------------------------------------------------------------------------------------------------
+
+    def add_model(  # noqa: PLR0913 - what is shown of a model
+        self,
+        statistics: ModelStatistics,
+        *,
+        pending: Callable[[], int],
+        executing: Callable[[], int],
+        oldest_ns: Callable[[], int] = lambda: 0,
+        load_duration_s: float = 0.0,
+        tags: Mapping[str, str] | None = None,
+        is_decoupled: bool = False,
+        is_cached: bool = False,
+        first_response_bounds_ms: Sequence[float] = (),
+    ) -> None:
+        """Show a model version from now on; it takes the place of one with the same name and version.
+
+        `pending` and `executing` count its waiting and its executing requests; `oldest_ns` returns the monotonic
+        arrival of the oldest that waits, 0 for none. `tags` are `metric_tags` of its configuration, which
+        become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
+        `nv_inference_first_response_histogram_ms` when they are not Triton's.
+        """
+        source = ModelSource(
+            statistics,
+            pending=pending,
+            executing=executing,
+            oldest_ns=oldest_ns,
+            load_duration_s=load_duration_s,
+            tags=tags or {},
+            is_decoupled=is_decoupled,
+            is_cached=is_cached,
+            first_response_bounds_ms=first_response_bounds_ms,
+        )
+        if self._keeps_samples:
+            statistics.keep_samples()
+        with self._lock:
+            self._models[_key(statistics)] = source
+
+    def remove_model(self, statistics: ModelStatistics) -> None:
+        """Show a model version no longer; does nothing when another has taken its place."""
+        key = _key(statistics)
+        with self._lock:
+            source = self._models.get(key)
+            if source is not None and source.statistics is statistics:
+                del self._models[key]
+
+    # --- what others add ------------------------------------------------------------------------------------------
+
+    def add_callback(
+        self,
+        name: str,
+        kind: Kind,
+        help_text: str,
+        read: Callable[[], float],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Show a value that `read` returns at each scrape. Raises ValueError when the name is taken."""
+        tail = format_labels(labels or {})
+
+        def render() -> str:
+            return format_family(name, kind, help_text, [f"{name}{tail} {format_value(read())}"])
+
+        with self._lock:
+            self._check_free(name)
+            self._callbacks[name] = render
+
+    def add_rendered(self, name: str, render: Callable[[], str]) -> None:
+        """Show what `render` returns at each scrape: the complete family `name`, or nothing while it has no sample.
+
+        Raises ValueError when the name is taken.
+        """
+        with self._lock:
+            self._check_free(name)
+            self._callbacks[name] = render
+
+    def add_families(self, render: Callable[[], Iterable[str]]) -> None:
+        """Show the families that `render` returns at each scrape, whose names must not be `has_family`'s."""
+        with self._lock:
+            self._renders.append(render)
+
+    def has_family(self, name: str) -> bool:
+        """Tell whether a family of that name is one of the server's own."""
+        own = {family.name for family in self._model_families}
+        return name in own or name in _OWN_FAMILIES or name in self._callbacks
+
+    def _check_free(self, name: str) -> None:
+        if self.has_family(name):
+            raise ValueError(f"metric '{name}' exists already")
+
+    # --- the exposition -------------------------------------------------------------------------------------------
+
+    def render(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        slices = self.render_in_slices()
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return b"".join(end.value)
+
+    def render_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+        """Return the parts of what `render` returns, and give way about every millisecond until they are there.
+
+        The numbers of one model version are of one moment, those of several are not.
+        """
+        with self._lock:
+            sources = [self._models[key] for key in sorted(self._models)]
+            callbacks = list(self._callbacks.values())
+            renders = list(self._renders)
+        shown: list[list[bytes]] = [[] for _ in self._model_families]
+        for start in range(0, len(sources), _SLICE_MODELS):
+            scrapes = [_scrape(source) for source in sources[start : start + _SLICE_MODELS]]
+            for parts, family in zip(shown, self._model_families, strict=True):
+                lines = [text for scrape in scrapes if (text := family.lines(scrape))]
+                if lines and not parts:
+                    parts.append(_encoded("\n".join(format_opening(family.name, family.kind, family.help))))
+                if lines:
+                    parts.append(_encoded("\n".join(lines)))
+            yield
+        rendered = [part for parts in shown for part in parts]
+        for render in callbacks:
+            if text := render():
+                rendered.append(_encoded(text))
+            yield
+        for render_all in renders:
+            rendered += [_encoded(text) for text in render_all() if text]
+            yield
+        return [*rendered, *map(_encoded, (*self._machine(), *_process()))]
+
+    def _machine(self) -> list[str]:
+        """Return what was measured of the machine, anew when the last time is --metrics-interval-ms ago."""
+        now_ns = time.monotonic_ns()
+        if self._cpu is not None and now_ns >= self._machine_due_ns:
+            self._machine_due_ns = now_ns + self._interval_ns
+            self._machine_parts = _measured(self._cpu)
+        return self._machine_parts
+
+
+def _key(statistics: ModelStatistics) -> tuple[str, str, str]:
+    return statistics.model, statistics.version, statistics.namespace
+
+
+def _scrape(source: ModelSource) -> Scrape:
+    return Scrape(source, source.statistics.snapshot(), source.statistics.samples())
+
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode()
+
+
+def _measured(cpu: CpuMeter) -> list[str]:
+    parts = []
+    utilization = cpu.read()
+    if utilization is not None:
+        parts.append(_gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", utilization))
+    memory = read_memory()
+    if memory is not None:
+        parts.append(_gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total_bytes))
+        parts.append(_gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used_bytes))
+    return parts
+
+
+def _process() -> list[str]:
+    info = format_labels({"version": naiad.__version__, "python": platform.python_version()})
+    parts = [
+        # Triton's pool; naiad copies through no such memory, which is what 0 says.
+        _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+        _gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+        format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"]),
+    ]
+    usage = read_process()
+    if usage is not None:
+        parts.append(_gauge("process_resident_memory_bytes", "Resident memory of the server", usage.resident_bytes))
+        parts.append(_gauge("process_open_fds", "File descriptors that the server has open", usage.open_fds))
+        parts.append(_gauge("process_threads", "Threads of the server", usage.threads))
+    return parts
+
+
+def _gauge(name: str, help_text: str, value: float) -> str:
+    return format_family(name, "gauge", help_text, [f"{name} {format_value(value)}"])

@@ -1,0 +1,1 @@
+"""Statistics of model versions, counted as Triton counts them."""

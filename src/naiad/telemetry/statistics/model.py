@@ -1,0 +1,315 @@
+"""Statistics of one model version, counted as Triton counts them."""
+
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.responses import ResponseStatistics
+from naiad.telemetry.statistics.version import BatchStatistics, RecentBatch, VersionStatistics
+
+if TYPE_CHECKING:
+    from naiad.telemetry.statistics.parts import StepCounts
+
+_MS = 1_000_000
+LATENCY_BOUNDS_NS: tuple[int, ...] = (
+    *(100_000, 200_000, 500_000),
+    *(1 * _MS, 2 * _MS, 5 * _MS, 10 * _MS, 20 * _MS, 50 * _MS, 100 * _MS, 200 * _MS, 500 * _MS),
+    *(1_000 * _MS, 2_000 * _MS, 5_000 * _MS, 10_000 * _MS, 20_000 * _MS, 60_000 * _MS),
+)
+"""Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
+
+LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+"""The latencies of which histograms are kept; those of the request and its queue time differ within a batch."""
+
+_BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
+_SAMPLE_LIMIT = 8192
+RECENT_LIMIT = 32
+"""Executed batches that are remembered one by one."""
+
+
+class Sample(NamedTuple):
+    """The latencies of one successful request, or of one that the response cache did not know, for summaries.
+
+    None is what the request did not have: one that the cache answered was not computed.
+    """
+
+    end_ns: int
+    request_ns: int | None = None
+    queue_ns: int | None = None
+    compute_input_ns: int | None = None
+    compute_infer_ns: int | None = None
+    compute_output_ns: int | None = None
+    cache_hit_ns: int | None = None
+    cache_miss_ns: int | None = None
+
+
+class ModelStatistics:
+    """Counts what happens to the requests of one model version; instances record, anybody takes snapshots.
+
+    Instance threads record once a batch, under a lock of its own. Most sums are formed per batch: the durations of n
+    requests that end together are n times the end less the sum of their arrivals.
+    """
+
+    def __init__(self, model: str, version: str, *, namespace: str = "", answered_is_success: bool = False) -> None:
+        """`namespace` tells models of equal names apart. `answered_is_success` is for Python models.
+
+        Triton: its Python backend counts a request that the model answered with an error as a success, and a batch
+        whose `execute` raised as an execution; other backends count neither.
+        """
+        self.model = model
+        self.version = version
+        self.namespace = namespace
+        self.responses = ResponseStatistics()
+        self.steps: Sequence[StepCounts] = ()
+        """Ensembles: one a step."""
+        self._answered_is_success = answered_is_success
+        self._lock = threading.Lock()
+        self._last_inference_ms = 0
+        self._inference_count = 0
+        self._execution_count = 0
+        self._success_count = 0
+        self._request_ns = 0
+        self._queue_ns = 0
+        self._compute_ns = [0, 0, 0]
+        self._cache_hit = [0, 0]
+        self._cache_miss = [0, 0]
+        self._fail_count = 0
+        self._fail_ns = 0
+        self._failures = dict.fromkeys(FailureReason, 0)
+        self._cancelled = [0, 0]
+        """In execution, in the queue."""
+        self._release_reasons: dict[str, int] = {}
+        self._padding: dict[str, int] = {}
+        self._batches: dict[int, list[int]] = {}
+        """Total batch size to executions and the summed input, infer and output ns."""
+        self._buckets = [[0] * _BUCKET_COUNT for _ in LATENCIES]
+        self._samples: deque[Sample] | None = None
+        self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
+
+    def keep_samples(self) -> None:
+        """Keep the latencies of the last requests from now on, for summaries; bounded."""
+        self._samples = deque(maxlen=_SAMPLE_LIMIT)
+
+    # --- recording ------------------------------------------------------------------------------------------------
+
+    def record_batch(
+        self,
+        batch: Batch,
+        responses: Sequence[InferResponse],
+        end_ns: int,
+        wall_ms: int = 0,
+        *,
+        done: Sequence[InferRequest] | None = None,
+    ) -> None:
+        """Count an executed batch whose times are stamped; `responses` are those of its requests, in order.
+
+        Of an iterative model only the requests that are `done` count, and `responses` are theirs.
+        `end_ns` is the monotonic time at which the requests end, `wall_ms` the epoch time, by default the present.
+        """
+        # hot: bench/micro_scheduler.py
+        requests = batch.requests if done is None else done
+        if not self._answered_is_success and any([response.error for response in responses]):  # noqa: C419 - twice as fast
+            requests = self._record_errors(requests, responses, end_ns)
+            if not requests:
+                return
+        arrivals = [request.arrival_ns for request in requests]
+        # Triton: a request counts one row at least.
+        rows = sum([request.batch_size or 1 for request in requests])
+        with self._lock:
+            durations = self._record_execution(batch, wall_ms)
+            if arrivals:
+                self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
+            self._inference_count += rows
+
+    def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
+        """Count a batch whose execution failed as a whole: every request fails by the backend."""
+        with self._lock:
+            count = len(batch.requests)
+            self._fail_count += count
+            self._fail_ns += count * end_ns - sum([request.arrival_ns for request in batch.requests])
+            self._failures[FailureReason.BACKEND] += count
+            if self._answered_is_success:
+                self._record_execution(batch, wall_ms)
+
+    def record_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
+        """Count a request that the response cache answered, `lookup_ns` after it was looked for."""
+        with self._lock:
+            self._success_count += 1
+            self._request_ns += end_ns - request.arrival_ns
+            self._cache_hit[0] += 1
+            self._cache_hit[1] += lookup_ns
+            self._last_inference_ms = time.time_ns() // 1_000_000
+            self._buckets[0][bisect_left(LATENCY_BOUNDS_NS, end_ns - request.arrival_ns)] += 1
+            # Triton: a hit has queued too, for no time at all.
+            self._buckets[1][0] += 1
+            if self._samples is not None:
+                self._samples.append(Sample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
+
+    def record_cache_miss(self, duration_ns: int) -> None:
+        """Count a request that was executed since the cache did not know it: time to look for and to keep it."""
+        with self._lock:
+            self._cache_miss[0] += 1
+            self._cache_miss[1] += duration_ns
+            if self._samples is not None:
+                self._samples.append(Sample(time.monotonic_ns(), cache_miss_ns=duration_ns))
+
+    def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
+        """Count a request that had been queued and ended without being executed."""
+        with self._lock:
+            self._record_failure(request, reason, end_ns)
+
+    def record_cancelled(self, *, in_queue: bool) -> None:
+        """Count a request that its client has given up, whatever becomes of it."""
+        with self._lock:
+            self._cancelled[in_queue] += 1
+
+    def record_padding(self, data_count: int, padding_count: int) -> None:
+        """Count the elements of a batch in inputs that are padded: what clients sent, and what was added."""
+        counts = self._padding
+        with self._lock:
+            counts["data"] = counts.get("data", 0) + data_count
+            counts["padding"] = counts.get("padding", 0) + padding_count
+
+    def _record_failure(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
+        self._fail_count += 1
+        self._fail_ns += end_ns - request.arrival_ns
+        self._failures[reason] += 1
+
+    def _record_errors(
+        self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], end_ns: int
+    ) -> Sequence[InferRequest]:
+        """Count the requests that failed alone; return the others."""
+        successes: list[InferRequest] = []
+        with self._lock:
+            for request, response in zip(requests, responses, strict=True):
+                if response.error is None:
+                    successes.append(request)
+                else:
+                    self._record_failure(request, _reason_of(response.error), end_ns)
+        return successes
+
+    def _record_execution(self, batch: Batch, wall_ms: int) -> tuple[int, int, int]:
+        """Count one execution and return its durations: input, infer, output."""
+        durations = (
+            batch.compute_start_ns - batch.exec_start_ns,
+            batch.compute_end_ns - batch.compute_start_ns,
+            batch.exec_end_ns - batch.compute_end_ns,
+        )
+        self._last_inference_ms = wall_ms or time.time_ns() // 1_000_000
+        self._execution_count += 1
+        reasons = self._release_reasons
+        reasons[batch.release_reason] = reasons.get(batch.release_reason, 0) + 1
+        requests = batch.requests
+        self._recent.append(
+            (
+                requests[0].arrival_ns,
+                batch.exec_start_ns,
+                batch.exec_end_ns,
+                batch.size,
+                len(requests),
+                batch.release_reason,
+                batch.decision,
+            )
+        )
+        # Bounded by the sizes that exist, of which there are max_batch_size.
+        entry = self._batches.get(batch.size)
+        if entry is None:
+            entry = self._batches[batch.size] = [0, 0, 0, 0]
+        entry[0] += 1
+        entry[1] += durations[0]
+        entry[2] += durations[1]
+        entry[3] += durations[2]
+        return durations
+
+    def _record_successes(
+        self, arrivals: Sequence[int], durations: tuple[int, int, int], start_ns: int, end_ns: int
+    ) -> None:
+        count = len(arrivals)
+        arrived_ns = sum(arrivals)
+        self._success_count += count
+        self._request_ns += count * end_ns - arrived_ns
+        self._queue_ns += count * start_ns - arrived_ns
+        buckets = self._buckets
+        _count_since(buckets[0], arrivals, end_ns)
+        _count_since(buckets[1], arrivals, start_ns)
+        # Triton: each request of a batch adds the whole batch's durations.
+        for position, duration in enumerate(durations):
+            self._compute_ns[position] += count * duration
+            buckets[position + 2][bisect_left(LATENCY_BOUNDS_NS, duration)] += count
+        if self._samples is not None:
+            self._samples.extend(Sample(end_ns, end_ns - a, start_ns - a, *durations) for a in arrivals)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> VersionStatistics:
+        """Return the counts of one moment."""
+        with self._lock:
+            count = self._success_count
+            # Triton: what the cache has answered was queued, but not computed.
+            executed = count - self._cache_hit[0]
+            computes = [Duration(executed, ns) for ns in self._compute_ns]
+            return VersionStatistics(
+                name=self.model,
+                version=self.version,
+                namespace=self.namespace,
+                last_inference_ms=self._last_inference_ms,
+                inference_count=self._inference_count,
+                execution_count=self._execution_count,
+                success=Duration(count, self._request_ns),
+                fail=Duration(self._fail_count, self._fail_ns),
+                queue=Duration(count, self._queue_ns),
+                compute_input=computes[0],
+                compute_infer=computes[1],
+                compute_output=computes[2],
+                cache_hit=Duration(*self._cache_hit),
+                cache_miss=Duration(*self._cache_miss),
+                batch_stats=[
+                    BatchStatistics(size, *(Duration(entry[0], ns) for ns in entry[1:]))
+                    for size, entry in sorted(self._batches.items())
+                ],
+                response_stats=self.responses.snapshot(),
+                steps=[step.snapshot() for step in self.steps],
+                failures=dict(self._failures),
+                cancelled_in_queue_count=self._cancelled[True],
+                cancelled_in_execution_count=self._cancelled[False],
+                release_reasons=dict(self._release_reasons),
+                padding=dict(self._padding),
+                latencies={name: tuple(row) for name, row in zip(LATENCIES, self._buckets, strict=True)},
+            )
+
+    def recent_batches(self) -> Sequence[RecentBatch]:
+        """Return the last batches, oldest first; at most `RECENT_LIMIT`."""
+        with self._lock:
+            recent = list(self._recent)
+        return [RecentBatch(*batch) for batch in recent]
+
+    def samples(self) -> Sequence[Sample]:
+        """Return the samples that are kept, oldest first; none unless `keep_samples` was called."""
+        with self._lock:
+            return list(self._samples or ())
+
+
+def _count_since(buckets: list[int], arrivals: Sequence[int], moment_ns: int) -> None:
+    """Count the time from each arrival to `moment_ns` in `buckets`."""
+    bounds = LATENCY_BOUNDS_NS
+    shortest = bisect_left(bounds, moment_ns - max(arrivals))
+    # Requests that batch together came close together: mostly the first and the last share a bucket.
+    if shortest == bisect_left(bounds, moment_ns - min(arrivals)):
+        buckets[shortest] += len(arrivals)
+        return
+    for arrival_ns in arrivals:
+        buckets[bisect_left(bounds, moment_ns - arrival_ns)] += 1
+
+
+def _reason_of(error: InferError) -> FailureReason:
+    if error.reason is not None:
+        return error.reason
+    return FailureReason.CANCELED if error.code is ErrorCode.CANCELLED else FailureReason.BACKEND

@@ -1,0 +1,99 @@
+"""What is told about one model version at a moment: values only, so that pure rooms can write them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from naiad.core.errors import FailureReason
+from naiad.core.model import model_key
+from naiad.telemetry.statistics.parts import Duration, StepStatistics
+
+_NEVER = Duration()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """Executions of one total batch size; the three counts are equal."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class PositionStatistics:
+    """The responses at one position."""
+
+    compute_infer: Duration
+    """From the response before, or the start of the request, until it was computed."""
+    compute_output: Duration
+    """From there until it was handed over."""
+    success: Duration
+    fail: Duration
+    empty_response: Duration
+    """Completions without outputs."""
+    cancel: Duration
+    """Responses of requests that had been cancelled."""
+
+
+class RecentBatch(NamedTuple):
+    """One executed batch; the times are monotonic."""
+
+    arrival_ns: int
+    """Of the first of its requests."""
+    start_ns: int
+    end_ns: int
+    rows: int
+    requests: int
+    reason: str
+    """`Batch.release_reason`."""
+    decision: str
+    """`Batch.decision`."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatistics:
+    """What `GET /v2/models/m/stats` tells about a version, and what metrics need beyond it."""
+
+    name: str
+    version: str
+    namespace: str = ""
+    """Tells models of equal names apart."""
+    last_inference_ms: int = 0
+    """Wall-clock time of the last execution in ms since the epoch; 0 before the first."""
+    inference_count: int = 0
+    """Rows of successful requests."""
+    execution_count: int = 0
+    """Executed batches."""
+    success: Duration = _NEVER
+    fail: Duration = _NEVER
+    queue: Duration = _NEVER
+    compute_input: Duration = _NEVER
+    compute_infer: Duration = _NEVER
+    compute_output: Duration = _NEVER
+    cache_hit: Duration = _NEVER
+    cache_miss: Duration = _NEVER
+    batch_stats: Sequence[BatchStatistics] = ()
+    """Ascending by batch size."""
+    response_stats: Sequence[PositionStatistics] = ()
+    """Decoupled models: by the position of a response among those of its request."""
+    steps: Sequence[StepStatistics] = ()
+    """Ensembles: what each step takes, in the order of the configuration."""
+    failures: Mapping[FailureReason, int] = field(default_factory=dict)
+    """Failed requests by reason, every reason present."""
+    cancelled_in_queue_count: int = 0
+    """Requests that were given up by their clients while they waited, and so were never executed."""
+    cancelled_in_execution_count: int = 0
+    """Requests that were given up while they executed."""
+    release_reasons: Mapping[str, int] = field(default_factory=dict)
+    """Executed batches by `Batch.release_reason`."""
+    padding: Mapping[str, int] = field(default_factory=dict)
+    """Elements of padded inputs that were executed: `data` of clients and `padding`; empty while there are none."""
+    latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """For each of `LATENCIES` the successful requests per bucket; the last bucket is beyond every bound."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells a version from all others: what its model is known by, and its number."""
+        return model_key(self.namespace, self.name), self.version

@@ -1,0 +1,1 @@
+"""Tracing: trace files in Triton's form and OpenTelemetry spans."""

@@ -1,0 +1,263 @@
+"""Tracing: which requests are traced, and what is noted of them on their way.
+
+Off costs nothing: `begin` is then not called at all. A traced request has its `on_response` replaced by that of its
+`Trace`, which notes the moments around its answer.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+from naiad.core.errors import unsupported
+from naiad.core.model import name_of
+from naiad.core.model_call import ModelCall
+from naiad.core.request import ExecutionTimes, InferRequest
+from naiad.core.response import InferResponse
+from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
+from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter
+from naiad.telemetry.trace.record import (
+    SpanIds,
+    TraceContext,
+    TracedTensor,
+    TraceRecord,
+    format_traceparent,
+    nested_spans,
+    new_spans,
+    parse_trace_context,
+)
+from naiad.telemetry.trace.settings import Changes, TraceSettings
+
+_log = logging.getLogger(__name__)
+_now_ns = time.monotonic_ns
+_SAMPLED = 1
+
+OnResponse = Callable[[InferRequest, InferResponse], object]
+
+_ARRIVAL = {"HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"), "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")}
+_SENDING = {"HTTP": ("HTTP_SEND_START", "HTTP_SEND_END"), "GRPC": ("GRPC_SEND_START", "GRPC_SEND_END")}
+
+
+class _Sampler:
+    """Counts the requests that one set of settings is about."""
+
+    __slots__ = ("_open_count", "left", "options", "seen", "series")
+
+    def __init__(self, options: TraceOptions) -> None:
+        self.options = options
+        self.seen = 0
+        self.left = options.count
+        # Triton: compares the traces with all requests that came, which are as many at rate 1 only.
+        self.series = TraceSeries(options.log_frequency, is_counted=options.count > 0 and options.rate == 1)
+        self._open_count = 0
+        """Traces that are not over."""
+
+    @property
+    def options_left(self) -> TraceOptions:
+        """The settings with the traces that are left of the count."""
+        return replace(self.options, count=self.left)
+
+    def begin(self) -> None:
+        """Note that a trace begins, of a sampled request or within it."""
+        self._open_count += 1
+
+    def end(self) -> bool:
+        """Note that a trace is over; whether it is the last one of a count."""
+        self._open_count -= 1
+        return not self.left and not self._open_count and self.options.count > 0 and self.options.rate == 1
+
+    def takes(self) -> bool:
+        """Tell whether this request is one to trace."""
+        if not self.options.is_on or not self.left or not self.options.rate:
+            return False
+        self.seen += 1
+        if self.seen < self.options.rate:
+            return False
+        self.seen = 0
+        if self.left > 0:
+            self.left -= 1
+        return True
+
+
+class Tracer:
+    """The traces of a server. Used on the event loop only."""
+
+    def __init__(self, options: TraceOptions, sink: TraceSink | None = None) -> None:
+        """`sink` is where traces go, otherwise what the options say. Raises InferError when that is not installed."""
+        self.settings = TraceSettings(options)
+        self._writer = TraceWriter(sink or _sink_of(options))
+        self._makes_spans = options.mode == OPENTELEMETRY
+        self._numbers = count(1)
+        self._server = _Sampler(options)
+        self._models: dict[str, _Sampler] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any request may have to be traced."""
+        return self._server.options.is_on or any(sampler.options.is_on for sampler in self._models.values())
+
+    def change(self, model: str, changes: Changes) -> None:
+        """Change settings of a model, or of the server with "". Raises InferError; nothing has changed then."""
+        for name, sampler in {"": self._server, **self._models}.items():
+            self.settings.note_count(name, sampler.left)
+        self.settings.change(model, changes)
+        before = {"": self._server, **self._models}
+        if not model:
+            self._server = _Sampler(self.settings.of_server())
+        self._models = {name: self._sampler(name, options) for name, options in self.settings.own().items()}
+        now = {"": self._server, **self._models}
+        for name, sampler in before.items():
+            if now.get(name) is not sampler:
+                self._writer.end(sampler.series, is_complete=False)
+
+    def options_of(self, model: str) -> TraceOptions:
+        """Return the settings of a model, or of the server with "", with the traces that are left of the count."""
+        return self._models.get(model, self._server).options_left if model else self._server.options_left
+
+    def _sampler(self, model: str, options: TraceOptions) -> _Sampler:
+        known = self._models.get(model)
+        # Triton: a change begins a series anew; that of another model does not.
+        return known if known is not None and known.options_left == options else _Sampler(options)
+
+    def begin(self, request: InferRequest) -> None:
+        """Trace a request that is about to be submitted, if it is one to trace."""
+        asker = getattr(request.on_response, "__self__", None)
+        model = name_of(request.header.model_name)
+        # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
+        whole = request.traced_with if isinstance(request, ModelCall) else getattr(asker, "request", None)
+        parent: Trace | None = None
+        client: TraceContext | None = None
+        if isinstance(request, ModelCall) or isinstance(whole, InferRequest):
+            parent = getattr(getattr(whole, "on_response", None), "__self__", None)
+            if not isinstance(parent, Trace):
+                return
+            sampler = parent.sampler
+        else:
+            sampler = self._models.get(model, self._server)
+            client = _context_of(asker, request) if self._makes_spans else None
+            # Triton: who is traced is traced here too, whatever rate and count say.
+            is_taken = sampler.options.is_on if client is not None else sampler.takes()
+            if not is_taken:
+                return
+        number = next(self._numbers)
+        record = TraceRecord(number, model, request.id, parent.record.id if parent else 0)
+        if self._makes_spans:
+            record.spans = new_spans(client) if parent is None else _within(parent)
+        trace = Trace(record, sampler, request.on_response, getattr(asker, "protocol", ""), self._writer)
+        trace.start(request)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._writer.close()
+
+
+def _sink_of(options: TraceOptions) -> TraceSink:
+    if options.mode != OPENTELEMETRY:
+        return TraceFile(options.file)
+    try:
+        # Not at the top: it is an extra, and takes a third of a second to import.
+        from naiad.telemetry.trace.span_export import SpanExport
+    except ImportError as error:
+        raise unsupported(
+            f"--trace-config mode=opentelemetry needs OpenTelemetry: pip install 'naiad[otel]' ({error})"
+        ) from None
+    if TENSORS in options.level:
+        _log.warning("trace level TENSORS has no effect: mode opentelemetry traces TIMESTAMPS only")
+    return SpanExport(options.open_telemetry)
+
+
+def _context_of(asker: object, request: InferRequest) -> TraceContext | None:
+    """Return the span of the client that a request came from, if it sent one and has it recorded."""
+    find = getattr(asker, "trace_fields", None)
+    if find is None:
+        return None
+    traceparent, tracestate = find(request)
+    context = parse_trace_context(traceparent, tracestate) if traceparent else None
+    return context if context is not None and context.flags & _SAMPLED else None
+
+
+def _within(parent: "Trace") -> SpanIds | None:
+    spans = parent.record.spans
+    return None if spans is None else nested_spans(spans)
+
+
+class Trace:
+    """One request that is traced."""
+
+    __slots__ = ("_answer", "_protocol", "_writer", "options", "record", "sampler")
+
+    def __init__(
+        self, record: TraceRecord, sampler: _Sampler, answer: OnResponse, protocol: str, writer: TraceWriter
+    ) -> None:
+        self.record = record
+        self.sampler = sampler
+        self.options = sampler.options
+        self._answer = answer
+        self._protocol = protocol
+        self._writer = writer
+
+    def start(self, request: InferRequest) -> None:
+        """Note the arrival, and see that the rest is noted as well."""
+        self.sampler.begin()
+        if TIMESTAMPS in self.options.level:
+            # The transport knows when a request was complete.
+            self.record.stamps += [(name, request.arrival_ns) for name in _ARRIVAL.get(self._protocol, ())]
+            now_ns = _now_ns()
+            self.record.stamps += [("REQUEST_START", now_ns), ("QUEUE_START", now_ns)]
+            if request.times is None:
+                request.times = ExecutionTimes()
+            spans = self.record.spans
+            if spans is not None:
+                request.times.traceparent = format_traceparent(spans.trace_id, spans.request)
+        if TENSORS in self.options.level and self.record.spans is None:
+            self.record.tensors += [
+                TracedTensor("TENSOR_QUEUE_INPUT", spec.name, spec.datatype, spec.shape, bytes(data))
+                for spec, data in zip(request.header.inputs, request.data, strict=False)
+            ]
+        request.on_response = self.take
+
+    def take(self, request: InferRequest, response: InferResponse) -> None:
+        """Note a response on its way to whoever asked."""
+        record = self.record
+        record.model_version = response.header.model_version
+        if response.error is not None:
+            record.failure = response.error.message or response.error.code.name
+        if TENSORS in self.options.level and record.spans is None:
+            record.tensors += [
+                TracedTensor("TENSOR_BACKEND_OUTPUT", spec.name, spec.datatype, spec.shape, bytes(data))
+                for spec, data in zip(response.header.outputs, response.data, strict=False)
+            ]
+        if TIMESTAMPS not in self.options.level:
+            self._answer(request, response)
+        else:
+            self._note_answer(request, response)
+        if response.final:
+            self._writer.put(record, self.sampler.series)
+            if self.sampler.end():
+                self._writer.end(self.sampler.series, is_complete=True)
+
+    def _note_answer(self, request: InferRequest, response: InferResponse) -> None:
+        stamps = self.record.stamps
+        if response.final:
+            self._note_execution(request)
+        stamps.append(("INFER_RESPONSE_COMPLETE", _now_ns()))
+        sending = _SENDING.get(self._protocol)
+        if sending is not None:
+            stamps.append((sending[0], _now_ns()))
+        self._answer(request, response)
+        if sending is not None:
+            stamps.append((sending[1], _now_ns()))
+        if response.final:
+            stamps.append(("REQUEST_END", _now_ns()))
+
+    def _note_execution(self, request: InferRequest) -> None:
+        times = request.times
+        if times is None or not times.exec_end_ns:
+            return  # never executed: refused, cached, or an ensemble
+        self.record.stamps += [
+            ("COMPUTE_START", times.exec_start_ns),
+            ("COMPUTE_INPUT_END", times.compute_start_ns),
+            ("COMPUTE_OUTPUT_START", times.compute_end_ns),
+            ("COMPUTE_END", times.exec_end_ns),
+        ]

@@ -1,0 +1,180 @@
+"""HPACK decoding (RFC 7541) behind a cache of whole header blocks.
+
+Clients repeat their header blocks byte for byte. What a block means depends on the dynamic table, so a block is
+served from the cache only when decoding it again would (1) change nothing and (2) give the same fields: it inserted
+nothing, resized nothing, and either refers to no dynamic entry or the table has not changed since.
+
+Tables and Huffman codes are the `hpack` package's. The loop over a block is our own: the package's copies the rest of
+the block for each field and reads integers of any length, both quadratic in what a hostile peer sends.
+"""
+
+from hpack.exceptions import HPACKError
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
+
+from naiad.wire.http2.headers import Field, Fields, RequestHead, parse_request_head
+
+_CACHED_BLOCKS = 64
+_CACHED_BLOCK_BYTES = 2048
+_STATIC = HeaderTable.STATIC_TABLE
+_STATIC_COUNT = len(_STATIC)
+_MAX_RESIZES = 2  # RFC 7541 4.2: the smallest size in between, and the final one
+_MAX_INTEGER_BYTES = 5  # carries 2**35; nothing in HPACK is larger than 2**32
+
+
+class HpackError(Exception):
+    """The block cannot be decoded; the connection's compression state is lost (COMPRESSION_ERROR)."""
+
+
+class HeaderListTooLargeError(Exception):
+    """The block unfolds to more than twice a limit; decoding stopped (ENHANCE_YOUR_CALM)."""
+
+
+class HeaderDecoder:
+    """Decodes the header blocks of one connection in the order of their arrival."""
+
+    __slots__ = (
+        "_changed_table",
+        "_hard_limit_bytes",
+        "_hard_limit_fields",
+        "_limit_bytes",
+        "_limit_fields",
+        "_table",
+        "_table_limit_bytes",
+        "_used_dynamic",
+        "cached",
+        "cached_static",
+    )
+
+    def __init__(
+        self, header_list_bytes: int, header_fields: int = 128, table_bytes: int = HeaderTable.DEFAULT_SIZE
+    ) -> None:
+        self._limit_bytes = header_list_bytes
+        self._limit_fields = header_fields
+        # Between a limit and twice it the block is decoded, so that its one request can be answered with 431.
+        self._hard_limit_bytes = 2 * header_list_bytes
+        self._hard_limit_fields = 2 * header_fields
+        self._table = HeaderTable()
+        self._table_limit_bytes = table_bytes
+        self._changed_table = False
+        self._used_dynamic = False
+        self.cached: dict[bytes, RequestHead] = {}
+        """Blocks that are valid until the dynamic table changes. Hot: callers look here before `decode_request`."""
+        self.cached_static: dict[bytes, RequestHead] = {}
+        """Blocks that do not refer to the dynamic table."""
+
+    def decode_request(self, block: bytes) -> RequestHead:
+        """Return the head that `block` encodes, from the cache where that is right.
+
+        A head over the size limit has `is_too_large` set. Raises HpackError or HeaderListTooLargeError; both end
+        the connection.
+        """
+        head = self.cached.get(block) or self.cached_static.get(block)
+        if head is not None:
+            return head
+        fields = self._decode(block)
+        head = parse_request_head(fields, self._limit_bytes, self._limit_fields)
+        if not self._changed_table and len(block) <= _CACHED_BLOCK_BYTES:
+            blocks = self.cached if self._used_dynamic else self.cached_static
+            if len(blocks) >= _CACHED_BLOCKS:
+                blocks.clear()
+            blocks[block] = head
+        return head
+
+    def forget_memos(self) -> None:
+        """Drop what was derived from the heads that are remembered."""
+        for head in (*self.cached.values(), *self.cached_static.values()):
+            head.memo = None
+
+    def decode_fields(self, block: bytes) -> Fields:
+        """Return the fields of trailers, never from the cache. Raises as `decode_request` does."""
+        return self._decode(block)
+
+    def _decode(self, block: bytes) -> Fields:
+        self._changed_table = self._used_dynamic = False
+        try:
+            return self._decode_fields(block)
+        except (HPACKError, IndexError) as error:
+            raise HpackError(str(error)) from error
+
+    def _decode_fields(self, block: bytes) -> Fields:
+        position = self._read_resizes(block)
+        fields: list[Field] = []
+        size, end = 0, len(block)
+        while position < end:
+            first = block[position]
+            if first & 0x80:
+                index, position = _read_integer(block, position, 0x7F)
+                field = self._entry(index)
+            elif first & 0xE0 == 0x20:
+                raise HpackError("table size update after a field")
+            else:
+                field, position = self._read_literal(block, position, first)
+            fields.append(field)
+            size += 32 + len(field[0]) + len(field[1])
+            if size > self._hard_limit_bytes:
+                raise HeaderListTooLargeError(f"header list of more than {self._hard_limit_bytes} bytes")
+            if len(fields) > self._hard_limit_fields:
+                raise HeaderListTooLargeError(f"more than {self._hard_limit_fields} header fields")
+        return tuple(fields)
+
+    def _read_resizes(self, block: bytes) -> int:
+        """Apply the table size updates in front of the fields (RFC 7541 4.2) and return where they end."""
+        position = count = 0
+        while position < len(block) and block[position] & 0xE0 == 0x20:
+            count += 1
+            if count > _MAX_RESIZES:
+                raise HpackError(f"more than {_MAX_RESIZES} table size updates in a block")
+            size, position = _read_integer(block, position, 0x1F)
+            if size > self._table_limit_bytes:
+                raise HpackError(f"table size update to {size}, above {self._table_limit_bytes}")
+            self._note_change()
+            self._table.maxsize = size
+        return position
+
+    def _read_literal(self, block: bytes, position: int, first: int) -> tuple[Field, int]:
+        inserts = first & 0x40
+        index, position = _read_integer(block, position, 0x3F if inserts else 0x0F)
+        if index:
+            name = self._entry(index)[0]
+        else:
+            name, position = _read_string(block, position)
+        value, position = _read_string(block, position)
+        if inserts:
+            self._note_change()
+            self._table.add(name, value)
+        return (name, value), position
+
+    def _entry(self, index: int) -> Field:
+        if 0 < index <= _STATIC_COUNT:
+            return _STATIC[index - 1]
+        self._used_dynamic = True
+        return self._table.get_by_index(index)
+
+    def _note_change(self) -> None:
+        self._changed_table = True
+        self.cached.clear()
+
+
+def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
+    number = block[position] & mask
+    position += 1
+    if number < mask:
+        return number, position
+    for shift in range(0, 7 * _MAX_INTEGER_BYTES, 7):
+        byte = block[position]
+        position += 1
+        number += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+    raise HpackError("integer is too long")
+
+
+def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
+    is_huffman = block[position] & 0x80
+    length, position = _read_integer(block, position, 0x7F)
+    end = position + length
+    if end > len(block):
+        raise HpackError("string runs past the end of the block")
+    text = block[position:end]
+    return (decode_huffman(text) if is_huffman else text), end

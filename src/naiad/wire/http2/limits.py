@@ -1,0 +1,76 @@
+"""Limits of a connection: what a peer may make this server hold or do."""
+
+from dataclasses import dataclass, field
+
+from naiad.wire.http2.keepalive import KeepaliveRules
+
+INT32_MAX = 2**31 - 1
+MAX_FRAME_BYTES = 2**24 - 1  # RFC 9113 4.2
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """Limits of one HTTP/2 connection; the defaults suit tensors of any size from trusted and untrusted peers.
+
+    Raises ValueError when a value is outside what RFC 9113 allows.
+    """
+
+    header_list_bytes: int = 64 * 1024
+    """Largest header list of a request, as RFC 7541 counts it (32 bytes per field added). Larger: 431."""
+    header_fields: int = 128
+    """Most fields of a request, pseudo-fields included. More: 431; more than twice as many end the connection."""
+    continuation_frames: int = 32
+    """Most CONTINUATION frames of one header block."""
+    concurrent_streams: int = 1024
+    frame_bytes: int = 1024 * 1024
+    """Largest frame payload the peer may send. Large frames keep large tensors cheap."""
+    stream_window_bytes: int = 8 * 1024 * 1024
+    connection_window_bytes: int = 32 * 1024 * 1024
+    message_bytes: int = INT32_MAX
+    """Largest gRPC message or body as it comes."""
+    decompressed_bytes: int = 64 * 1024 * 1024
+    decompression_ratio: int = 200
+    """Largest message that a compressed one may become."""
+    collecting_bytes: int = 2 * INT32_MAX
+    """Most bytes of incomplete messages over all streams of a connection."""
+    outstanding_bytes: int = 512 * 1024 * 1024
+    """The peer gets no more window for bodies while large messages of this size wait for their answers."""
+    queued_bytes: int = 64 * 1024 * 1024
+    """Answers that wait for the peer's window. Above it new requests wait; a stream that sends more is reset."""
+    write_buffer_bytes: int = 4 * 1024 * 1024
+    """Most bytes handed to the socket at a time."""
+    resets_burst: int = 20_000
+    """Streams reset at once; beyond it `resets_per_s` (CVE-2023-44487). High: clients do cancel in storms."""
+    resets_per_s: int = 1_000
+    control_frames_burst: int = 2_000
+    """PING, SETTINGS, PRIORITY, empty DATA and unknown frames at once; beyond it `control_frames_per_s`.
+    Sixteen small frames, see `flood`, count as one."""
+    control_frames_per_s: int = 200
+    preface_timeout_s: float = 10.0
+    """From the connection to its first complete SETTINGS frame."""
+    frame_timeout_s: float = 30.0
+    """A frame or header block, once begun, is complete after this."""
+    body_timeout_s: float = 60.0
+    """How far a body, or a message of a streaming call, may fall behind `body_rate_bytes_per_s`; it is refused."""
+    body_rate_bytes_per_s: int = 16384
+    write_timeout_s: float = 60.0
+    """How far a peer may fall behind `write_rate_bytes_per_s` in taking what waits for it.
+
+    A stream is then reset; a connection whose socket takes too little is dropped."""
+    write_rate_bytes_per_s: int = 1024
+    keepalive: KeepaliveRules = field(default_factory=KeepaliveRules)
+
+    def __post_init__(self) -> None:
+        _require("frame_bytes", self.frame_bytes, 2**14, MAX_FRAME_BYTES)
+        # The connection's window never shrinks below the protocol's first 64 KiB - 1.
+        _require("connection_window_bytes", self.connection_window_bytes, 2**16 - 1, INT32_MAX)
+        # A first DATA frame of any legal size fits the window, which lets the receiver skip one check.
+        _require("stream_window_bytes", self.stream_window_bytes, max(self.frame_bytes, 2**16 - 1), INT32_MAX)
+        _require("message_bytes", self.message_bytes, 1, 2**32 - 1)
+        _require("concurrent_streams", self.concurrent_streams, 1, INT32_MAX)
+        _require("header_fields", self.header_fields, 4, INT32_MAX)  # the pseudo-fields of a request
+
+
+def _require(name: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise ValueError(f"Http2Limits.{name} is {value}; it must be between {lowest} and {highest}")

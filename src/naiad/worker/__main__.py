@@ -1,0 +1,26 @@
+"""Start of a worker process: `python <this directory> DESCRIPTORS...`, with any interpreter from Python 3.8 on."""
+
+import os
+import sys
+import types
+from typing import Callable, List
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _import_worker() -> "Callable[[List[str]], None]":
+    """Import this package under its own name without importing naiad, which this interpreter may not have."""
+    if sys.path and os.path.abspath(sys.path[0]) == _HERE:
+        del sys.path[0]
+    package = types.ModuleType("naiad")
+    package.__path__ = [os.path.dirname(_HERE)]
+    sys.modules["naiad"] = package
+    from naiad.worker.process import run
+
+    # A model that imports naiad gets the real one, if it is installed.
+    del sys.modules["naiad"]
+    return run
+
+
+if __name__ == "__main__":
+    _import_worker()(sys.argv[1:])

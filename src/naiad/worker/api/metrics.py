@@ -1,0 +1,272 @@
+"""`pb_utils.MetricFamily` and its metrics: what a model counts, shown at `/metrics`.
+
+The cells of custom metrics: numbers in memory that the server and all workers share.
+
+A worker adds to its metrics without a word to the server, which reads them when it is scraped; what a worker has
+counted survives its death. Byte-range locks keep two processes from one cell, and end with whoever holds them.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from bisect import bisect_left
+from typing import Any, Iterable, Mapping, Protocol, Sequence
+
+from naiad.worker.api.failure import TritonModelException
+
+CELLS = 1 << 17
+"""Cells of a page, 1 MiB; memory is used as far as cells are."""
+_CELL_BYTES = 8
+PAGE_BYTES = CELLS * _CELL_BYTES
+
+
+class MetricCells:
+    """One process's mapping of the page; thread-safe."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the page that `anonymous_file(PAGE_BYTES)` has made. Raises OSError.
+
+        The descriptor must stay open: closing it would end the locks that other threads hold.
+        """
+        self._descriptor = descriptor
+        self._values = memoryview(mmap.mmap(descriptor, PAGE_BYTES)).cast("d")
+        self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            # A process that the model forks while another thread counts would wait for ever.
+            os.register_at_fork(after_in_child=_Renewal(self))
+
+    def read(self, cell: int, count: int) -> Sequence[float]:
+        """Return the values of neighbouring cells."""
+        return self._values[cell : cell + count].tolist()
+
+    def value(self, cell: int) -> float:
+        """Return the value of a cell."""
+        return self._values[cell]
+
+    def add(self, cell: int, amount: float) -> None:
+        """Add to a cell."""
+        with self._lock:
+            self._hold(fcntl.LOCK_EX, cell)
+            try:
+                self._values[cell] += amount
+            finally:
+                self._hold(fcntl.LOCK_UN, cell)
+
+    def set(self, cell: int, value: float) -> None:
+        """Put a value into a cell."""
+        with self._lock:
+            # Otherwise another process could add to what was there before and undo it.
+            self._hold(fcntl.LOCK_EX, cell)
+            try:
+                self._values[cell] = value
+            finally:
+                self._hold(fcntl.LOCK_UN, cell)
+
+    def observe(self, cell: int, bucket: int, value: float) -> None:
+        """Count a value in a histogram: its sum is the first cell, its buckets follow."""
+        with self._lock:
+            # Who has the first cell has all of them.
+            self._hold(fcntl.LOCK_EX, cell)
+            try:
+                self._values[cell] += value
+                self._values[cell + 1 + bucket] += 1
+            finally:
+                self._hold(fcntl.LOCK_UN, cell)
+
+    def clear(self, cell: int, count: int) -> None:
+        """Set neighbouring cells to 0 that nobody uses yet."""
+        self._values[cell : cell + count] = memoryview(bytes(count * _CELL_BYTES)).cast("d")
+
+    def renew_lock(self) -> None:
+        """Forget who holds the lock: another thread of a process that was forked."""
+        self._lock = threading.Lock()
+
+    def _hold(self, how: int, cell: int) -> None:
+        fcntl.lockf(self._descriptor, how, _CELL_BYTES, cell * _CELL_BYTES)
+
+
+class _Renewal:
+    """Does not keep the cells, as what is called after a fork is kept for ever."""
+
+    def __init__(self, cells: MetricCells) -> None:
+        self._cells = weakref.ref(cells)
+
+    def __call__(self) -> None:
+        cells = self._cells()
+        if cells is not None:
+            cells.renew_lock()
+
+
+_OUTSIDE = "no server counts metrics here"
+_DELETED = "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+
+
+class MetricKind(enum.Enum):
+    """What a family's metrics can do."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class MetricServer(Protocol):
+    """Who knows which families and metrics there are. Both calls raise TritonModelException."""
+
+    @property
+    def cells(self) -> MetricCells:
+        """Where the values are."""
+
+    def new_family(self, name: str, description: str, kind: str) -> int:
+        """Return the number of a family, made or joined."""
+
+    def new_metric(
+        self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None
+    ) -> tuple[int, Sequence[float]]:
+        """Return the first cell of a metric, made or joined, and its bucket bounds."""
+
+    def release_family(self, family: int) -> None:
+        """Note that a family is gone, with its metrics; callable wherever the garbage collector runs."""
+
+
+_server: MetricServer | None = None
+
+
+def set_metric_server(server: MetricServer | None) -> None:
+    """Have families made by `server`; the server's job."""
+    global _server  # noqa: PLW0603 - a process has one model
+    _server = server
+
+
+class Metric:
+    """One series of a family: a value, or the buckets of a histogram. All workers that have it see the same value."""
+
+    __slots__ = ("_bounds", "_cell", "_cells", "_family", "_kind")
+
+    def __init__(self, family: MetricFamily, cells: MetricCells, cell: int, bounds: Sequence[float]) -> None:
+        # Triton: a metric does not keep its family alive.
+        self._family = weakref.ref(family)
+        self._kind = family.kind
+        self._cells = cells
+        self._cell = cell
+        self._bounds = bounds
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or a gauge. Raises TritonModelException for a histogram; counters only grow."""
+        amount = self._checked(value, "increment")
+        if self._kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("increment", "Increment")
+        if self._kind is MetricKind.COUNTER and not amount >= 0:
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                f"monotonically by non-negative values, not by {amount}."
+            )
+        self._cells.add(self._cell, amount)
+
+    def set(self, value: float) -> None:
+        """Set a gauge. Raises TritonModelException for the other kinds."""
+        number = self._checked(value, "set")
+        if self._kind is not MetricKind.GAUGE:
+            raise self._unsupported("set", "Set")
+        self._cells.set(self._cell, number)
+
+    def observe(self, value: float) -> None:
+        """Count a value in a histogram. Raises TritonModelException for the other kinds and for NaN."""
+        number = self._checked(value, "observe")
+        if self._kind is not MetricKind.HISTOGRAM:
+            raise self._unsupported("observe", "Observe")
+        if number != number:
+            raise TritonModelException("Failed to observe metric value: NaN belongs to no bucket.")
+        self._cells.observe(self._cell, bisect_left(self._bounds, number), number)
+
+    def value(self) -> float:
+        """Return the value of a counter or a gauge. Raises TritonModelException for a histogram."""
+        self._checked(0.0, "get")
+        if self._kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("get", "Value")
+        return self._cells.value(self._cell)
+
+    def _checked(self, value: Any, verb: str) -> float:
+        if self._family() is None:
+            raise TritonModelException(_DELETED)
+        # Triton: whatever has __float__ will do, as numbers of numpy have.
+        if isinstance(value, (str, bytes)):
+            raise TypeError(f"Metric: cannot {verb} {value!r}, which is no number")
+        return float(value)
+
+    def _unsupported(self, verb: str, operation: str) -> TritonModelException:
+        return TritonModelException(
+            f"Failed to {verb} metric value: TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation}"
+        )
+
+
+class MetricFamily:
+    """Metrics of one name and kind that differ in their labels; they are shown for as long as the family lives."""
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind, server: MetricServer | None = None) -> None:
+        """Make a family, or join one that this or another model has made; its description stays the first one's.
+
+        Raises TritonModelException for a name that cannot be used, or that another kind of family has.
+        """
+        self._number = 0
+        for argument, given, expected in (
+            ("name", name, str),
+            ("description", description, str),
+            ("kind", kind, MetricKind),
+        ):
+            if not isinstance(given, expected):
+                raise TypeError(
+                    f"MetricFamily: expected {argument} to be a {expected.__name__}, found {type(given).__name__}"
+                )
+        found = server or _server
+        if found is None:
+            raise TritonModelException(f"Error when creating MetricFamily: {_OUTSIDE}")
+        self._server = found
+        self._metrics: dict[Any, Metric] = {}
+        self.kind = kind
+        try:
+            self._number = found.new_family(name, description, kind.value)
+        except TritonModelException as error:
+            raise TritonModelException(f"Error when creating MetricFamily: {error}") from None
+
+    def Metric(  # noqa: N802 - Triton's name
+        self, labels: Mapping[str, str] | None = None, buckets: Iterable[float] | None = None
+    ) -> Metric:
+        """Return the metric with these labels. `buckets` are a histogram's upper bounds, ascending.
+
+        Metrics with the same labels are one, in all instances and models. Raises TritonModelException for labels and
+        buckets that cannot be used.
+        """
+        given: dict[Any, Any] = dict(labels or {})
+        bounds = None if buckets is None else [float(bound) for bound in buckets]
+        if (bounds is None) is (self.kind is MetricKind.HISTOGRAM):
+            # Triton's words.
+            what = "Unexpected buckets found." if bounds is not None else "Missing required buckets."
+            raise TritonModelException(f"Failed to create metric. {what}")
+        for name, value in given.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TritonModelException(
+                    f"Error when creating Metric: label {name!r} is {value!r}; names and values must be strings"
+                )
+        key = tuple(sorted(given.items()))
+        metric = self._metrics.get(key)
+        if metric is None:
+            try:
+                cell, known_bounds = self._server.new_metric(self._number, given, bounds)
+            except TritonModelException as error:
+                raise TritonModelException(f"Error when creating Metric: {error}") from None
+            metric = self._metrics.setdefault(key, Metric(self, self._server.cells, cell, list(known_bounds)))
+        return metric
+
+    def __del__(self) -> None:
+        """Let the server forget the family and its metrics."""
+        if self._number:
+            self._server.release_family(self._number)

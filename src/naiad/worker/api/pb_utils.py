@@ -1,0 +1,223 @@
+"""`triton_python_backend_utils`: what `model.py` imports as `pb_utils`."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Mapping, Protocol, Sequence
+
+import numpy as np
+
+from naiad.worker.api.failure import TritonError, TritonModelException
+from naiad.worker.api.inference import (
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceRequest,
+    InferenceResponse,
+    InferenceResponseSender,
+    InferenceTrace,
+    MemoryType,
+    PreferredMemory,
+)
+from naiad.worker.api.iteration import ResponseIterator
+from naiad.worker.api.logger import Logger
+from naiad.worker.api.metrics import Metric, MetricFamily, MetricKind
+from naiad.worker.api.model_config import (
+    ModelConfig,
+    get_input_config_by_name,
+    get_output_config_by_name,
+    using_decoupled_model_transaction_policy,
+)
+from naiad.worker.api.tensor import BY_DTYPE, NUMBERS, NUMPY, Tensor, encode_strings
+
+__all__ = [
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_REQUEST_RELEASE_ALL",
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "TRITON_STRING_TO_NUMPY",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
+    "ModelConfig",
+    "PreferredMemory",
+    "ResponseIterator",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "unload_model",
+    "using_decoupled_model_transaction_policy",
+]
+
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {
+    "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": bool if name == "BOOL" else kind
+    for name, kind in NUMPY.items()
+}
+_BY_NUMBER = {NUMBERS[name]: kind for name, kind in NUMPY.items()}
+
+_model_dir = ""
+
+
+def get_model_dir() -> str:
+    """Return the directory of the model version. Raises TritonModelException outside a model."""
+    if not _model_dir:
+        raise TritonModelException("get_model_dir: no model has been loaded")
+    return _model_dir
+
+
+def set_model_dir(path: str) -> None:
+    """Set what `get_model_dir` returns; the server's job."""
+    global _model_dir  # noqa: PLW0603 - a process has one model
+    _model_dir = path
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """Return the input with that name, or None (an optional input that the client left out)."""
+    for tensor in inference_request.inputs():
+        if tensor.name() == name:
+            return tensor
+    return None
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """Return the output with that name, or None."""
+    for tensor in inference_response.output_tensors():
+        if tensor.name() == name:
+            return tensor
+    return None
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """Return the numpy type of a Triton datatype number, None for BF16 and unknown numbers."""
+    return _BY_NUMBER.get(data_type)
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """Return the Triton datatype number of a numpy type, None when there is none."""
+    if data_type == np.bytes_:
+        return NUMBERS["BYTES"]
+    try:
+        name = BY_DTYPE.get(np.dtype(data_type), "")
+    except TypeError:
+        return None
+    return NUMBERS.get(name)
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """Return the numpy type of a name like TYPE_FP32. Raises KeyError for an unknown one."""
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
+    """Return an array of strings as bytes: each element after its length as a little-endian uint32.
+
+    Triton: () for an empty array, None for an array that is not of strings.
+    """
+    if input_tensor.size == 0:
+        return ()
+    if input_tensor.dtype != np.object_ and input_tensor.dtype.type != np.bytes_:
+        return None
+    return encode_strings(input_tensor)
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
+    """Return the elements that `serialize_byte_tensor` has made bytes of, as a one-dimensional object array."""
+    elements = []
+    offset = 0
+    while offset < len(encoded_tensor):
+        (length,) = struct.unpack_from("<I", encoded_tensor, offset)
+        offset += 4
+        (element,) = struct.unpack_from("<%ds" % length, encoded_tensor, offset)
+        offset += length
+        elements.append(element)
+    array = np.empty(len(elements), np.object_)
+    array[:] = elements
+    return array
+
+
+class Commander(Protocol):
+    """What has the server carry out commands about models."""
+
+    def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
+        """Return the server's answer, a JSON object. Raises TritonModelException when it fails."""
+
+
+_commander: Commander | None = None
+
+
+def set_commander(commander: Commander | None) -> None:
+    """Have commands about models carried out by `commander`; the server's job."""
+    global _commander  # noqa: PLW0603 - a process has one model
+    _commander = commander
+
+
+def _command(notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> dict[str, Any]:
+    if _commander is None:
+        raise TritonModelException(f"no server executes this model, so there is no model '{notes['model']}'")
+    answer: dict[str, Any] = json.loads(_commander.command(notes, parts) or "{}")
+    return answer
+
+
+def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
+    """Load a model, or load it anew; returns when it is ready. The server must be in model control mode EXPLICIT.
+
+    `config` is the JSON text of a configuration that is used instead of the one in the repository, and `files` are
+    the contents of files by their paths, such as `file:1/model.onnx`. Raises TritonModelException when it fails.
+    """
+    contents = dict(files or {})
+    for path, content in contents.items():
+        if not isinstance(content, (bytes, bytearray, memoryview)):
+            raise TypeError(f"load_model: expected file '{path}' to be bytes, found {type(content).__name__}")
+    data = [bytes(content) for content in contents.values()]
+    listed = [(path, len(content)) for path, content in zip(contents, data)]
+    _command({"command": "load", "model": str(model_name), "config": str(config), "files": listed}, data)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model, with its members if it is an ensemble and `unload_dependents`.
+
+    Returns when its requests have finished. Raises TritonModelException when it fails.
+    """
+    _command({"command": "unload", "model": str(model_name), "dependents": bool(unload_dependents)})
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Tell whether a version of a model, its newest by default, is ready for requests."""
+    notes = {"command": "is_ready", "model": str(model_name), "version": str(model_version)}
+    return bool(_command(notes)["ready"])
+
+
+_LATER = {"SharedMemory"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        raise AttributeError(f"pb_utils.{name} is not supported by this version of naiad")
+    raise AttributeError(f"module 'triton_python_backend_utils' has no attribute '{name}'")

@@ -1,0 +1,452 @@
+"""How a worker's metrics are made known to the server: over the line of its calls, once each.
+
+Calls of other models (business logic scripting), over a line of their own that is laid with the first of them.
+
+Any thread of the model may call, also while no batch executes. Whoever waits for an answer reads the line, for all;
+calls of coroutines are read for by a thread, which begins with the first of them. Tensors of more than
+`INLINE_BYTES` lie in shared memory, and answers are views on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import select
+import socket
+import threading
+from collections import deque
+from typing import Any, Mapping, Sequence
+
+from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
+from naiad.worker.api.inference import InferenceRequest, InferenceResponse
+from naiad.worker.api.iteration import Arrivals, ResponseIterator, Turns, Waiter, settle_soon
+from naiad.worker.api.metrics import MetricCells
+from naiad.worker.busy_polling import Alertness
+from naiad.worker.call_codec import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED, AnswerDecoder, CallEncoder
+from naiad.worker.channel import channel as channel_module
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.buffer_pool import TransportFullError
+from naiad.worker.channel.channel import Channel
+from naiad.worker.channel.frame import ChannelClosedError, ChannelError
+from naiad.worker.control import Scope, SideLine, open_slots
+
+MOST_CALLS = 4096
+"""Calls of one worker that may be open at a time."""
+_LONGEST_TIMEOUT_US = (1 << 63) - 1
+LINE = "calls"
+"""What the descriptors of the line are called on the side line."""
+_OUTSIDE = "BLS is only supported during the 'execute' function."
+_GONE = "The server is gone."
+
+
+class _Single(Waiter):
+    """A thread that waits for one response."""
+
+    __slots__ = ("response",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.response: InferenceResponse | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.response is not None
+
+    def take(self, response: InferenceResponse | None, is_final: bool) -> None:
+        if is_final:
+            self.response = response or InferenceResponse()
+
+
+class _Awaited(Waiter):
+    """A coroutine that waits for one response."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[InferenceResponse]) -> None:
+        super().__init__()
+        self.future = future
+
+    @property
+    def is_done(self) -> bool:
+        return self.future.done()
+
+    def take(self, response: InferenceResponse | None, is_final: bool) -> None:
+        if is_final:
+            settle_soon(self.future, response or InferenceResponse())
+
+
+class _Reader(Waiter):
+    """The thread that reads for coroutines."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    @property
+    def is_done(self) -> bool:
+        return self._calls.is_over
+
+
+class Calls:
+    """The calls of one worker; used by any thread."""
+
+    def __init__(self, side: SideLine, scope: Scope, batches: Channel) -> None:
+        """`batches` is the channel of batches, whose shared memory counts as well."""
+        self.transport_bytes = 0
+        """Most shared memory between the server and this worker."""
+        self.is_over = False
+        """Whether the server is gone."""
+        self._side = side
+        self._scope = scope
+        self._batches = batches
+        self._channel: Channel | None = None
+        self._alertness: Alertness | None = None
+        self._laying = threading.Lock()
+        self._encoder = CallEncoder()
+        self._decoder = AnswerDecoder()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Any] = {}
+        self._left: deque[tuple[int, int]] = deque()
+        """Kinds and numbers of frames that something the garbage collector has run wants to be sent."""
+        self._turns = Turns(self._read)
+        self._thread: threading.Thread | None = None
+
+    # --- called by models -------------------------------------------------------------------------------------------
+
+    def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
+        """Execute a request by another model and return its response, or an iterator of its responses.
+
+        Raises TritonModelException for what cannot be asked; what goes wrong later is an error in a response.
+        """
+        if decoupled:
+            return self._stream(request, execution_timeout)
+        waiter = _Single()
+        number = next(self._numbers)
+        self._send(number, waiter, request, 0, execution_timeout)
+        try:
+            self._turns.wait(waiter)
+        except BaseException:
+            self.abandon(number)  # something has interrupted the thread
+            raise
+        return waiter.response
+
+    def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> asyncio.Future[Any]:
+        """Do so without waiting. Raises RuntimeError outside of a coroutine, otherwise what `exec` raises."""
+        loop = asyncio.get_running_loop()
+        if decoupled:
+            # Cancelling it lets go of the iterator, which cancels the call.
+            return loop.create_task(self._stream(request, execution_timeout).begun())
+        future: asyncio.Future[Any] = loop.create_future()
+        number = next(self._numbers)
+        self._send(number, _Awaited(future), request, 0, execution_timeout)
+        future.add_done_callback(lambda done: self.cancel(number) if done.cancelled() else None)
+        self.start_reading()
+        return future
+
+    def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
+        """Have the server load or unload a model, or tell whether one is ready; return its answer, a JSON object.
+
+        Raises TritonModelException when it fails.
+        """
+        if not self._is_in_use:
+            raise TritonModelException(
+                "models can be loaded, unloaded and asked for during the 'initialize' and 'execute' functions only."
+            )
+        return self._ask(frames.COMMAND, notes, parts)
+
+    def define(self, notes: Mapping[str, Any]) -> str:
+        """Have the server make a family of metrics, or a metric; return its answer, a JSON object.
+
+        Raises TritonModelException when it cannot be made.
+        """
+        if not self._is_in_use:
+            raise TritonModelException("metrics are made during the 'initialize' and 'execute' functions only")
+        return self._ask(frames.METRIC, notes)
+
+    @property
+    def _is_in_use(self) -> bool:
+        return self._scope.is_open or self._scope.is_initializing
+
+    def _ask(self, kind: int, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
+        waiter = _Single()
+        number = next(self._numbers)
+        channel = self._line()
+        payload_bytes = sum(map(len, parts))
+        with channel.lock:
+            self._waiting[number] = waiter
+            words = [number, *self._whose()]
+            self._put(number, channel, kind, words, "", dict(notes), parts, payload_bytes)
+        self._send_left()
+        self._turns.wait(waiter)
+        if waiter.response is None:
+            raise TritonModelException(_GONE)
+        error = waiter.response.error()
+        if error is not None:
+            raise TritonModelException(error.message())
+        return waiter.response.parameters()
+
+    def _stream(self, request: InferenceRequest, execution_timeout: int) -> ResponseIterator:
+        arrivals = Arrivals()
+        number = next(self._numbers)
+        self._send(number, arrivals, request, DECOUPLED, execution_timeout)
+        return ResponseIterator(self, number, arrivals)
+
+    # --- called by iterators ----------------------------------------------------------------------------------------
+
+    def wait(self, waiter: Waiter) -> None:
+        """Return when `waiter` is done."""
+        self._turns.wait(waiter)
+
+    def start_reading(self) -> None:
+        """See to it that answers are read while nobody waits for them in a thread."""
+        if self._thread is None:
+            with self._laying:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="calls", daemon=True)
+                    self._thread.start()
+
+    def taken(self, number: int, count: int) -> None:
+        """Tell the server that so many responses were taken."""
+        self._tell(frames.CALL_TAKEN, [number, count])
+
+    def cancel(self, number: int) -> None:
+        """Tell the server that a call is given up."""
+        if number in self._waiting:
+            self._tell(frames.CALL_CANCEL, [number])
+
+    def abandon(self, number: int) -> None:
+        """Do so from wherever the garbage collector runs, perhaps in a thread that is sending."""
+        self._left.append((frames.CALL_CANCEL, number))
+        self._send_left()
+
+    def release_family(self, number: int) -> None:
+        """Tell the server that a family of metrics is gone, from wherever the garbage collector runs."""
+        self._left.append((frames.METRIC_RELEASED, number))
+        self._send_left()
+
+    # --- called by the worker's loop --------------------------------------------------------------------------------
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether there is shared memory that could be given up one day."""
+        return self._channel is not None and bool(self._channel.block_bytes)
+
+    def trim(self) -> None:
+        """Give up shared memory that has not been used for a while, and tell what is not in use any more."""
+        channel = self._channel
+        if channel is not None and channel.lock.acquire(blocking=False):
+            try:
+                channel.lender.trim()
+                if channel.has_news:
+                    channel.send(frames.TIDY)
+            except ChannelClosedError:
+                return  # who waits for an answer will see
+            finally:
+                channel.lock.release()
+            self._send_left()
+
+    def forsake(self) -> None:
+        """Let go of the line in a process that the model has forked: there it is another's."""
+        self.is_over = True
+        if self._channel is not None:
+            self._channel.forsake()
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def _line(self) -> Channel:
+        """Return the line; the first call lays it."""
+        if self.is_over:
+            raise TritonModelException(_GONE)
+        channel = self._channel
+        if channel is not None:
+            return channel
+        with self._laying:
+            if self._channel is None:
+                self._channel = self._lay()
+            return self._channel
+
+    def _lay(self) -> Channel:
+        their_read, write_fd = os.pipe()
+        read_fd, their_write = os.pipe()
+        blocks, their_blocks = socket.socketpair()
+        theirs = (their_read, their_write, their_blocks.fileno())
+        self._side.pass_descriptors(LINE, theirs)
+        os.close(their_read)
+        os.close(their_write)
+        their_blocks.close()
+        poll = select.poll()
+        poll.register(read_fd, select.POLLIN)
+        self._alertness = Alertness(poll)
+        self._alertness.had_single_request = True
+        return Channel(read_fd, write_fd, blocks, limit_bytes=0, own=bytearray)
+
+    def _send(self, number: int, waiter: Any, request: InferenceRequest, flags: int, timeout_us: int) -> None:
+        scope = self._scope
+        if not scope.is_open:
+            raise TritonModelException(_OUTSIDE)
+        if len(self._waiting) >= MOST_CALLS:
+            raise TritonModelException(f"the model has {MOST_CALLS} calls of other models open; that is the most")
+        if scope.is_executing:
+            flags |= EXECUTING | HOLDS if scope.holds_execution else EXECUTING
+        table = [number, *self._whose(), flags, min(max(0, int(timeout_us)), _LONGEST_TIMEOUT_US)]
+        if request._trace is not None and request._trace._place >= 0:
+            table[-2] |= TRACED
+            table.append(request._trace._place)
+        channel = self._line()
+        with channel.lock:
+            try:
+                words, extra, parts, payload_bytes = self._encoder.encode(request)
+            except BaseException:
+                self._encoder.restart()
+                raise
+            table += words
+            self._waiting[number] = waiter
+            self._put(number, channel, frames.CALL, table, request._id, extra, parts, payload_bytes)
+        self._send_left()
+
+    def _whose(self) -> list[int]:
+        """Return the number of the batch, and the slots of the requests, that the caller works on."""
+        slots = open_slots()
+        return [self._scope.serial if self._scope.is_executing else 0, len(slots), *slots]
+
+    def _put(
+        self,
+        number: int,
+        channel: Channel,
+        kind: int,
+        words: Sequence[int],
+        text: str,
+        extra: dict[str, Any] | None,
+        parts: Sequence[Any],
+        payload_bytes: int,
+    ) -> None:
+        """Send a frame that will be answered; called with the lock held."""
+        block = 0
+        try:
+            if payload_bytes > channel_module.INLINE_BYTES:
+                lender = channel.lender
+                lender.limit_bytes = self.transport_bytes - self._batches.block_bytes - channel.borrower.total_bytes
+                block = lender.lend(parts, payload_bytes)
+                parts = ()
+            channel.send(kind, words, text, extra, parts, payload_bytes, block)
+        except BaseException as error:
+            # It is not sent: nobody waits for its answer, and its header is told with another.
+            self._waiting.pop(number, None)
+            self._encoder.restart()
+            if block:
+                channel.lender.take_back([block])
+            if isinstance(error, ChannelClosedError):
+                raise TritonModelException(_GONE) from None
+            if not isinstance(error, TransportFullError):
+                raise
+            raise TritonModelException(
+                f"{error.needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, "
+                f"of which {max(0, error.limit_bytes)} bytes are left "
+                "(--backend-config=python,transport-max-byte-size)"
+            ) from None
+
+    def _tell(self, kind: int, words: Sequence[int]) -> None:
+        """Send a frame that is not answered."""
+        channel = self._channel
+        if channel is None:
+            return
+        with channel.lock, contextlib.suppress(ChannelClosedError):  # whoever waits for an answer hears of it
+            channel.send(kind, words)
+        self._send_left()
+
+    def _send_left(self) -> None:
+        """Send what was left to be sent, or leave it to the thread that is sending: it looks afterwards."""
+        channel = self._channel
+        while self._left and channel is not None and channel.lock.acquire(blocking=False):
+            try:
+                while self._left:
+                    kind, number = self._left.popleft()
+                    channel.send(kind, [number])
+            except ChannelClosedError:
+                self._left.clear()
+            except IndexError:
+                continue  # another thread was quicker
+            finally:
+                channel.lock.release()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._turns.wait(_Reader(self), may_stay_awake=False)
+
+    def _read(self, may_stay_awake: bool) -> None:
+        """Wait for one frame and see to it."""
+        channel = self._channel
+        if channel is None or self.is_over:
+            self._fail_all(_GONE)
+            return
+        if may_stay_awake and self._alertness is not None and not channel.has_rest:
+            self._alertness.wait()
+        try:
+            frame = channel.receive()
+            if frame.kind != frames.ANSWER:
+                return  # it only tells of blocks
+            response = self._decoder.response(frame)
+        except ChannelError as error:
+            self.is_over = True
+            self._fail_all(_GONE if isinstance(error, ChannelClosedError) else str(error))
+            return
+        number, flags = frame.words[0], frame.words[1]
+        is_final = flags & FINAL != 0
+        waiter = self._waiting.pop(number, None) if is_final else self._waiting.get(number)
+        if waiter is not None:
+            waiter.take(response, is_final)
+            self._turns.wake(waiter)
+        if self._left:
+            self._send_left()
+
+    def _fail_all(self, message: str) -> None:
+        for number in list(self._waiting):
+            waiter = self._waiting.pop(number, None)
+            if waiter is not None:
+                waiter.take(InferenceResponse((), TritonError(message, ErrorCode.UNAVAILABLE)), True)
+                self._turns.wake(waiter)
+
+
+class MetricLine:
+    """The server, as the metrics of a worker see it."""
+
+    def __init__(self, calls: Calls, descriptor: int) -> None:
+        """`descriptor` is that of the page of cells, which is mapped when there is a metric."""
+        self._calls = calls
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._cells: MetricCells | None = None
+
+    @property
+    def cells(self) -> MetricCells:
+        """Where the values are."""
+        with self._lock:
+            if self._cells is None:
+                self._cells = MetricCells(self._descriptor)
+            return self._cells
+
+    def new_family(self, name: str, description: str, kind: str) -> int:
+        """Return the number of a family, made or joined. Raises TritonModelException."""
+        answer = self._define({"family": name, "description": description, "kind": kind})
+        return int(answer["family"])
+
+    def new_metric(
+        self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None
+    ) -> tuple[int, Sequence[float]]:
+        """Return the first cell of a metric, made or joined, and its bounds. Raises TritonModelException."""
+        answer = self._define({"metric_of": family, "labels": dict(labels), "buckets": list(buckets or ())})
+        return int(answer["cell"]), json.loads(answer["bounds"])
+
+    def release_family(self, family: int) -> None:
+        """Tell the server that a family is gone."""
+        self._calls.release_family(family)
+
+    def _define(self, notes: Mapping[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._calls.define(notes))
+        return answer

@@ -1,0 +1,300 @@
+"""A channel: two pipes for frames, a socket that passes new blocks, and the blocks themselves.
+
+Pipes cost 4 us of CPU per message and side where a socketpair costs 6.5 us (bench/micro_worker.py).
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import threading
+from typing import Any, Callable, Collection, Sequence
+
+from naiad.worker.channel.buffer_pool import Borrower, Lender
+from naiad.worker.channel.frame import (
+    PREFIX,
+    ChannelClosedError,
+    ChannelError,
+    Frame,
+    decode_frame,
+    encode_frame,
+    frame_bytes,
+)
+
+INLINE_BYTES = 49152
+"""Payloads up to this size go through the pipe: copying them twice costs less than minding a block."""
+_READ_BYTES = 65536
+"""What a pipe holds."""
+_SOME_BYTES = 16384
+"""Read at a time where each frame holds many responses: what follows from them keeps the event loop from others."""
+
+
+def _await_input(descriptor: int) -> None:
+    """Wait until there is something to read, or the end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+
+
+class Channel:
+    """One side of a channel. The sides take turns, and one thread at a time may use a side.
+
+    Workers of decoupled models send while others of their threads receive: who sends then holds `lock`.
+    """
+
+    def __init__(
+        self,
+        read_fd: int,
+        write_fd: int,
+        descriptors: socket.socket,
+        *,
+        limit_bytes: int,
+        own: Callable[[memoryview], Any],
+    ) -> None:
+        """`own` makes an inline payload the receiver's: `bytearray` where it must be writable, else `memoryview`."""
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._descriptors = descriptors
+        self._own = own
+        self._rest: bytes | bytearray = b""
+        """What has been read of the next frame."""
+        self._unsent: Collection[Any] = ()
+        """What waits until the pipe takes it, where writing does not block."""
+        self.lock = threading.Lock()
+        """Held while blocks are told of and heard of."""
+        self.lender = Lender(limit_bytes)
+        self.borrower = Borrower()
+
+    def fileno(self) -> int:
+        """Return the descriptor that frames arrive on."""
+        return self._read_fd
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether something has been read that no frame was made of yet."""
+        return bool(self._rest)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell the peer of blocks."""
+        return bool(self.lender.opened or self.lender.dropped or self.borrower.has_released)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the blocks of both sides."""
+        return self.lender.total_bytes + self.borrower.total_bytes
+
+    def send(
+        self,
+        kind: int,
+        words: Sequence[int] = (),
+        text: str = "",
+        extra: dict[str, Any] | None = None,
+        parts: Sequence[Any] = (),
+        payload_bytes: int = 0,
+        block: int = 0,
+        allowance_bytes: int = 0,
+    ) -> None:
+        """Send a frame: the payload is `parts`, or lies in a block of the lender's.
+
+        Raises ChannelClosedError when the peer is gone.
+        """
+        # hot: bench/micro_worker.py
+        lender = self.lender
+        told: Any = extra
+        if self.borrower.held or lender.opened or lender.dropped:
+            told = self._with_notices(extra)
+        try:
+            data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
+        except BaseException:
+            if told is not extra:
+                # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would
+                # be taken for that of the next block, and its memory for the next payload.
+                self.borrower.held.update(told["blocks"]["freed"])
+            raise
+        if told is not extra:
+            self._told()
+        try:
+            written = 0 if self._unsent else os.write(self._write_fd, data)
+        except BlockingIOError:
+            written = 0
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+        if written < len(data):
+            self._write_rest(memoryview(data)[written:])
+
+    def receive(self) -> Frame:
+        """Wait for a frame. Raises ChannelClosedError when the peer is gone, ChannelError for nonsense."""
+        # hot: bench/micro_worker.py
+        data: bytes | bytearray = self._rest or self._read()
+        if len(data) < PREFIX.size or frame_bytes(data) != len(data):
+            data = self._complete(data)
+        elif self._rest:
+            self._rest = b""
+        return decode_frame(data, self._own, self)
+
+    def receive_whole(self) -> Frame | None:
+        """Return a frame, None when only a part of it has come; blocks when nothing has.
+
+        Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
+        """
+        # hot: bench/micro_worker.py
+        data: bytes | bytearray = self._read()
+        if self._rest:
+            data = self._gather(data)
+        if len(data) < PREFIX.size or frame_bytes(data) != len(data):
+            if len(data) < PREFIX.size or frame_bytes(data) > len(data):
+                self._rest = data
+                return None
+            data = self._complete(data)
+        elif self._rest:
+            self._rest = b""
+        return decode_frame(data, self._own, self)
+
+    def receive_some(self) -> list[Frame]:
+        """Return the frames that are complete after one look at what has come; blocks only when nothing has.
+
+        Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
+        """
+        # hot: bench/micro_emission.py
+        data: bytes | bytearray = self._read(_SOME_BYTES)
+        if self._rest:
+            data = self._gather(data)
+        frames: list[Frame] = []
+        position, end = 0, len(data)
+        try:
+            while end - position >= PREFIX.size:
+                size = frame_bytes(data, position)
+                if size > end - position:
+                    break
+                whole = data if size == end else data[position : position + size]
+                position += size
+                frames.append(decode_frame(whole, self._own, self))
+        finally:
+            self._rest = (data[position:] if position else data) if position < end else b""
+        return frames
+
+    def settle(self, frame: Frame) -> None:
+        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
+        with self.lock:
+            if frame.extra:
+                self._take_notices(frame.extra.pop("blocks", None))
+            if frame.block:
+                try:
+                    frame.payload = self.borrower.view(frame.block, frame.payload_bytes)
+                except (LookupError, ValueError) as error:
+                    raise ChannelError(f"a payload in block {frame.block}: {error!r}") from None
+
+    def forsake(self) -> None:
+        """Close pipes and socket in a process that was forked from the one that uses them.
+
+        The peer notices the end of that one only when nobody else has its ends of the pipes.
+        """
+        descriptors = self._read_fd, self._write_fd
+        self._read_fd = self._write_fd = -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptors.close()
+
+    def close(self) -> None:
+        """Close pipes, socket and blocks."""
+        read_fd, write_fd = self._read_fd, self._write_fd
+        # Their numbers are soon other files': who still reads or writes is to hear that the channel is closed.
+        self._read_fd = self._write_fd = -1
+        os.close(read_fd)
+        os.close(write_fd)
+        self._descriptors.close()
+        self.lender.close()
+        self.borrower.close()
+
+    def _gather(self, data: bytes | bytearray) -> bytearray:
+        """Return what had come of a frame and `data` behind it; many pieces are not copied again for each."""
+        rest = self._rest
+        gathered = rest if isinstance(rest, bytearray) else bytearray(rest)
+        gathered += data
+        return gathered
+
+    def _complete(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Return the frame that begins with `data`, which are too few bytes or too many; keep what follows it."""
+        while len(data) < PREFIX.size:
+            data += self._read()
+        size = frame_bytes(data)
+        pieces, left = [data], size - len(data)
+        while left > 0:
+            piece = self._read()
+            pieces.append(piece)
+            left -= len(piece)
+        data = b"".join(pieces)
+        self._rest = data[size:]
+        return data[:size]
+
+    def _read(self, size_bytes: int = _READ_BYTES) -> bytes:
+        while True:
+            try:
+                data = os.read(self._read_fd, size_bytes)
+            except BlockingIOError:
+                # An event loop that has watched the descriptor may have made it one that does not block.
+                _await_input(self._read_fd)
+                continue
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from None
+            if not data:
+                raise ChannelClosedError("end of file")
+            return data
+
+    def _write_rest(self, rest: memoryview) -> None:
+        """Send what the pipe has not taken at once. Raises ChannelClosedError."""
+        try:
+            while rest:
+                rest = rest[os.write(self._write_fd, rest) :]
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+
+    # --- blocks -----------------------------------------------------------------------------------------------------
+
+    def _with_notices(self, extra: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return notes that also say what there is to be said of blocks; `extra` itself when there is nothing."""
+        lender = self.lender
+        freed = self.borrower.released()
+        if not (freed or lender.opened or lender.dropped):
+            return extra
+        opened = [(number, size) for number, size, _ in lender.opened]
+        return dict(extra or {}, blocks={"freed": freed, "dropped": lender.dropped, "opened": opened})
+
+    def _told(self) -> None:
+        """Hand over the descriptors that a frame tells of which is about to be sent. Raises ChannelClosedError."""
+        lender = self.lender
+        while lender.opened:
+            self._pass(lender.opened[0][2])
+            # One by one: the number of one that is closed is soon another file's.
+            os.close(lender.opened.pop(0)[2])
+        lender.told()
+
+    def _pass(self, descriptor: int) -> None:
+        passed = array.array("i", [descriptor])
+        try:
+            self._descriptors.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+
+    def _take_notices(self, notices: Any) -> None:
+        if notices is None:
+            return
+        try:
+            for number, size_bytes in notices["opened"]:
+                self.borrower.open(number, size_bytes, self._receive_descriptor())
+            self.borrower.drop(notices["dropped"])
+            self.lender.take_back(notices["freed"])
+        except (LookupError, TypeError, ValueError, OSError) as error:
+            raise ChannelError(f"unreadable notice about blocks: {error!r}") from None
+
+    def _receive_descriptor(self) -> int:
+        passed = array.array("i")
+        _, ancillary, _, _ = self._descriptors.recvmsg(1, socket.CMSG_SPACE(passed.itemsize))
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                passed.frombytes(data[: passed.itemsize])
+        return passed[0]

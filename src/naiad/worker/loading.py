@@ -1,0 +1,113 @@
+"""What the model says of its own readiness: its method `is_ready`, if it has one.
+
+Loading: from the path of a `model.py` to its class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+import types
+from typing import Any
+
+from naiad.worker.api.logger import Logger
+from naiad.worker.channel.flags_page import Board
+
+
+class LoadError(Exception):
+    """The file does not hold a model; the text says what is missing."""
+
+
+def load_model_class(model_file: str, model_dir: str) -> Any:
+    """Import a model file and return its class `TritonPythonModel`.
+
+    Triton: the file is the module `<version>.<stem>`, and the directories of the version and of the model are on
+    `sys.path`. Raises LoadError when there is no class, and whatever the import raises.
+    """
+    version_dir, filename = os.path.split(model_file)
+    stem, suffix = os.path.splitext(filename)
+    if suffix != ".py":
+        raise LoadError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    sys.path += [version_dir, model_dir]
+    version = os.path.basename(version_dir)
+    package = types.ModuleType(version)
+    package.__path__ = [version_dir]
+    sys.modules[version] = package
+    return _class_of(f"{version}.{stem}", model_file)
+
+
+def load_backend_class(model_file: str) -> Any:
+    """Import the model file of a Python-based backend and return its class `TritonPythonModel`.
+
+    Triton: the file is the module `model`, and its directory alone is on `sys.path`. Raises as `load_model_class`.
+    """
+    directory, filename = os.path.split(model_file)
+    sys.path.append(directory)
+    return _class_of(os.path.splitext(filename)[0], model_file)
+
+
+def _class_of(name: str, model_file: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, model_file)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"Python model file not found in '{model_file}'")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    model_class = getattr(module, "TritonPythonModel", None)
+    if model_class is None:
+        raise LoadError(f"{model_file} has no class TritonPythonModel")
+    return model_class
+
+
+INTERVAL_S = 1.0
+"""Between two questions. Triton asks when somebody asks the server; here nobody waits for the answer."""
+
+
+class Readiness:
+    """Asks the model in a thread of its own, and writes on the board what it says."""
+
+    def __init__(self, model: Any, board: Board) -> None:
+        self._model = model
+        self._board = board
+        self._over = threading.Event()
+        self._was_ready = True
+
+    def start(self) -> None:
+        """Ask from now on; until the first answer has come the model is not ready. Nothing without `is_ready`."""
+        if callable(getattr(self._model, "is_ready", None)):
+            self._board.say_ready(False)
+            threading.Thread(target=self._run, name="naiad is_ready", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.ask()
+            self._over.wait(INTERVAL_S)
+
+    def ask(self) -> None:
+        """Ask once. The log has a line when the model was ready before and is not."""
+        self._board.begin_question()
+        complaint = self._complaint()
+        self._board.say_ready(not complaint)
+        if complaint and self._was_ready:
+            Logger.log_warn(f"the model is not ready: {complaint}")
+        self._was_ready = not complaint
+
+    def _complaint(self) -> str:
+        """Return why the model is not ready; empty when it is."""
+        try:
+            answer = self._model.is_ready()
+            if inspect.iscoroutine(answer):
+                answer = asyncio.run(answer)
+        except Exception as error:
+            return f"is_ready has raised {type(error).__name__}: {error}"
+        if not isinstance(answer, bool):
+            return f"is_ready must return a bool, not {type(answer).__name__}"
+        return "" if answer else "is_ready says so"
