@@ -44,6 +44,9 @@ class Sink(asyncio.Transport):
 
 
 class Loop:
+    def call_soon(self, callback, *args):
+        return None
+
     def call_later(self, delay, callback, *args):
         return None
 

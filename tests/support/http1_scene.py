@@ -85,6 +85,9 @@ class Loop:
         self.next = []
         self.later = []
 
+    def call_soon(self, callback, *args):
+        self.next.append(callback)
+
     def call_later(self, delay, callback, *args):
         if not delay:
             self.next.append(callback)

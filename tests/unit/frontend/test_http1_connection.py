@@ -534,7 +534,9 @@ def test_drain_lets_pipelined_requests_finish():
     answer(peer.exchanges[1])
     assert b"Connection: close" in peer.output
     assert peer.transport.eof_written
-    assert not peer.connection.eof_received()
+    peer.connection.eof_received()
+    peer.loop.next.pop()()
+    assert peer.transport.closed
 
 
 def test_drain_does_not_reset_a_peer_that_sends_its_next_request():

@@ -156,6 +156,7 @@ class AnswerLine:
         exchanges, self.exchanges = self.exchanges, deque()
         for exchange in exchanges:
             exchange.disconnect()
+        del self._owner  # the connection is freed at once, and not by the next full collection
 
     def _release_held(self) -> None:
         """Send the answers that waited for one that has just been sent."""

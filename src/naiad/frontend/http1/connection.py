@@ -175,7 +175,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request that nobody waits for its answer."""
         self._endpoint.unregister(self)
-        self._reader.close()
+        self._reader.lose()
         self._answers.disconnect()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -215,10 +215,17 @@ class Http1Connection(asyncio.BufferedProtocol):
             return True
         error = self._reader.cut_short()
         if error is None:
-            return False
+            return self._close_soon()
         self._refuse(error, lingers=False)
         # TLS has no half-closed connections: close_notify ends both directions.
         return self._transport.can_write_eof()
+
+    def _close_soon(self) -> bool:
+        """Close in turn with other connections; false where the transport has to close itself: with TLS."""
+        if not self._transport.can_write_eof():
+            return False
+        self._endpoint.closing.add(self._transport.close)
+        return True
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more from it."""

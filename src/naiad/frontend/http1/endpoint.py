@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
+from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
 from naiad.frontend.exchange import HttpExchange, Refuse
 from naiad.frontend.http1.exchange import AnswerHeads
@@ -62,12 +64,12 @@ class Http1Endpoint:
         limits: Http1Limits,
         on_change: Callable[[], None],
         on_close: Callable[[], None],
-        call_later: Callable[[float, Callable[[], None]], object],
+        loop: Loop,
         budget: RequestBudget,
         refuse: Refuse | None,
         addresses: AddressLimit | None,
     ) -> None:
-        """`call_later` is the loop's; after 0 s other connections have been read."""
+        """`loop.call_later` with 0 s calls back after other connections have been read."""
         self.handle = handle
         self.refuse = refuse
         self.budget = budget
@@ -84,7 +86,8 @@ class Http1Endpoint:
         self.last_arrival_ns = 0
         self.is_finishing = False
         """Idle connections are closed, too."""
-        self.call_later = call_later
+        self.call_later = loop.call_later
+        self.closing = ClosingQueue(loop.call_soon)
         self._on_change = on_change
         self._on_close = on_close
 

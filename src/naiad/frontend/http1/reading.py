@@ -90,6 +90,11 @@ class RequestReader:
         self.head = self.body = self._chunks = self._head_parser = None
         self._answers.owes_continue = False
 
+    def lose(self) -> None:
+        """The connection is lost: nothing more is received, and the owner is not referred to any more."""
+        self.close()
+        del self._on_request
+
     def take(self, data: "bytes | bytearray", view: memoryview, position: int, end: int) -> int:
         """Take a head, a head and its whole body, or a piece of a body; return the position behind it.
 

@@ -41,7 +41,7 @@ class Http1Server:
             limits or Http1Limits(),
             self._on_change,
             self._on_closed,
-            loop.call_later,
+            loop,
             budget or RequestBudget(),
             refuse,
             addresses,

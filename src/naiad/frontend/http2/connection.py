@@ -20,6 +20,7 @@ from typing import Protocol, cast
 
 from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
+from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.farewell import FAREWELL_S, Delivery, Farewell, undelivered_bytes
 from naiad.frontend.http2.answering import Http2Answering
@@ -217,6 +218,7 @@ class ConnectionOwner(RequestServer, Protocol):
     """The server of a connection."""
 
     is_draining: bool
+    closing: ClosingQueue
 
     def register(self, connection: "Http2Protocol", transport: asyncio.BaseTransport) -> str:
         """Add a connection; return why there is no room for it, or an empty text."""
@@ -295,11 +297,25 @@ class Http2Protocol(asyncio.Protocol):
             has_unread = connection.receive_slice(b"", now_ns)
         return False
 
+    def eof_received(self) -> bool:
+        """Close in turn with other connections; false where the transport has to close itself: with TLS."""
+        if self._transport is None or not self._transport.can_write_eof():
+            return False
+        self._server.closing.add(self._transport.close)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every call that nobody waits for its answer."""
+        """Cancel every call; an idle connection is freed in turn with others."""
         self._transport = None
         self._answering.stop()
         self._server.unregister(self)
+        if self._connection.streams:
+            self._receiving.close()
+        else:
+            self._server.closing.add(self._free)
+
+    def _free(self) -> None:
+        """Free the parts of a lost connection, this object included once the queue has called it."""
         self._receiving.close()
 
     def pause_writing(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.access import AccessRule
+from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.connection_register import ConnectionRegister
 from naiad.frontend.exchange import GrpcService
 from naiad.frontend.http2.connection import Http2Protocol
@@ -48,6 +49,7 @@ class Http2Server:
         """Answers what is not gRPC; None when nothing does."""
         self.on_close: Callable[[], object] | None = None
         """Called whenever a connection has closed."""
+        self.closing = ClosingQueue(loop.call_soon)
         self.run_aside = run_aside
         self.budget = budget or RequestBudget()
         """Of request bytes, shared with the other endpoints of the server."""
