@@ -58,10 +58,3 @@ def test_an_example_does_what_its_page_says(tmp_path: Path, start_server, page: 
 def test_a_page_on_a_scheduler_has_a_picture(page: str) -> None:
     text = (DOCS / f"{page}.md").read_text()
     assert "```mermaid" in text or re.search(r"!\[.*\]\(\S+\.svg\)", text)
-
-
-def test_the_strategy_that_is_tried_is_the_one_that_the_page_explains() -> None:
-    text = (DOCS / "custom-batching.md").read_text()
-    explained = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert explained is not None
-    assert blocks_of("custom-batching")["models/counted/batchstrategy.py"] == explained[1]
