@@ -7,14 +7,13 @@ executes all models with `backend: "NAME"`. A package of that name wins unless `
 import importlib
 import threading
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 
-ENTRY_POINT_GROUP = "naiad.backends"
 PYTHON_RUNTIME = "model.py"
 """Triton: the `runtime` of Python-based backends."""
 
@@ -33,13 +32,12 @@ EXTRAS: Mapping[str, str] = {"onnxruntime": "onnx"}
 class BackendRegistry:
     """Finds and keeps one `Backend` object per name. Its methods may be called from several threads."""
 
-    def __init__(self, announced: Mapping[str, EntryPoint] | None = None, directory: Path | None = None) -> None:
-        """Look for backends in `directory` and among the installed packages, or take the `announced` ones instead."""
-        if announced is None:
-            found = entry_points(group=ENTRY_POINT_GROUP)
-            announced = {point.name: point for point in found if not point.value.startswith("naiad.")}
-        built_in = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in BUILT_IN.items()}
-        self._points: dict[str, EntryPoint] = {**built_in, **announced}
+    def __init__(self, announced: Mapping[str, str] | None = None, directory: Path | None = None) -> None:
+        """Look for backends in `directory` and among the installed packages, or take the `announced` ones instead.
+
+        Those are a name to `module:class` each.
+        """
+        self._points = {**BUILT_IN, **(announced_backends() if announced is None else announced)}
         self._directory = directory
         self._backends: dict[str, Backend] = {}
         self._python_based: dict[str, Backend] = {}
@@ -110,17 +108,18 @@ class BackendRegistry:
         point = self._points.get(name)
         if point is None:
             raise self._unknown(name)
+        module_name, _, class_name = point.partition(":")
         try:
-            module = importlib.import_module(point.module)
-            backend_class = getattr(module, point.attr)
+            module = importlib.import_module(module_name)
+            backend_class = getattr(module, class_name)
         except (ImportError, AttributeError) as error:
             raise _not_importable(name, point, error) from error
         if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
-            raise internal(f"backend '{name}': {point.value} is not a subclass of naiad.backend.api.Backend")
+            raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
         backend = backend_class()
         if backend.name != name:
             raise internal(
-                f"backend '{name}': {point.value} calls itself '{backend.name}'; its entry point must have that name"
+                f"backend '{name}': {point} calls itself '{backend.name}'; its entry point must have that name"
             )
         return backend
 
@@ -133,11 +132,11 @@ class BackendRegistry:
         )
 
 
-def _not_importable(name: str, point: EntryPoint, error: Exception) -> InferError:
+def _not_importable(name: str, point: str, error: Exception) -> InferError:
     missing = getattr(error, "name", None) or ""
     extra = EXTRAS.get(name)
     if extra and isinstance(error, ModuleNotFoundError) and not missing.startswith("naiad"):
         return internal(
             f"backend '{name}' needs the package '{missing}', which is not installed: pip install 'naiad[{extra}]'"
         )
-    return internal(f"backend '{name}' cannot be used: importing {point.value} failed: {error}")
+    return internal(f"backend '{name}' cannot be used: importing {point} failed: {error}")

@@ -79,7 +79,6 @@ class Engine:
         """Every model once, by what it is known by."""
         self._table: dict[str, dict[str, Served]] = {}
         """The same, and with namespaces also by those names that only one model has."""
-        self._published: Mapping[str, Mapping[int, Served]] = {}
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], object] | None = None
         """None while nothing is traced, which then costs nothing."""
@@ -90,24 +89,24 @@ class Engine:
         """Connect the repository; called once, before the frontends start."""
         self._catalog = catalog
 
-    def publish(self, ready: Mapping[str, Mapping[int, Served]]) -> None:
+    def publish(self, ready: Mapping[str, Mapping[int, Served]], name: str) -> None:
         """Replace the set of versions that take requests: model name to version to served model.
 
-        The row of a model whose mapping is the same object as before is taken over.
+        Only those of the model called `name` are other than before.
         """
-        table: dict[str, dict[str, Served]] = {}
-        before = self._published
-        for name, versions in ready.items():
-            if versions and before.get(name) is versions and name in self._models:
-                table[name] = self._models[name]
-            elif versions:
-                row = {str(version): served for version, served in versions.items()}
-                row[""] = versions[max(versions)]
-                row["-1"] = row[""]
-                table[name] = row
+        # Copied, which takes microseconds: the loop may be looking at the table.
+        table = dict(self._models)
+        versions = ready.get(name)
+        if versions:
+            row = {str(version): served for version, served in versions.items()}
+            row[""] = versions[max(versions)]
+            row["-1"] = row[""]
+            table[name] = row
+        else:
+            table.pop(name, None)
         self._models = table
-        self._table = with_unique_names(table, ready)
-        self._published = ready
+        # A server has namespaces for all its models or for none.
+        self._table = with_unique_names(table, ready) if isinstance(name, ModelKey) else table
 
     def set_started(self) -> None:
         """Declare start-up over: from now on readiness is what the models say."""

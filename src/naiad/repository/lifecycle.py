@@ -26,8 +26,9 @@ class LoadedVersion(Protocol):
 
 V = TypeVar("V", bound=LoadedVersion)
 
-Publish = Callable[[Mapping[str, Mapping[int, V]]], None]
-"""Gets, after every change, model name to version to what is loaded, for everything that is READY.
+Publish = Callable[[Mapping[str, Mapping[int, V]], str], None]
+"""Gets, after every change, model name to version to what is loaded, for everything that is READY; and the name of
+the model that has changed: looking for it among thousands, a thousand times, would take most of a start.
 
 The mapping of a model that has not changed is the same object as before. Of models with a namespace also those are
 there, with nothing, that should be served and are not: another of their name is not the one that is meant.
@@ -184,7 +185,7 @@ class Lifecycle(Generic[V]):
                 self._published[name] = loaded
             else:
                 self._published.pop(name, None)
-            self._publish(dict(self._published))
+            self._publish(dict(self._published), name)
 
     # --- loading ----------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from naiad.repository.cloud.credentials import find_credential
-from naiad.repository.cloud.objects import ObjectStore
 from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
 from naiad.repository.store import Store, open_path
+
+if TYPE_CHECKING:
+    from naiad.repository.cloud.objects import ObjectStore
 
 CACHE_VARIABLE = "NAIAD_CACHE"
 _MOUNTS = {
@@ -47,8 +49,11 @@ def open_repository(
     return CloudStore(open_objects(url, environ), copies, config_name=config_name)
 
 
-def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> ObjectStore:
+def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> "ObjectStore":
     """Return what lists and fetches the objects below a URL. Raises InferError as `open_repository`."""
+    from naiad.repository.cloud.credentials import find_credential
+    from naiad.repository.cloud.objects import ObjectStore
+
     return ObjectStore(url, find_credential(url, environ), environ)
 
 

@@ -46,13 +46,10 @@ class Publication:
         registry.add_rendered(_STATE, self._render_states)
         show_adaptive(registry, self._served)
 
-    def publish(self, ready: Ready) -> None:
-        """Take over the set of versions that are ready now."""
-        before = self._ready
-        changed = [name for name, versions in ready.items() if before.get(name) is not versions]
-        gone = [name for name in before if name not in ready]
-        serving = {id(served): served for name in changed for served in ready[name].values()}
-        shown = {id(served): served for name in (*changed, *gone) for served in before.get(name, {}).values()}
+    def publish(self, ready: Ready, name: str) -> None:
+        """Take over the set of versions that are ready now, in which those of one model are other than before."""
+        serving = {id(served): served for served in ready.get(name, {}).values()}
+        shown = {id(served): served for served in self._ready.get(name, {}).values()}
         # The new come first: one that replaces another takes its place in the metrics without a gap.
         for key, served in serving.items():
             if key not in shown:
@@ -61,7 +58,7 @@ class Publication:
             if key not in serving:
                 self._registry.remove_model(served.statistics)
         self._ready = ready
-        self._engine.publish(ready)
+        self._engine.publish(ready, name)
 
     def _served(self) -> list[Served]:
         return [served for versions in self._ready.values() for served in versions.values()]

@@ -2,11 +2,9 @@
 
 import re
 import sys
-from importlib.metadata import EntryPoint
 
 import pytest
 
-from naiad.backend import registry
 from naiad.backend.api import Backend, Model, ModelContext
 from naiad.backend.identity import IdentityBackend
 from naiad.backend.python.python_based import PythonBasedBackend
@@ -27,8 +25,8 @@ class NotABackend:
     pass
 
 
-def announce(name: str, value: str) -> dict[str, EntryPoint]:
-    return {name: EntryPoint(name, value, registry.ENTRY_POINT_GROUP)}
+def announce(name: str, value: str) -> dict[str, str]:
+    return {name: value}
 
 
 def failure(found: BackendRegistry, name: str) -> InferError:

@@ -2,14 +2,13 @@
 
 import re
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from naiad.backend.registry import ENTRY_POINT_GROUP, BackendRegistry
+from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import execute, make_context, make_header, make_request, new_instance, output_arrays
@@ -26,7 +25,7 @@ def registry(monkeypatch):
     module = ModuleType(value.split(":")[0])
     exec(compile(code, str(PAGE), "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    return BackendRegistry({name: EntryPoint(name, value, ENTRY_POINT_GROUP)})
+    return BackendRegistry({name: value})
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Batching strategies of a model's author: found, checked when the model is loaded, and kept from doing harm."""
 
+import importlib.metadata
 import logging
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -111,7 +112,7 @@ class TestFinding:
         monkeypatch.setattr(custom_batching, "test_rules", Rules, raising=False)
         group = custom_batching.ENTRY_POINT_GROUP
         points = [EntryPoint("mine", "naiad.engine.custom_batching:test_rules", group)]
-        monkeypatch.setattr(custom_batching, "entry_points", lambda *, group: points)
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: points)
         strategy = read_strategy(context_of(tmp_path, parameter="mine"))
         assert strategy is not None
         assert batch_sizes(strategy, 2) == [1, 1]

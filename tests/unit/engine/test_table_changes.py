@@ -39,9 +39,14 @@ class Vanishing(dict[str, Any]):
 def engine(loop: StepLoop) -> Iterator[Engine]:
     made = Engine(server_id="naiad", metrics=Registry(MetricsOptions()))
     served = served_model([], loop)
-    made.publish({"m": {1: served}})  # type: ignore[dict-item]  # as it is
-    made._table = Vanishing(made._table, lambda: made.publish({}))
-    made._models = Vanishing(made._models, lambda: made.publish({}))
+    made.publish({"m": {1: served}}, "m")  # type: ignore[dict-item]  # as it is
+
+    def unload() -> None:
+        made._models = dict.copy(made._models)
+        made.publish({}, "m")
+
+    made._table = Vanishing(made._table, unload)
+    made._models = Vanishing(made._models, unload)
     yield made
     served.stop(1.0)
 

@@ -50,7 +50,7 @@ class Published:
     def __init__(self) -> None:
         self.ready: dict[str, list[int]] = {}
 
-    def __call__(self, ready: Mapping[str, Mapping[int, Version]]) -> None:
+    def __call__(self, ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
         self.ready = {name: sorted(versions) for name, versions in ready.items()}
 
 

@@ -99,7 +99,7 @@ class Scene:
             NoControl(self.catalog) if mode == "none" else ExplicitControl(self.catalog, self.settle, at_start)
         )
 
-    def publish(self, ready: Mapping[str, Mapping[int, Version]]) -> None:
+    def publish(self, ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
         self.ready = dict(ready)
 
     def settle(self) -> None:

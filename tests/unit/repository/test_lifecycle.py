@@ -19,8 +19,10 @@ class Table:
         self.ready: dict[str, dict[int, str]] = {}
         self.count = 0
 
-    def publish(self, ready: object) -> None:
+    def publish(self, ready: object, name: str) -> None:
         assert isinstance(ready, dict)
+        others = self.ready.keys() - {name}
+        assert others == ready.keys() - {name}
         self.ready = {name: {n: v.label for n, v in versions.items()} for name, versions in ready.items()}
         self.count += 1
 

@@ -103,7 +103,13 @@ def test_one_repository_given_twice_is_refused(tmp_path: Path) -> None:
 def test_the_catalog_loads_models_of_equal_names(tmp_path: Path) -> None:
     stores = make_stores(tmp_path, a=["m", "e<m"], b=["m", "e<m"])
     published: dict[str, Mapping[int, Version]] = {}
-    catalog = Catalog(stores, Loader(), published.update, namespaces=Namespaces(stores), ready_rule=ReadyRule("m,e"))
+    catalog = Catalog(
+        stores,
+        Loader(),
+        lambda ready, name: published.update(ready),
+        namespaces=Namespaces(stores),
+        ready_rule=ReadyRule("m,e"),
+    )
     assert catalog.load_all()
     assert sorted(published) == [f"{tmp_path / store}::{model}" for store in "ab" for model in "em"]
     assert catalog.is_ready()
@@ -118,7 +124,7 @@ def test_the_catalog_loads_models_of_equal_names(tmp_path: Path) -> None:
 
 
 def test_without_namespaces_those_of_a_configuration_are_not_heeded(tmp_path: Path) -> None:
-    catalog = Catalog(make_stores(tmp_path, a=["m", "e<m"]), Loader(), lambda ready: None)
+    catalog = Catalog(make_stores(tmp_path, a=["m", "e<m"]), Loader(), lambda ready, name: None)
     assert member_names(catalog.plan(catalog.stores.find("e")).config) == {"m"}
     assert (catalog.named("m"), catalog.known_as("m")) == (["m"], ["m"])
 
@@ -126,7 +132,7 @@ def test_without_namespaces_those_of_a_configuration_are_not_heeded(tmp_path: Pa
 def test_what_failed_is_published_with_nothing_until_nobody_wants_it() -> None:
     published: dict[str, Mapping[int, Version]] = {}
 
-    def publish(ready: Mapping[str, Mapping[int, Version]]) -> None:
+    def publish(ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
         published.clear()
         published.update(ready)
 

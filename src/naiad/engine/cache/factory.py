@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from naiad.core.errors import invalid_argument
 from naiad.core.ports import Loop
-from naiad.engine.cache.redis_store import RedisStore
 from naiad.engine.cache.store import LocalStore, ResponseStore
 
 
@@ -22,6 +21,9 @@ def open_store(cache_config: Mapping[str, Mapping[str, str]], loop: Loop) -> Res
     if name == "local":
         return _open_local(settings)
     if name == "redis":
+        # Imported only for servers that use it.
+        from naiad.engine.cache.redis_store import RedisStore
+
         return RedisStore(settings, loop)
     raise invalid_argument(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")
 

@@ -1,5 +1,6 @@
 """The agents of a model, called in turn; and the directories that they have filled for it."""
 
+import functools
 import importlib
 import logging
 import shutil
@@ -7,14 +8,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.repository.agents.api import AgentContext, RepositoryAgent
 from naiad.repository.store import ModelEntry, entry_of_directory
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _log = logging.getLogger(__name__)
 
@@ -27,14 +31,22 @@ _BUILT_IN: Mapping[str, str] = {"checksum": "naiad.repository.agents.checksum:Ch
 class AgentRegistry:
     """Finds and keeps one `RepositoryAgent` object per name. Its methods may be called from several threads."""
 
-    def __init__(self, announced: Mapping[str, EntryPoint] | None = None) -> None:
+    def __init__(self, announced: "Mapping[str, EntryPoint] | None" = None) -> None:
         """Look for agents among the installed packages, or take the `announced` ones instead."""
+        self._announced = announced
+        self._agents: dict[str, RepositoryAgent] = {}
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _points(self) -> "dict[str, EntryPoint]":
+        # Most servers have no model with agents: only one that has pays for the library and the search.
+        from importlib.metadata import EntryPoint, entry_points
+
+        announced = self._announced
         if announced is None:
             announced = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
         built_in = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _BUILT_IN.items()}
-        self._points: dict[str, EntryPoint] = {**built_in, **announced}
-        self._agents: dict[str, RepositoryAgent] = {}
-        self._lock = threading.Lock()
+        return {**built_in, **announced}
 
     def get(self, name: str) -> RepositoryAgent:
         """Return the agent called `name`. Raises InferError for one that nobody provides or that does not import."""
