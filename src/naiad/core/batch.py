@@ -4,12 +4,22 @@ A batch: the requests that one instance executes together, and the moments of th
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from naiad.core.request import InferRequest, RequestHeader
 
 if TYPE_CHECKING:
     from naiad.core.response import InferResponse
+
+
+class LateResponses(Protocol):
+    """Takes the responses of requests that stay open after their batch was executed."""
+
+    def open(self, requests: Sequence[InferRequest], owner: object) -> None:
+        """Open requests of a batch; `owner` is the instance that answers them."""
+
+    def emit(self, request: InferRequest, response: "InferResponse") -> None:
+        """Answer an open request; callable from any thread."""
 
 
 class Batch:
@@ -27,6 +37,8 @@ class Batch:
         "emit",
         "exec_end_ns",
         "exec_start_ns",
+        "late",
+        "left_open",
         "release_reason",
         "requests",
         "size",
@@ -44,6 +56,10 @@ class Batch:
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
         """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
         returned, until the one that is `final`."""
+        self.late: LateResponses | None = None
+        """Ordinary models only: takes responses after `execute` has returned; None where the batch waits for them."""
+        self.left_open: Sequence[InferRequest] = ()
+        """Requests that get their responses through `late`; `core.response.LATE` takes their place."""
         self.client_headers: Sequence[RequestHeader] = ()
         """Sequences only: the headers as clients wrote them, while `requests` have those they are executed with."""
         self.slots: Sequence[int] = ()

@@ -55,3 +55,6 @@ class InferResponse:
 
 RESCHEDULE: Final = InferResponse(ResponseHeader("", "", ()))
 """What an instance of an iterative model says instead of a response: the request is to be executed again."""
+
+LATE: Final = InferResponse(ResponseHeader("", "", ()))
+"""What an instance returns instead of a response for a request in `Batch.left_open`."""

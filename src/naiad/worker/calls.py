@@ -31,7 +31,7 @@ from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError
-from naiad.worker.control import Scope, SideLine, open_slots
+from naiad.worker.control import Scope, SideLine, late_slots, open_slots
 
 MOST_CALLS = 4096
 """Calls of one worker that may be open at a time."""
@@ -291,7 +291,7 @@ class Calls:
             raise TritonModelException(_OUTSIDE)
         if len(self._waiting) >= MOST_CALLS:
             raise TritonModelException(f"the model has {MOST_CALLS} calls of other models open; that is the most")
-        if scope.is_executing:
+        if scope.is_executing and not late_slots():
             flags |= EXECUTING | HOLDS if scope.holds_execution else EXECUTING
         table = [number, *self._whose(), flags, min(max(0, int(timeout_us)), _LONGEST_TIMEOUT_US)]
         if request._trace is not None and request._trace._place >= 0:
@@ -311,8 +311,9 @@ class Calls:
 
     def _whose(self) -> list[int]:
         """Return the number of the batch, and the slots of the requests, that the caller works on."""
-        slots = open_slots()
-        return [self._scope.serial if self._scope.is_executing else 0, len(slots), *slots]
+        late = late_slots()
+        slots = late or open_slots()
+        return [self._scope.serial if self._scope.is_executing and not late else 0, len(slots), *slots]
 
     def _put(
         self,

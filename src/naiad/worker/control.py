@@ -44,10 +44,22 @@ class Scope:
 streams: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("streams", default=())
 """Decoupled models: weak references to the streams of the batch that a thread or a coroutine works on."""
 
+late_streams: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("late_streams", default=())
+"""Ordinary models: the same of the batch that a coroutine belongs to, once it was answered without all responses."""
+
 
 def open_slots() -> list[int]:
     """Return the slots of the requests that the caller works on, as far as that is known."""
-    found = [reference() for reference in streams.get()]
+    return _slots_of(streams.get())
+
+
+def late_slots() -> list[int]:
+    """Return those of the requests of an ordinary model whose batch was answered without their responses."""
+    return _slots_of(late_streams.get())
+
+
+def _slots_of(references: Sequence[Any]) -> list[int]:
+    found = [reference() for reference in references]
     return [stream.slot for stream in found if stream is not None and not stream.is_closed]
 
 

@@ -114,6 +114,8 @@ def _has_work(loop: asyncio.AbstractEventLoop) -> bool:
 
 RESCHEDULED = InferenceResponse()
 """Stands for the response of a request that is to be executed again."""
+LATE = InferenceResponse()
+"""Stands for a response that comes after the batch."""
 
 
 class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model broke its contract

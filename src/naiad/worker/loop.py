@@ -11,7 +11,7 @@ from typing import Any
 
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, describe, format_traceback
-from naiad.worker.api.inference import InferenceRequest, set_caller, set_rescheduling
+from naiad.worker.api.inference import InferenceRequest, InferenceResponse, SingleAnswer, set_caller, set_rescheduling
 from naiad.worker.api.metrics import set_metric_server
 from naiad.worker.busy_polling import Alertness
 from naiad.worker.calls import Calls, MetricLine
@@ -19,9 +19,9 @@ from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError
 from naiad.worker.channel.channel import Channel
-from naiad.worker.channel.flags_page import SLOTS, Board
+from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, Board
 from naiad.worker.channel.frame import ChannelClosedError, Frame
-from naiad.worker.control import Scope, SideLine
+from naiad.worker.control import Scope, SideLine, late_streams
 from naiad.worker.execution import (
     AnsweredRequest,
     DecoupledExecution,
@@ -33,6 +33,7 @@ from naiad.worker.execution import (
     rescheduled_indexes,
     with_rescheduled,
 )
+from naiad.worker.late_responses import LateResponses, without_late
 from naiad.worker.loading import LoadError, Readiness, load_backend_class, load_model_class
 from naiad.worker.request_decoder import Intake
 from naiad.worker.response_encoder import ReplyEncoder
@@ -56,8 +57,11 @@ class Worker:
         self._replies = ReplyEncoder()
         self._model_loop = ModelLoop()
         self._decoupled: DecoupledExecution | None = None
+        self._late: LateResponses | None = None
         self._readiness: Readiness | None = None
         self._is_iterative = False
+        self._late_streams: list[Any] = []
+        """What is late of the batch that executes."""
         self._scope = Scope()
         self._calls = Calls(side, self._scope, channel)
         set_caller(self._calls)
@@ -83,24 +87,36 @@ class Worker:
             # It came together with the frame before, and perhaps nothing else does: there is nothing to wait for.
             return channel.receive()
         self._alertness.wait()
-        # Only who has shared memory wakes up now and then to give some back.
-        while (channel.lender.total_bytes or self._calls.has_blocks) and not self._poll.poll(IDLE_S * 1000):
+        # Only who has shared memory or open requests wakes up now and then.
+        while self._needs_care and not self._poll.poll(IDLE_S * 1000):
             self._calls.trim()
-            if self._decoupled is not None:
-                self._decoupled.outbox.trim()
+            if self._late is not None and self._late.has_open:
+                # A sender in a reference cycle is found by the garbage collector only, which nothing else starts.
+                gc.collect()
+            if self._outbox is not None:
+                self._outbox.trim()
             else:
                 channel.lender.trim()
         return channel.receive()
 
+    @property
+    def _needs_care(self) -> bool:
+        if self._channel.lender.total_bytes or self._calls.has_blocks:
+            return True
+        return self._late is not None and self._late.has_open
+
+    @property
+    def _outbox(self) -> Outbox | None:
+        if self._decoupled is not None:
+            return self._decoupled.outbox
+        return None if self._late is None else self._late.outbox
+
     def _serve(self, frame: Frame) -> bool:
-        if frame.kind == frames.EXECUTE:
+        if frame.kind in (frames.EXECUTE, frames.EXECUTE_COMPLETELY):
             if self._decoupled is None:
                 self._execute(frame)
             else:
-                self._channel.lender.limit_bytes = frame.allowance_bytes
-                self._scope.serial += 1
-                self._board.note_begun(self._scope.serial)
-                self._scope.is_executing = True
+                self._note_begin(frame)
                 self._decoupled.execute(frame)
                 self._scope.is_executing = False
         elif frame.kind == frames.INITIALIZE:
@@ -125,32 +141,34 @@ class Worker:
 
     # --- executing --------------------------------------------------------------------------------------------------
 
-    def _execute(self, frame: Frame) -> None:
-        # hot: bench/micro_worker.py
-        channel = self._channel
-        channel.lender.limit_bytes = frame.allowance_bytes
-        side = self._side
+    def _note_begin(self, frame: Frame) -> None:
+        self._channel.lender.limit_bytes = frame.allowance_bytes
         scope = self._scope
         scope.serial += 1
         self._board.note_begun(scope.serial)
         scope.is_executing = True
+
+    def _execute(self, frame: Frame) -> None:
+        # hot: bench/micro_worker.py
+        channel, side, scope = self._channel, self._side, self._scope
+        self._note_begin(frame)
         cancellation = _Cancellation(self._board)
         requests: Sequence[Any] = self._intake.requests(frame, cancellation)
         self._alertness.had_single_request = len(requests) == 1
         frame.payload = b""
         side.request_ids = frame.text
+        late: _Late | None = None
         try:
             try:
                 responses, are_late = self._call(requests)
                 if are_late:
-                    self._model_loop.keep_running()
+                    slots = self._reserve(frame, requests, responses)
                     requests = [AnsweredRequest(request._plan) for request in requests]
-                    responses = awaited(responses)
+                    responses, late = _settled(requests, responses, slots)
                 reply = self._replies.encode(requests, responses)
                 parts, payload_bytes, block = reply.parts, reply.payload_bytes, 0
                 if payload_bytes > channel_module.INLINE_BYTES:
-                    block = channel.lender.lend(parts, payload_bytes)
-                    parts = []
+                    parts, block = [], self._lend(parts, payload_bytes)
             finally:
                 scope.is_executing = False
                 side.request_ids = ""
@@ -161,20 +179,53 @@ class Worker:
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
             self._replies.restart()
-            self._channel.send(frames.FAILED, extra=failure_notes(error, self._instance_name))
+            self._fail(failure_notes(error, self._instance_name))
             return
         words, extra = reply.words, reply.extra()
         if self._is_iterative:
             extra = {**(extra or {}), "rescheduled": rescheduled_indexes(responses)}
         # What the model did not keep is free now, and the reply says so.
         del reply, requests, responses
-        channel.send(frames.EXECUTED, words, "", extra, parts, payload_bytes, block)
+        if late is not None:
+            extra = {**(extra or {}), "late": list(zip(late.indexes, late.slots))}
+        with channel.lock:
+            channel.send(frames.EXECUTED, words, "", extra, parts, payload_bytes, block)
+        if late is not None:
+            self._divert(late)
+
+    def _divert(self, late: _Late) -> None:
+        """Have late responses sent when they come: after the frame that says which slots they have."""
+        self._late_streams.extend(self._late_responses().divert(late.answers, late.slots, late.outputs))
+        self._late_streams = []
+
+    def _reserve(self, frame: Frame, requests: Sequence[Any], responses: Sequence[Any]) -> dict[int, int]:
+        """Return slots for late responses by their indexes; empty where the batch is to wait for them."""
+        self._model_loop.keep_running()
+        if frame.kind != frames.EXECUTE:
+            return {}
+        return self._late_responses().reserve(requests, responses)
+
+    def _late_responses(self) -> LateResponses:
+        if self._late is None:
+            self._late = LateResponses(self._channel, self._board)
+        return self._late
+
+    def _lend(self, parts: Sequence[Any], payload_bytes: int) -> int:
+        channel = self._channel
+        if self._late is None:
+            return channel.lender.lend(parts, payload_bytes)
+        with channel.lock:
+            # The server says on the board which blocks it uses no more, since late responses may need them.
+            channel.lender.reclaim(self._board.blocks)
+            return channel.lender.lend(parts, payload_bytes)
 
     def _call(self, requests: Sequence[InferenceRequest]) -> tuple[list[Any], bool]:
         """Return the responses, and whether some of them are still to come. Raises what the model raises."""
         try:
             returned = self._model.execute(requests)
             if type(returned) is not list and inspect.iscoroutine(returned):
+                # Tasks that it makes inherit this, and find what was late of their batch.
+                late_streams.set(self._late_streams)
                 self._scope.thread = self._model_loop.thread_id
                 returned = self._model_loop.run(returned)
             if self._is_iterative:
@@ -195,7 +246,12 @@ class Worker:
     def _refuse(self, error: TransportFullError) -> None:
         self._replies.restart()
         notes = {"code": int(ErrorCode.UNAVAILABLE), "full": [error.needed_bytes, error.limit_bytes]}
-        self._channel.send(frames.FAILED, extra=notes)
+        self._fail(notes)
+
+    def _fail(self, notes: dict[str, Any]) -> None:
+        # Late responses of earlier batches are sent by other threads.
+        with self._channel.lock:
+            self._channel.send(frames.FAILED, extra=notes)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -204,9 +260,10 @@ class Worker:
             result = action(notes)
         except BaseException as error:
             message = str(error) if isinstance(error, LoadError) else describe(error)
-            self._channel.send(frames.FAILED, extra={"message": message, "detail": format_traceback(error)})
+            self._fail({"message": message, "detail": format_traceback(error)})
         else:
-            self._channel.send(frames.DONE, extra=result)
+            with self._channel.lock:
+                self._channel.send(frames.DONE, extra=result)
 
     def _initialize(self, notes: dict[str, Any]) -> dict[str, Any]:
         model_file = notes["model_file"]
@@ -265,7 +322,39 @@ class _Cancellation:
         self.is_over = False
 
     def __call__(self, position: int) -> bool:
-        return not self.is_over and position < SLOTS and self._slots[position] != 0
+        if position >= FIRST_LATE_PLACE:
+            return self._slots[position - FIRST_LATE_PLACE] != 0
+        return not self.is_over and position < FIRST_LATE_SLOT and self._slots[position] != 0
+
+
+class _Late:
+    """What is late of one batch."""
+
+    __slots__ = ("answers", "indexes", "outputs", "slots")
+
+    def __init__(
+        self,
+        indexes: Sequence[int],
+        slots: dict[int, int],
+        answers: Sequence[SingleAnswer],
+        requests: Sequence[AnsweredRequest],
+    ) -> None:
+        self.indexes = indexes
+        self.slots = [slots[index] for index in indexes]
+        self.answers = answers
+        self.outputs = [requests[index]._plan.output_names for index in indexes]
+
+
+def _settled(
+    requests: Sequence[AnsweredRequest], responses: Sequence[Any], slots: dict[int, int]
+) -> tuple[list[InferenceResponse], _Late | None]:
+    """Return the responses of a batch, `LATE` for those with slots that have not come, and what is late.
+
+    Waits for those without slots.
+    """
+    made, indexes = without_late(responses, slots)
+    late = _Late(indexes, slots, [responses[index] for index in indexes], requests) if indexes else None
+    return awaited(made), late
 
 
 def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] | None:

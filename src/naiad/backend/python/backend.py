@@ -25,6 +25,7 @@ from naiad.backend.python.calls import CallingWorker, CallLine, listen
 from naiad.backend.python.channel import ServerChannel
 from naiad.backend.python.conversation import Conversation
 from naiad.backend.python.decoupled import EmittingConversation
+from naiad.backend.python.late_responses import OrdinaryConversation
 from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.settings import WorkerSettings, read_settings
@@ -124,7 +125,7 @@ class PythonModel(Model):
 class PythonInstance(RemoteInstance):
     """One worker process, replaced when it dies."""
 
-    conversation_type: ClassVar[type[Conversation]] = Conversation
+    conversation_type: ClassVar[type[Conversation]] = OrdinaryConversation
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class PythonInstance(RemoteInstance):
             conversation = self.conversation_type(
                 process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
             )
-            if isinstance(conversation, EmittingConversation):
+            if isinstance(conversation, (EmittingConversation, OrdinaryConversation)):
                 conversation.owner = self
             return conversation
 
@@ -205,8 +206,20 @@ class PythonInstance(RemoteInstance):
                 self._running.await_exit(_EXIT_POLL_S)
 
     def begin(self, batch: Batch) -> None:
-        """Send a batch to the worker. Raises InferError for one that is too large, and without a worker."""
+        """Send a batch to the worker, which may have open requests.
+
+        Raises InferError for one that is too large, and without a worker.
+        """
         # hot: bench/micro_worker.py
+        conversation = self._running
+        if conversation is not None:
+            # It has open requests of earlier batches.
+            try:
+                conversation.begin(batch)
+            finally:
+                if not conversation.is_busy:
+                    self._let_go(conversation)
+            return
         life = self._life
         # Held until `finish`, on whatever thread that is: the channel must not be closed or tidied in between.
         life.lock.acquire()
@@ -221,22 +234,19 @@ class PythonInstance(RemoteInstance):
             raise
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Wait for the answer of the worker. Raises InstanceDiedError when it has died.
+        """Wait for what the worker sends, and return its answer to the batch. Raises InstanceDiedError when it died.
 
-        None while only a part of it has come, or it is not known how it has died.
+        None while only a part of it has come, for responses of open requests, and while it is not known how it died.
         """
         # hot: bench/micro_worker.py
         conversation = self._running
         if conversation is None:
             raise internal(f"instance '{self.spec.name}' executes nothing")
         try:
-            responses = conversation.finish()
-        except BaseException:
-            self._let_go(conversation)
-            raise
-        if responses is not None:
-            self._let_go(conversation)
-        return responses
+            return conversation.finish()
+        finally:
+            if not conversation.is_busy:
+                self._let_go(conversation)
 
     def _has_no_worker(self) -> InstanceDiedError:
         """Return the error for a batch that was not sent, and can be executed by another instance."""
@@ -269,7 +279,7 @@ class PythonInstance(RemoteInstance):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the worker executes something."""
+        """Whether the worker executes a batch or has open requests."""
         return self._running is not None
 
     @property
@@ -336,30 +346,6 @@ class DecoupledInstance(PythonInstance):
     """A worker whose requests stay open after their batch was executed, until their final responses."""
 
     conversation_type: ClassVar[type[Conversation]] = EmittingConversation
-
-    def begin(self, batch: Batch) -> None:
-        """Send a batch to the worker, which may have open requests. Raises as that of other instances."""
-        conversation = self._running
-        if conversation is None:
-            super().begin(batch)
-            return
-        try:
-            conversation.begin(batch)
-        finally:
-            if not conversation.is_busy:
-                self._let_go(conversation)
-
-    def finish(self) -> Sequence[InferResponse] | None:
-        """Emit what has come; () when the batch begun was executed. Raises InstanceDiedError when the worker died."""
-        # hot: bench/micro_emission.py
-        conversation = self._running
-        if conversation is None:
-            raise internal(f"instance '{self.spec.name}' executes nothing")
-        try:
-            return conversation.finish()
-        finally:
-            if not conversation.is_busy:
-                self._let_go(conversation)
 
 
 # --- what a worker is told ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from naiad.core.tensor import Buffer
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError
-from naiad.worker.channel.flags_page import CANCELLED, SLOTS
+from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_SLOT
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
 
 _now_ns = time.monotonic_ns
@@ -93,10 +93,9 @@ class Conversation:
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
         # Calls and batches ask for memory at the same time, so that both together may have more than there is.
         allowance_bytes = max(0, self._transport_bytes - channel.lender.total_bytes)
+        kind = frames.EXECUTE if batch.late is not None else frames.EXECUTE_COMPLETELY
         try:
-            channel.send(
-                frames.EXECUTE, words, join_ids(requests), extra, parts, payload_bytes, block, allowance_bytes
-            )
+            channel.send(kind, words, join_ids(requests), extra, parts, payload_bytes, block, allowance_bytes)
         except ChannelError as error:
             self._break(error)
 
@@ -111,12 +110,12 @@ class Conversation:
             return None
         batch = self._batch
         try:
-            frame = self._channel.receive_whole()
+            frame = self._receive()
             if frame is None:
                 return None
             if batch is not None:
                 batch.compute_end_ns = _now_ns()
-            responses = self._decoder.decode(frame, self._requests) if frame.kind == frames.EXECUTED else None
+            responses = self._responses(frame, batch) if frame.kind == frames.EXECUTED else None
         except ChannelError as error:
             self._break(error)
             self._settle()
@@ -126,6 +125,14 @@ class Conversation:
         if responses is None:
             raise self._failure(frame)
         return responses
+
+    def _receive(self) -> Frame | None:
+        """Return the answer to the batch sent, None while it has not wholly come. Raises ChannelError."""
+        return self._channel.receive_whole()
+
+    def _responses(self, frame: Frame, batch: Batch | None) -> Sequence[InferResponse]:
+        """Return the responses of the batch. Raises ChannelError."""
+        return self._decoder.decode(frame, self._requests)
 
     @property
     def is_broken(self) -> bool:
@@ -144,7 +151,7 @@ class Conversation:
     def mark(self, request: InferRequest) -> None:
         """Let the worker see whether a request of the running batch was cancelled."""
         for position, running in enumerate(self._requests):
-            if running is request and position < SLOTS:
+            if running is request and position < FIRST_LATE_SLOT:
                 self._process.board.slots[position] = CANCELLED if request.cancelled else 0
                 self._has_marks = True
 
@@ -169,7 +176,7 @@ class Conversation:
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
         """Return the table of a batch that is about to be sent."""
         if self._has_marks:
-            self._process.board.slots[:] = bytes(SLOTS)
+            self._process.board.slots[:FIRST_LATE_SLOT] = bytes(FIRST_LATE_SLOT)
             self._has_marks = False
         return words
 

@@ -58,6 +58,7 @@ class EmissionDecoder(ReplyDecoder):
             self._learn(extra)
         view = memoryview(frame.payload)
         shapes = self._shapes
+        may_vary = self.may_vary
         header = self.failed_header
         emitted: list[tuple[int, InferResponse]] = []
         position = 0
@@ -74,10 +75,11 @@ class EmissionDecoder(ReplyDecoder):
                 else:
                     shape = shapes[number]
                     data, position = _cut(shape, view, position, words)
-                    if shape.is_sound:
+                    if may_vary and shape.is_sound:
                         response = InferResponse(shape.header, data, final=is_final)
                     else:
-                        response = InferResponse(header, error=internal(shape.problem), final=is_final)
+                        response = self._examined(word >> SLOT_SHIFT, shape, data)
+                        response.final = is_final
                 emitted.append((word >> SLOT_SHIFT, response))
         except (LookupError, StopIteration) as error:
             raise ChannelError(f"unreadable table: {error!r}") from None
@@ -86,6 +88,10 @@ class EmissionDecoder(ReplyDecoder):
         if extra:
             self._complete(emitted, extra)
         return emitted
+
+    def _examined(self, slot: int, shape: ResponseShape, data: list[Buffer]) -> InferResponse:
+        """Return the response with this data, or the error that stands for it."""
+        return InferResponse(self.failed_header, error=internal(shape.problem))
 
     def _complete(self, emitted: Sequence[tuple[int, InferResponse]], extra: dict[str, Any]) -> None:
         try:

@@ -43,7 +43,7 @@ class _Open:
     def __init__(self, request: InferRequest, since_ns: int) -> None:
         self.request = request
         self.owner: object = None
-        """What drives the instance that has it."""
+        """The instance that has it."""
         self.response_count = 0
         self.since_ns = since_ns
         """When its next response was begun: when the one before was sent."""
@@ -111,17 +111,21 @@ class Emission:
         return bool(self._open or self._paused)
 
     def begin(self, batch: Batch, owner: object = None) -> None:
-        """Open the requests of a batch that is about to be executed; `owner` drives the instance that does."""
+        """Open the requests of a batch that is about to be executed; `owner` is the instance that executes it."""
+        self.open(batch.requests, owner)
+        batch.emit = self.emit
+
+    def open(self, requests: Sequence[InferRequest], owner: object) -> None:
+        """Open requests that `owner` answers."""
         # Without the lock (an insertion is atomic): the caller may hold one that `deliver` takes as well.
         now_ns = time.monotonic_ns()
-        for request in batch.requests:
+        for request in requests:
             entry = self._paused.pop(id(request), None) if self._paused else None
             if entry is not None:
                 entry.since_ns = now_ns
             entry = entry or _Open(request, now_ns)
             entry.owner = owner
             self._open[id(request)] = entry
-        batch.emit = self.emit
 
     def emit(self, request: InferRequest, response: InferResponse) -> None:
         """Send one response; callable from any thread. A request that is complete takes no more of them."""

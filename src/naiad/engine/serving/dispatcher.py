@@ -7,9 +7,10 @@ request is answered and no instance is asked to do anything.
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.model import AdaptiveState
@@ -25,6 +26,7 @@ from naiad.engine.serving.runners import Driver, Drivers, join_all
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.responses import ResponseStatistics
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
@@ -59,6 +61,11 @@ class Dispatcher:
         """Of a decoupled model: takes the responses of requests that stay open beyond their batch."""
         if config.model_transaction_policy.decoupled:
             self.emission = Emission(delivery.hand_over, statistics.responses, self._on_final, self._on_again)
+        self.late = None if self.emission is not None else self._late_responses(config, delivery.hand_over)
+        """Of an ordinary model: takes the responses that come after `execute` has returned."""
+        self.open_requests = self.emission or self.late
+        """Requests that stay open beyond their batch, whatever the model."""
+        if self.emission is not None:
             loop.call_soon_threadsafe(self.emission.bind_loop_thread)
         self.request_vigil = Vigil(loop, _NEXT_REQUEST_NS)
         """For drivers on the loop: begins when the last request is answered, and ends with the next."""
@@ -79,6 +86,16 @@ class Dispatcher:
         self._timer_ns = 0
         self._nudge: TimerHandle | None = None
         """Of the scheduler's `nudge_ns`, or of one before it."""
+
+    def _late_responses(self, config: ModelConfig, deliver: Callable[..., None]) -> Emission | None:
+        """Return what takes late responses; None for models whose batches are only complete with all responses.
+
+        A sequence goes on with the state that a response carries, and padding is taken off a whole batch.
+        """
+        if config.HasField("sequence_batching") or read_padding(config) is not None:
+            return None
+        # Triton: responses are counted one by one for decoupled models only.
+        return Emission(deliver, ResponseStatistics(), self._on_final)
 
     # --- called on the event loop -------------------------------------------------------------------------------
 
@@ -154,7 +171,7 @@ class Dispatcher:
     @property
     def in_flight_count(self) -> int:
         """Requests that wait, execute, or are open beyond their batch."""
-        open_count = self.emission.open_count if self.emission is not None else 0
+        open_count = self.open_requests.open_count if self.open_requests is not None else 0
         return self._scheduler.pending_count + self._executing_count + open_count
 
     def has_pending(self) -> bool:
@@ -208,7 +225,7 @@ class Dispatcher:
 
     def lingers(self, driver: Driver) -> bool:
         """Tell whether a driver that is leaving has more to do than to finish its batch."""
-        if self.emission is not None and self.emission.is_owner(driver):
+        if self.open_requests is not None and self.open_requests.is_owner(driver.instance):
             return True
         with self._lock:
             return not self._may_leave(driver)
@@ -294,8 +311,9 @@ class Dispatcher:
                 wake_ns = self._rest(driver)
             else:
                 if self.emission is not None:
-                    self.emission.begin(batch, driver)
+                    self.emission.begin(batch, driver.instance)
                 else:
+                    batch.late = self.late
                     self._executing_count += len(batch.requests)
                 other = self._pop_idle()
         if dropped:
@@ -400,8 +418,9 @@ class Dispatcher:
         self._drop([(request, unavailable(reason)) for request in left], on_loop=True)
         for driver in (*self.drivers, *list(self._leaving)):
             driver.give_up(InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.OTHER))
-        if self.emission is not None:
-            self.emission.abandon(InferResponse(self._error_header, error=unavailable(reason)))
+        if self.open_requests is not None:
+            self.open_requests.bind_loop_thread()
+            self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
 
     def _hindrance(self, driver: Driver) -> str:
         """Return why nobody can execute what an unhealthy instance cannot; empty when another one can."""

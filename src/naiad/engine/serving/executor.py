@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from naiad.backend.api import Instance, InstanceDiedError
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
-from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
+from naiad.core.request import InferRequest
+from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.iterative import split
 from naiad.engine.serving.responses import Delivery
@@ -97,10 +98,13 @@ class Completion:
             self._complete_step(batch, responses, on_loop=on_loop)
             return
         _tell_times(batch)
+        requests = batch.requests
+        if batch.left_open:
+            requests, responses = _answered(batch, responses)
         if self._suspects.found:
-            self._suspects.clear(batch.requests)
+            self._suspects.clear(requests)
         self._dispatcher.note_executed(batch)
-        self._delivery.hand_over(batch.requests, responses, on_loop=on_loop)
+        self._delivery.hand_over(requests, responses, on_loop=on_loop)
 
     def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
         """Answer those requests of an iterative model that are done, and put the others back."""
@@ -153,7 +157,11 @@ class Completion:
             self._emission.fail(batch.requests, response)
             return
         self._dispatcher.go_on(batch.requests, ())
-        self._delivery.hand_over(batch.requests, [response] * len(batch.requests), on_loop=on_loop)
+        requests = batch.requests
+        if batch.left_open:
+            # It failed by what followed its answer; what is open is answered by itself.
+            requests = [request for request in requests if request not in batch.left_open]
+        self._delivery.hand_over(requests, [response] * len(requests), on_loop=on_loop)
 
 
 def _end(batch: Batch) -> int:
@@ -162,6 +170,12 @@ def _end(batch: Batch) -> int:
     batch.compute_start_ns = batch.compute_start_ns or end_ns
     batch.compute_end_ns = batch.compute_end_ns or end_ns
     return end_ns
+
+
+def _answered(batch: Batch, responses: Sequence[InferResponse]) -> tuple[list[InferRequest], list[InferResponse]]:
+    """Return the requests of a batch that have their responses, and those; the other requests are still open."""
+    answered = [pair for pair in zip(batch.requests, responses, strict=True) if pair[1] is not LATE]
+    return [request for request, _ in answered], [response for _, response in answered]
 
 
 def _tell_times(batch: Batch) -> None:

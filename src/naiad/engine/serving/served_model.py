@@ -108,8 +108,8 @@ class ServedModel:
             resources=resources,
         )
         self._suspects = Suspects(name, refuse_after_deaths)
-        if self._dispatcher.emission is not None:
-            self._dispatcher.emission.suspects = self._suspects
+        if self._dispatcher.open_requests is not None:
+            self._dispatcher.open_requests.suspects = self._suspects
         padding = read_padding(config)
         self._completion = Completion(
             self._dispatcher,
@@ -309,10 +309,10 @@ class ServedModel:
         """
         deadline_s = time.monotonic() + timeout_s
         have_finished = self._dispatcher.stop(deadline_s)
-        emission = self._dispatcher.emission
-        if emission is not None and not emission.wait_closed(max(0.0, deadline_s - time.monotonic())):
+        open_requests = self._dispatcher.open_requests
+        if open_requests is not None and not open_requests.wait_closed(max(0.0, deadline_s - time.monotonic())):
             error = unavailable(f"model '{self.name}' was stopped before it had sent its final response")
-            emission.abandon(InferResponse(ResponseHeader(self.name, self.version, ()), error=error))
+            open_requests.abandon(InferResponse(ResponseHeader(self.name, self.version, ()), error=error))
             have_finished = False
         if self._resources is not None:
             self._resources.close()
@@ -367,8 +367,8 @@ class RetiredInstances:
         has_ended = driver.join(_LINGER_S if lingers else timeout_s)
         while lingers and not (has_ended or self._dispatcher.is_stopping):
             has_ended = driver.join(_LINGER_S)
-        emission = self._dispatcher.emission
-        while emission is not None and not emission.wait_closed_of(driver, _LINGER_S):
+        open_requests = self._dispatcher.open_requests
+        while open_requests is not None and not open_requests.wait_closed_of(driver.instance, _LINGER_S):
             if self._dispatcher.is_stopping:
                 break
         self._dispatcher.forget_drivers([driver])

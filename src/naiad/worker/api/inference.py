@@ -150,12 +150,14 @@ _senders_lock = threading.Lock()
 class SingleAnswer:
     """The one response of a request to a model that is not decoupled, when it comes from a sender."""
 
-    __slots__ = ("_arrived", "_cancellation", "_is_closed", "_position", "fault", "response")
+    __slots__ = ("_arrived", "_cancellation", "_is_closed", "_stream", "fault", "position", "response")
 
     def __init__(self, cancellation: Cancellation, position: int) -> None:
         self._cancellation = cancellation
-        self._position = position
+        self.position = position
+        """Where its cancellation is found."""
         self._is_closed = False
+        self._stream: ResponseStream | None = None
         # A queue, since it may be put into while the garbage collector runs.
         self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.fault = ""
@@ -178,10 +180,39 @@ class SingleAnswer:
         if response is not None:
             self.response = response
             self._arrived.put(None)
+            self._forward()
 
     def is_cancelled(self) -> bool:
         """Tell whether the client has given the request up."""
-        return self._cancellation(self._position)
+        return self._cancellation(self.position)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._arrived.empty()
+
+    def divert(self, stream: ResponseStream) -> None:
+        """Send the response through `stream` instead of having it waited for. Raises what `stream.send` raises."""
+        self._stream = stream
+        self._forward()
+
+    def _forward(self) -> None:
+        """Send the response through the stream once both are there; the thread that finds both does."""
+        stream = self._stream
+        if stream is None:
+            return
+        try:
+            self._arrived.get_nowait()
+        except queue.Empty:
+            return
+        if self.response is None:
+            return
+        try:
+            stream.send(self.response, is_final=True)
+        except BaseException:
+            # It was not sent: the model may send another one.
+            self.response, self._is_closed = None, False
+            raise
 
     def give_up(self) -> None:
         """Note that nobody is left who could send."""

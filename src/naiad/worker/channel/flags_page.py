@@ -20,6 +20,10 @@ CONGESTED = 2
 """The client takes responses more slowly than they come: no more for now."""
 SLOTS = 65536
 """Requests with a byte of their own: most that are open in a worker at a time."""
+FIRST_LATE_SLOT = SLOTS // 2
+"""Ordinary models: slots below belong to the requests of the batch that executes, the others to late responses."""
+FIRST_LATE_PLACE = 1 << 40
+"""Added to the slot of a late response, this is its place, where requests of the executing batch have a number."""
 READY_LIMIT_S = 5.0
 """Triton: a model that has been asked for longer whether it is ready is not."""
 _READINESS_AT = 8

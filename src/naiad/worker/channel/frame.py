@@ -27,14 +27,16 @@ TIDY = 4
 """Carries notices about blocks only; it is not answered."""
 SEQUENCES_ENDED = 5
 """Ids and reasons of sequences that will not go on; it is not answered."""
+EXECUTE_COMPLETELY = 6
+"""A batch of an ordinary model that is answered when all its responses are there, also late ones."""
 # Worker to server:
 DONE = 17
 EXECUTED = 18
 FAILED = 19
 EMITTED = 20
-"""Responses of a decoupled model, of any of its requests."""
+"""Responses of a decoupled model, of any of its requests, or late ones of an ordinary model."""
 WAITING = 21
-"""A decoupled model waits for a block or for a slow client: is there news?"""
+"""A sender waits for a block or for a slow client: is there news?"""
 # On the line of calls, worker to server:
 CALL = 33
 """A request to another model."""
