@@ -46,7 +46,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--concurrency", default="1,8,32", help="requests in flight, default 1,8,32")
     parser.add_argument("--quick", action="store_true", help="one round of one second, into another directory")
     parser.add_argument("--out", type=Path, help="where results.json and results.md go, default bench/results")
-    parser.add_argument("--docs", action="store_true", help="write the tables into docs/benchmarks.md as well")
+    parser.add_argument("--docs", action="store_true", help="write a summary into docs/benchmarks.md as well")
     parser.add_argument(
         "--render", action="store_true", help="measure nothing, write the tables of the last run again"
     )
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path.with_suffix(".md").write_text(f"# Benchmark results\n\n{text}")
     print(f"\n{text}\nwritten to {path} and {path.with_suffix('.md')}")
     if arguments.docs:
-        report.refresh(PAGE, text)
+        report.refresh(PAGE, report.summary(json.loads(path.read_text())))
     return status
 
 

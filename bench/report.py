@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.figures import Row, figures, middle
+from bench.figures import Row, figures, middle, ratios
 
 BEGIN = "<!-- results: begin (written by python -m bench --docs) -->"
 END = "<!-- results: end -->"
@@ -257,6 +258,48 @@ def section(case: str, rows: Sequence[Row]) -> str:
     lines = [[show(row) for _, show in columns] for row in ordered]
     parts = [f"### {title}", remark, _table([name for name, _ in columns], lines)]
     return "\n\n".join(part for part in parts if part)
+
+
+_COMPARED: Sequence[tuple[str, str, str]] = (
+    ("python", "Python add/sub", "add_sub_py"),
+    ("bls", "BLS, Python", "bls_py"),
+    ("json", "JSON add/sub", "add_sub"),
+)
+_OF_COMPARED = ("Python add/sub", "Python model that calls")
+
+
+def _comparison(rows: Sequence[Row]) -> str:
+    """Return a table of naiad's figures divided by those of the other servers, for each load."""
+    lines = []
+    for case, title, model in _COMPARED:
+        same_model = [row for row in rows if row["case"] == case and row["model"] == model]
+        for theirs in sorted((row for row in same_model if row["server"] != "naiad"), key=_group):
+            for ours in same_model:
+                if ours["server"] == "naiad" and _group(ours) == _group(theirs):
+                    shares = [median(ratios(ours, theirs, name)) for name in ("throughput", "p99_us", "cpu_us")]
+                    what = [title, _text("transport")(ours), _text("load")(ours), _server(theirs)]
+                    lines.append([*what, *(f"{share:.2f}" for share in shares)])
+    header = ["case", "protocol", "connections", "other server", "requests/s", "p99", "CPU / request"]
+    return _table(header, lines)
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Return the part of the report for the documentation: the comparison, the other figures, the notes."""
+    rows = results["rows"]
+    found = [each for each in figures(rows) if not each.name.startswith(_OF_COMPARED)]
+    lines = [[each.name, each.limit, each.measured if each.is_met else f"**{each.measured}**"] for each in found]
+    parts = [
+        _conditions(results),
+        "### Other servers",
+        "naiad's value divided by the value of the other server: requests/s above 1 and the rest below 1 are better.",
+        _comparison(rows),
+        "### Limits",
+        "Bold values miss their limit.",
+        _table(["case", "limit", "measured"], lines),
+    ]
+    if results["notes"]:
+        parts += ["### Notes", "\n".join(f"- {' '.join(note.split())}" for note in results["notes"])]
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown(results: Mapping[str, Any]) -> str:
