@@ -9,15 +9,18 @@ An open loop: requests leave when they are due, whatever became of those before.
 within a second of that moment. Capacity is what comes back when 32 requests are always in flight. After the overload
 half of the capacity is offered; recovery is the time until the p99 of 250 ms of requests stays below 250 ms.
 Neighbours on the machine change what it can do meanwhile; `share_of_cpu` leaves that out for models that compute.
+A row whose `generator_lags` is true is not valid: the clients could not send as fast as the case asks.
 
 Clients that give up close their HTTP connection, or reset their gRPC call, which also has a deadline, after a second.
 """
 
 import argparse
+import errno
 import itertools
 import json
 import os
 import resource
+import select
 import selectors
 import socket
 import struct
@@ -46,6 +49,13 @@ _WINDOW_S = 0.25
 _RECOVERED_S = 0.25
 _GRPC_CONNECTIONS = 16
 _STREAMS = 1000
+_HTTP_CONNECTIONS = 1000
+"""Opened before the overload begins; more are opened as they are needed."""
+_MOST_HTTP_CONNECTIONS = 8000
+"""Beyond, requests wait in their client for a connection, in order of arrival."""
+_CONNECTS_AT_ONCE = 250
+_LATE_S = 0.05
+"""A generator that sends one request in a hundred later than this does not offer the load that it reports."""
 _END_S = 20.0
 """For how long answers are waited for after the last request."""
 
@@ -114,8 +124,20 @@ class Request:
         return self.is_good and self.ended_s - self.due_s <= PATIENCE_S
 
 
+class _HttpConnection:
+    """One kept-alive connection and the request on it."""
+
+    __slots__ = ("is_connected", "received", "request", "socket")
+
+    def __init__(self, connecting: socket.socket) -> None:
+        self.socket = connecting
+        self.is_connected = False
+        self.request: Request | None = None
+        self.received = b""
+
+
 class HttpClients:
-    """A connection for each request in flight; one that is answered serves the next."""
+    """A connection for each request in flight; one that is answered serves the next. Nothing blocks."""
 
     def __init__(self, port: int, model: str) -> None:
         tensor = {"name": "INPUT0", "shape": [256], "datatype": "FP32", "parameters": {"binary_data_size": 1024}}
@@ -126,72 +148,137 @@ class HttpClients:
         )
         self._bytes = head.encode() + body + np.linspace(-1, 1, 256, dtype=np.float32).tobytes()
         self._port = port
-        self._selector = selectors.EpollSelector()
-        self._free: list[socket.socket] = []
-        self._open: dict[socket.socket, tuple[Request, bytearray]] = {}
-
-    @property
-    def open_count(self) -> int:
+        self._poll = select.epoll()
+        self._connections: dict[int, _HttpConnection] = {}
+        """By file descriptor."""
+        self._free: list[_HttpConnection] = []
+        self._waiting: deque[Request] = deque()
+        """Requests without a connection."""
+        self._carriers: dict[Request, _HttpConnection] = {}
+        self.open_count = 0
         """Requests without an answer."""
-        return len(self._open)
+
+    def prepare(self, count: int) -> None:
+        """Open connections in advance, so that an overload does not begin with the cost of connecting."""
+        while len(self._connections) < count:
+            for _ in range(min(_CONNECTS_AT_ONCE, count - len(self._connections))):
+                self._free.append(self._connect())
+            end_s = time.perf_counter() + _END_S
+            while any(not connection.is_connected for connection in self._free[-_CONNECTS_AT_ONCE:]):
+                if time.perf_counter() > end_s:
+                    raise RuntimeError("the server does not accept connections")
+                self.wait(0.1)
 
     def send(self, request: Request, *, gives_up: bool) -> Callable[[], None]:
         """Send a request; the function that is returned gives it up."""
-        connection = self._free.pop() if self._free else self._connect()
-        self._open[connection] = request, bytearray()
-        try:
-            connection.sendall(self._bytes)
-        except OSError:
-            self._close(connection)
-        return lambda: self._give_up(connection, request)
+        self.open_count += 1
+        if self._free:
+            self._put(request, self._free.pop())
+        elif len(self._connections) < _MOST_HTTP_CONNECTIONS:
+            self._put(request, self._connect())
+        else:
+            self._waiting.append(request)
+        return lambda: self._give_up(request)
 
-    def _connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self._port), timeout=30)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._selector.register(connection, selectors.EVENT_READ)
+    def _put(self, request: Request, connection: _HttpConnection) -> None:
+        connection.request = request
+        self._carriers[request] = connection
+        if connection.is_connected:
+            self._write(connection)
+
+    def _connect(self) -> _HttpConnection:
+        connecting = socket.socket()
+        connecting.setblocking(False)
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        error = connecting.connect_ex(("127.0.0.1", self._port))
+        if error not in (0, errno.EINPROGRESS):
+            raise OSError(error, os.strerror(error))
+        connection = self._connections[connecting.fileno()] = _HttpConnection(connecting)
+        self._poll.register(connecting.fileno(), select.EPOLLOUT)
         return connection
 
-    def _give_up(self, connection: socket.socket, request: Request) -> None:
-        if self._open.get(connection, (None,))[0] is request:
+    def _write(self, connection: _HttpConnection) -> None:
+        try:
+            connection.socket.sendall(self._bytes)  # one request fits an empty socket buffer
+        except OSError:
             self._close(connection)
 
-    def _close(self, connection: socket.socket) -> None:
-        request, _ = self._open.pop(connection, (None, None))
-        if request is not None:
-            request.end(is_good=False)
-        self._selector.unregister(connection)
-        connection.close()
+    def _give_up(self, request: Request) -> None:
+        connection = self._carriers.get(request)
+        if connection is not None:
+            self._close(connection)
+        elif not request.ended_s:  # it still waits for a connection
+            self._end(request, is_good=False)
+
+    def _end(self, request: Request, *, is_good: bool) -> None:
+        self._carriers.pop(request, None)
+        self.open_count -= 1
+        request.end(is_good=is_good)
+
+    def _next(self) -> Request | None:
+        """Return the oldest request that waits for a connection and was not given up."""
+        while self._waiting:
+            request = self._waiting.popleft()
+            if not request.ended_s:
+                return request
+        return None
+
+    def _close(self, connection: _HttpConnection) -> None:
+        if connection.request is not None:
+            self._end(connection.request, is_good=False)
+            connection.request = None
+        elif connection in self._free:
+            self._free.remove(connection)
+        del self._connections[connection.socket.fileno()]
+        connection.socket.close()
 
     def wait(self, timeout_s: float) -> None:
         """Take answers for at most so long."""
-        for key, _ in self._selector.select(max(0.0, timeout_s)):
-            connection: socket.socket = key.fileobj  # type: ignore[assignment]  # registered above
-            try:
-                data = connection.recv(1 << 16)
-            except OSError:
-                data = b""
-            entry = self._open.get(connection)
-            if not data or entry is None:
-                if connection in self._free:
-                    self._free.remove(connection)
+        while self._waiting and len(self._connections) < _MOST_HTTP_CONNECTIONS:
+            request = self._next()
+            if request is not None:
+                self._put(request, self._connect())
+        for descriptor, events in self._poll.poll(max(0.0, timeout_s)):
+            connection = self._connections[descriptor]
+            if connection.is_connected:
+                self._receive(connection)
+            elif events & (select.EPOLLERR | select.EPOLLHUP):
                 self._close(connection)
-                continue
-            request, received = entry
-            received += data
-            end = received.find(b"\r\n\r\n")
-            if end < 0:
-                continue
-            length = int(bytes(received[:end]).lower().split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
-            if len(received) >= end + 4 + length:
-                del self._open[connection]
-                request.end(is_good=received.startswith(b"HTTP/1.1 200"))
+            else:
+                connection.is_connected = True
+                self._poll.modify(descriptor, select.EPOLLIN)
+                if connection.request is not None:
+                    self._write(connection)
+
+    def _receive(self, connection: _HttpConnection) -> None:
+        try:
+            data = connection.socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        request = connection.request
+        if not data or request is None:
+            self._close(connection)
+            return
+        received = connection.received = connection.received + data
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        length = int(received[:end].lower().split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
+        if len(received) >= end + 4 + length:
+            self._end(request, is_good=received.startswith(b"HTTP/1.1 200"))
+            connection.request = None
+            connection.received = b""
+            waiting = self._next()
+            if waiting is None:
                 self._free.append(connection)
+            else:
+                self._put(waiting, connection)
 
     def close(self) -> None:
         """Close everything."""
-        for connection in [*self._free, *self._open]:
-            connection.close()
-        self._selector.close()
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._poll.close()
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -253,6 +340,9 @@ class GrpcClients:
     def open_count(self) -> int:
         """Requests without an answer."""
         return sum(len(channel.open) for channel in self._channels)
+
+    def prepare(self, count: int) -> None:
+        """Do nothing: every connection is open, and carries many calls."""
 
     def send(self, request: Request, *, gives_up: bool) -> Callable[[], None]:
         """Send a request; the function that is returned gives it up."""
@@ -352,6 +442,8 @@ class Found:
     """CPU time of the server's processes a second, during the overload."""
     late_p99_ms: float
     """How late the generator itself was."""
+    generator_lags: bool
+    """It was too late: the offered load was smaller than reported and came in bursts, so the goodput says little."""
 
 
 def capacity(server: Running, clients: Clients, seconds: float) -> tuple[float, float]:
@@ -441,6 +533,7 @@ def measure(
     after = [r for r in requests if r.due_s >= began_s + seconds]
     in_time = sorted(r.ended_s - r.due_s for r in during if r.is_in_time)
     goodput = len(in_time) / seconds
+    late_p99_s = sorted(late_s)[int(0.99 * len(late_s))]
     return Found(
         *row,
         factor=factor,
@@ -455,7 +548,8 @@ def measure(
         p50_ms=round(1e3 * in_time[len(in_time) // 2], 1) if in_time else 0.0,
         recovery_s=_recovery_s(after, began_s + seconds),
         server_cores=round(cores[0], 2),
-        late_p99_ms=round(1e3 * sorted(late_s)[int(0.99 * len(late_s))], 1),
+        late_p99_ms=round(1e3 * late_p99_s, 1),
+        generator_lags=late_p99_s > _LATE_S,
     )
 
 
@@ -516,8 +610,11 @@ def _run(server: Running, model: str, transport: str, arguments: argparse.Namesp
         rates = capacity(server, clients, 3.0)
     for kind, factor in itertools.product(arguments.clients.split(","), arguments.factors.split(",")):
         with closing(_clients(server, model, transport)) as clients:
+            clients.prepare(_HTTP_CONNECTIONS)
             found = measure(server, clients, (model, transport, kind), float(factor), rates, arguments.seconds)
         print(json.dumps(asdict(found)), flush=True)
+        if found.generator_lags:
+            print(f"not valid: the generator sent its requests {found.late_p99_ms} ms late", file=sys.stderr)
         time.sleep(0.5)
 
 
