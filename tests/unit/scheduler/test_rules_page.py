@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-RULE = re.compile(r"^\| ([A-Z]\d+) \| .+ \|$", re.MULTILINE)
+RULE = re.compile(r"^(?:- \*\*|\| )([A-Z]\d+)(?:\*\*| \|) ", re.MULTILINE)
 NAMED = re.compile(r"# ((?:[BPQOSTCIERKW]\d+(?:, )?)+)")
 
 
@@ -27,7 +27,8 @@ def named_in(directory: str) -> dict[str, set[str]]:
 
 
 def page() -> str:
-    return (ROOT / "docs" / "scheduling-rules.md").read_text()
+    """Return the page of rules and the page with the rules of padding."""
+    return "\n".join((ROOT / "docs" / name).read_text() for name in ("scheduling-rules.md", "padding.md"))
 
 
 def test_every_rule_has_a_test() -> None:
