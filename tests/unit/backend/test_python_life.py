@@ -1,7 +1,9 @@
 """The lines of a worker that has died are closed when nobody uses them."""
 
+import itertools
+import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,35 +90,55 @@ class Dying(Starting):
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_instance_is_down_after_the_configured_deaths(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def restarting(monkeypatch: pytest.MonkeyPatch, answering: Sequence[int], **settings: float) -> Generator[str]:
+    """Yield what an instance says of each death of its worker; the workers numbered in `answering` answer a batch."""
     monkeypatch.setattr(python_life, "_FIRST_DELAY_S", 0.0)
-    deaths: list[str] = []
-    is_down = threading.Event()
-
-    def note(health: str) -> None:
-        if health:
-            deaths.append(health)
-        if f"that makes {len(deaths)} deaths within 60 s" in health:
-            is_down.set()
-
-    settings: Any = SimpleNamespace(
+    deaths: queue.Queue[str] = queue.Queue()
+    numbers = itertools.count()
+    chosen: Any = SimpleNamespace(
         **vars(SETTINGS),
         execute_timeout_s=0.0,
         hang_timeout_s=0.0,
         stacks_after_s=0.0,
         finalize_timeout_s=0.0,
-        restart_limit=limit,
-        restart_window_s=60.0,
-        restart_interval_s=3600.0,
         restart_wait_s=0.0,
+        **settings,
     )
-    conversation: Any = SimpleNamespace(has_answered=False, executing_since_ns=0, has_blocks=False)
+
+    def converse(process: object) -> Any:
+        return SimpleNamespace(has_answered=next(numbers) in answering, executing_since_ns=0, has_blocks=False)
+
     launch: Any = Dying
-    life = WorkerLife("m_0", settings, launch, {}, lambda process: conversation, note)
+    life = WorkerLife("m_0", chosen, launch, {}, converse, lambda health: deaths.put(health) if health else None)
     try:
         life.start()
-        assert is_down.wait(60)
-        assert len(deaths) == limit
+        while True:
+            yield deaths.get(timeout=60)
     finally:
         life.close()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_instance_is_down_after_the_configured_deaths(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    said = restarting(monkeypatch, (), restart_limit=limit, restart_window_s=60.0, restart_interval_s=3600.0)
+    for _ in range(limit - 1):
+        assert next(said).endswith("it is being restarted")
+    assert f"that makes {limit} deaths within 60 s: requests are refused" in next(said)
+    said.close()
+
+
+def test_deaths_before_the_window_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = restarting(monkeypatch, (), restart_limit=2, restart_window_s=0.0, restart_interval_s=0.0)
+    for _ in range(5):
+        assert next(said).endswith("it is being restarted")
+    said.close()
+
+
+def test_deaths_before_a_passed_trial_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = restarting(monkeypatch, (3,), restart_limit=2, restart_window_s=60.0, restart_interval_s=0.0)
+    assert next(said).endswith("it is being restarted")
+    assert "that makes 2 deaths" in next(said)
+    assert "on trial" in next(said)
+    assert next(said).endswith("it is being restarted")
+    assert "that makes 2 deaths" in next(said)
+    said.close()

@@ -92,13 +92,16 @@ def test_optional_inputs_change_the_count_message() -> None:
     )
 
 
-def test_size_of_data_is_checked_for_every_request() -> None:
+@pytest.mark.parametrize("size", [0, 7, 9, 16])
+def test_size_of_data_is_checked_for_every_request(size: int) -> None:
     rules = AdmissionRules(config())
     good = request(Answers())
     admission = rules.admit(good)
-    short = InferRequest(good.header, [b"123"], Answers())
-    with pytest.raises(InferError, match=r"input byte size mismatch for input 'IN' for model 'm'. Expected 8, got 3"):
-        rules.check_sizes(short, admission)
+    rules.check_sizes(good, admission)
+    wrong = InferRequest(good.header, [bytes(size)], Answers())
+    message = f"input byte size mismatch for input 'IN' for model 'm'. Expected 8, got {size}"
+    with pytest.raises(InferError, match=message):
+        rules.check_sizes(wrong, admission)
 
 
 def test_string_elements_are_counted() -> None:

@@ -9,8 +9,10 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, invalid_argument
 from naiad.core.model_call import ModelCall
 from naiad.core.request import RequestHeader
-from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
+from naiad.engine.serving.decoupled import Emission
 from naiad.engine.serving.served_model import ServedModel
+from naiad.telemetry.statistics.responses import ResponseStatistics
 from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop, config, request, served_model
 
 HEADER = ResponseHeader("m", "1", ())
@@ -233,3 +235,40 @@ def test_calls_of_models_have_no_limit() -> None:
     call = ModelCall(RequestHeader(model_name="m"), (), lambda request, response: None)
     call.is_congested = True
     assert not call.waits_for_client
+
+
+def test_responses_of_two_threads_leave_as_taken() -> None:
+    emission: Emission
+    delivered: list[InferResponse] = []
+    others: list[threading.Thread] = []
+
+    def deliver(requests: object, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
+        if not others:
+            # Between the moment at which the first was taken and that at which it is on its way.
+            others.append(threading.Thread(target=emission.emit, args=(emitting, part(1))))
+            others[0].start()
+            others[0].join(0.1)
+        delivered.extend(responses)
+
+    emission = Emission(deliver, ResponseStatistics(), lambda request: None)
+    emitting = request(Answers())
+    emission.begin(Batch([emitting], 1))
+    emission.emit(emitting, part(0))
+    others[0].join(60)
+    assert [response.parameters["number"] for response in delivered] == [0, 1]
+
+
+@pytest.mark.parametrize("end", ["answered", "executed"])
+def test_rescheduled_request_is_forgotten_at_its_end(end: str) -> None:
+    paused: list[object] = []
+    emission = Emission(lambda *_, **__: None, ResponseStatistics(), lambda request: None, paused.append)
+    waiting = request(Answers())
+    emission.begin(Batch([waiting], 1))
+    emission.emit(waiting, RESCHEDULE)
+    assert (paused, emission.open_count, emission.has_requests) == ([waiting], 0, True)
+    if end == "answered":
+        emission.forget(waiting)
+    else:
+        emission.begin(Batch([waiting], 1))
+        emission.emit(waiting, completion())
+    assert not emission.has_requests

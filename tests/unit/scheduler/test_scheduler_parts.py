@@ -49,6 +49,18 @@ def test_deadlines_of_requests_that_left_are_swept():
     assert len(deadlines._heap) < 100
 
 
+def test_later_deadline_replaces_that_of_before():
+    # Also of another request: the heap knows ids, which are used again.
+    deadlines = Deadlines()
+    request = waiting_request()
+    deadlines.add(request, 100)
+    deadlines.remove(request)
+    deadlines.add(request, 200)
+    assert deadlines.nearest_ns() == 200
+    assert deadlines.pop_expired(199) == []
+    assert deadlines.pop_expired(200) == [request]
+
+
 class TestDirect:
     def test_each_request_is_a_batch_in_order(self):
         # B11
