@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-unit fuzz attack bench docs demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-unit fuzz attack mutants bench docs demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ fuzz: $(STAMP) ## look for inputs that break something, SECONDS=60 for each targ
 attack: $(STAMP) ## attack a real server and compare what it costs with limits, ATTACK="--short rapid_reset"
 	$(BIN)/python -m attack $(ATTACK)
 	$(BIN)/python -m attack --with-keys $(ATTACK)
+
+mutants: $(STAMP) ## break 30 places, one at a time, and see whether tests fail, MUTANTS="route_cache hpack_cache"
+	$(BIN)/python -m mutants $(MUTANTS)
 
 bench: $(STAMP) ## measure, beside the peers that can be installed
 	$(BIN)/python -m bench

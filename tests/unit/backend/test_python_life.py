@@ -83,6 +83,8 @@ class Dying(Starting):
     def __init__(self) -> None:
         super().__init__(Event.REPLY, Event.REPLY, Event.EXIT)
         self.settled = threading.Event()
+        self.gone = threading.Event()
+        self.gone.set()
 
     def wait(self, timeout_s: float, wake_fd: int, *, for_reply: bool = False) -> Event:
         return self._events.pop(0)
@@ -106,7 +108,9 @@ def restarting(monkeypatch: pytest.MonkeyPatch, answering: Sequence[int], **sett
     )
 
     def converse(process: object) -> Any:
-        return SimpleNamespace(has_answered=next(numbers) in answering, executing_since_ns=0, has_blocks=False)
+        return SimpleNamespace(
+            has_answered=next(numbers) in answering, executing_since_ns=0, has_blocks=False, finalize=lambda: False
+        )
 
     launch: Any = Dying
     life = WorkerLife("m_0", chosen, launch, {}, converse, lambda health: deaths.put(health) if health else None)
