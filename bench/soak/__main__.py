@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.peers import Naiad, Running
 from bench.process_tree import MIB, memory
 from bench.soak import bls, mixed, padding, sequences
-from bench.soak.driver import Soak, what_is_left
+from bench.soak.runner import Soak, what_is_left
 
 KINDS = {
     "bls": (bls, 100_000),

@@ -28,7 +28,7 @@ from tritonclient.grpc import service_pb2
 
 from bench import models
 from bench.process_tree import MIB, memory
-from bench.soak.driver import ANSWER_S, Soak, side_by_side
+from bench.soak.runner import ANSWER_S, Soak, side_by_side
 
 WORKERS = 24
 HOSTILE_SHARE = 0.1

@@ -18,7 +18,7 @@ import numpy as np
 import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from bench.soak.driver import ANSWER_S, Soak, side_by_side
+from bench.soak.runner import ANSWER_S, Soak, side_by_side
 
 WORKERS = 64
 IDLE_S = 1.0

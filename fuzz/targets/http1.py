@@ -7,7 +7,7 @@ from random import Random
 from fuzz.fakes import Loop, Transport
 from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import HttpContext
 from naiad.frontend.http1.server import Http1Server
 from naiad.wire.http1 import Http1Limits
 
@@ -18,7 +18,7 @@ _Request = tuple[str, str, bytes, bytes]
 def _play(pieces: Sequence[bytes]) -> tuple[list[_Request], bytes, bool]:
     seen: list[_Request] = []
 
-    def handle(exchange: HttpExchange) -> None:
+    def handle(exchange: HttpContext) -> None:
         length = exchange.headers.get(b"content-length", b"")
         seen.append((exchange.method, exchange.path, bytes(exchange.body), length))
         exchange.respond(200, (), (b"%d" % len(seen),))

@@ -100,7 +100,7 @@ def _play(pieces: Sequence[bytes]) -> _Outcome:
     outcome = _Outcome(sorted(service.seen), _sorted_frames(written), transport.is_closed, output.window)
     protocol.connection_lost(None)
     assert not streams
-    request_bytes = protocol._answering.request_bytes
+    request_bytes = protocol._responses.request_bytes
     assert not request_bytes.collecting_bytes
     assert not request_bytes.held_bytes
     return outcome

@@ -71,7 +71,7 @@ class Remote(RemoteInstance):
         return self._readable
 
     @property
-    def incarnation(self) -> int:
+    def generation(self) -> int:
         return 1
 
     def begin(self, batch: Batch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.frontend.farewell import Delivery, acknowledged_bytes, undelivered_bytes
+from naiad.frontend.linger import ResponseQueue, acknowledged_bytes, undelivered_bytes
 from naiad.server.tls import SHUTDOWN_TIMEOUT_S
 from support.certificates import Certificates
 from support.uvloop_run import run
@@ -79,9 +79,9 @@ def test_the_kernel_tells_how_much_a_peer_has_taken() -> None:
                 counts.append(acknowledged_bytes(transport))
             assert counts == sorted(counts)
             assert taken <= counts[-1] <= len(ANSWER)
-            delivery = Delivery(10.0)
+            response_queue = ResponseQueue(10.0)
             for second in range(1, 12):
-                is_slow = delivery.is_too_slow(transport, undelivered_bytes(transport), second * 10**9)
+                is_slow = response_queue.is_too_slow(transport, undelivered_bytes(transport), second * 10**9)
                 assert is_slow is (second == 11)  # nothing was taken meanwhile
         finally:
             client.close()

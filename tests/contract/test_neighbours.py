@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from naiad.cluster.member.peers import Neighbours
+from naiad.cluster.member.peers import Peers
 from naiad.cluster.member.sequence_model import SequenceModel, owner_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -68,9 +68,9 @@ class Engine:
 class Member:
     def __init__(self, directory: Path, slot: int) -> None:
         self.engine, self.served = Engine(), Served()
-        self.neighbours = Neighbours(self.engine, directory, slot)  # type: ignore[arg-type]
+        self.peers = Peers(self.engine, directory, slot)  # type: ignore[arg-type]
         membership = SimpleNamespace(slot=slot, process_count=2, is_successor=False)
-        self.model = SequenceModel("m", self.served, membership, self.neighbours)  # type: ignore[arg-type]
+        self.model = SequenceModel("m", self.served, membership, self.peers)  # type: ignore[arg-type]
         self.engine.model = self.model
 
 
@@ -103,12 +103,12 @@ def response(data: bytes = b"wxyz", **more: Any) -> InferResponse:
 async def pair(directory: Path) -> AsyncIterator[tuple[Member, Member]]:
     one, other = Member(directory, 0), Member(directory, 1)
     for member in (one, other):
-        member.neighbours.listen()
+        member.peers.listen()
     try:
         yield one, other
     finally:
         for member in (one, other):
-            await member.neighbours.close()
+            await member.peers.close()
         await asyncio.sleep(0)
 
 
@@ -175,18 +175,18 @@ def test_refusals_come_as_answers(tmp_path: Path) -> None:
     run(main)
 
 
-def test_cancellation_and_congestion_are_told(tmp_path: Path) -> None:
+def test_cancellation_and_pause_are_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
             client = Client()
             arrived = await forwarded(one, other, client)
             arrived.on_response(arrived, response(final=False))
-            client.request.is_congested = True  # as a frontend finds when it has sent a response
+            client.request.is_paused = True  # as a frontend finds when it has sent a response
             await client.next()
             arrived.on_response(arrived, response(final=False))
-            await until(lambda: arrived.is_congested)
-            client.request.is_congested = False
-            await until(lambda: not arrived.is_congested)
+            await until(lambda: arrived.is_paused)
+            client.request.is_paused = False
+            await until(lambda: not arrived.is_paused)
             assert not one.model.cancel(client.request)
             await until(lambda: other.served.cancelled == [arrived])
             arrived.on_response(arrived, response())
@@ -201,7 +201,7 @@ def test_an_owner_that_ends_answers_everything_that_waits(tmp_path: Path) -> Non
             clients = [Client() for _ in range(5)]
             for client in clients:
                 await forwarded(one, other, client)
-            await other.neighbours.close()
+            await other.peers.close()
             for client in clients:
                 error = (await client.next()).error
                 assert error is not None
@@ -213,11 +213,11 @@ def test_an_owner_that_ends_answers_everything_that_waits(tmp_path: Path) -> Non
             with pytest.raises(InferError, match=r"process 2 of this server.* cannot be reached"):
                 one.model.submit(late.request)
             successor = Member(tmp_path, 1)
-            successor.neighbours.listen()
+            successor.peers.listen()
             arrived = await forwarded(one, successor, late)
             arrived.on_response(arrived, response())
             assert (await late.next()).error is None
-            await successor.neighbours.close()
+            await successor.peers.close()
 
     run(main)
 
@@ -226,17 +226,17 @@ def test_sequences_of_others_are_known_where_requests_were_sent(tmp_path: Path) 
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
             other.engine.own_sequence_count = 3
-            assert one.neighbours.live_sequence_count() == 0
+            assert one.peers.live_sequence_count() == 0
             await forwarded(one, other, Client())
-            assert one.neighbours.live_sequence_count() == 1  # there may be one: it has not been asked yet
-            await until(lambda: one.neighbours.live_sequence_count() == 3)
+            assert one.peers.live_sequence_count() == 1  # there may be one: it has not been asked yet
+            await until(lambda: one.peers.live_sequence_count() == 3)
             other.engine.own_sequence_count = 0
-            await until(lambda: one.neighbours.live_sequence_count() == 0)
+            await until(lambda: one.peers.live_sequence_count() == 0)
             other.engine.own_sequence_count = 2
-            await until(lambda: one.neighbours.live_sequence_count() == 2)
-            await other.neighbours.close()
-            await until(lambda: one.neighbours.live_sequence_count() == 0)
-            assert other.neighbours.live_sequence_count() == 0
+            await until(lambda: one.peers.live_sequence_count() == 2)
+            await other.peers.close()
+            await until(lambda: one.peers.live_sequence_count() == 0)
+            assert other.peers.live_sequence_count() == 0
 
     run(main)
 
@@ -245,7 +245,7 @@ def test_an_asker_that_ends_has_its_requests_cancelled(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
             arrived = await forwarded(one, other, Client())
-            await one.neighbours.close()
+            await one.peers.close()
             await until(lambda: other.served.cancelled == [arrived])
 
     run(main)
@@ -258,7 +258,7 @@ def test_large_answers_are_sent_before_the_end(tmp_path: Path) -> None:
             arrived = await forwarded(one, other, client)
             large = bytes(30_000_000)
             arrived.on_response(arrived, response(large))
-            await other.neighbours.close()
+            await other.peers.close()
             assert bytes((await client.next()).data[0]) == large
 
     run(main)
@@ -267,6 +267,6 @@ def test_large_answers_are_sent_before_the_end(tmp_path: Path) -> None:
 def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(InferError, match=f"{tmp_path / 'gone' / 'process1'}: No such file"):
-            Member(tmp_path / "gone", 0).neighbours.listen()
+            Member(tmp_path / "gone", 0).peers.listen()
 
     run(main)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from naiad.cluster.channel import Channel, ChannelError, receive_first, send_first
-from naiad.cluster.connection_passing import Acceptor, Giver, Receiver, socket_pair
+from naiad.cluster.connection_passing import Acceptor, ConnectionReceiver, ConnectionSender, socket_pair
 from naiad.server.listener import Address, Listener
 from support.uvloop_run import run
 from support.waiting import until
@@ -125,10 +125,10 @@ class Member:
 
     def __init__(self) -> None:
         end, self.end = socket_pair()
-        self.giver = Giver(end)
+        self.giver = ConnectionSender(end)
         self.events: list[object] = []
         self.connections: list[socket.socket] = []
-        self.receiver = Receiver(self.end, 4, self._adopt)
+        self.receiver = ConnectionReceiver(self.end, 4, self._adopt)
 
     def _adopt(self, port: int, connection: socket.socket) -> None:
         self.events.append(("adopt", port))

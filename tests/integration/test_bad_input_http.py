@@ -702,7 +702,7 @@ class TestHalfClosed:
 
 
 class TestPipelining:
-    def test_error_in_the_middle_leaves_its_neighbours_alone(self, server: ServerProcess) -> None:
+    def test_error_in_the_middle_leaves_its_peers_alone(self, server: ServerProcess) -> None:
         wrong = [
             (http_request(IDENTITY, b"{"), 500),
             (http_request("/nothing"), 404),

@@ -19,7 +19,7 @@ from support.departures import (
     CLIENT_DEADLINE_S,
     DEADLINES,
     EVERY,
-    Departure,
+    CancelReason,
     grpc_body,
     grpc_deadline,
     grpc_reset,
@@ -206,7 +206,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def leaves(way: str) -> Departure:
+def leaves(way: str) -> CancelReason:
     return EVERY[way]
 
 
@@ -225,7 +225,7 @@ def fresh(way: str) -> str:
 # --- requests that wait ---------------------------------------------------------------------------------------------
 
 
-def test_what_waits_is_dropped_while_the_instance_is_busy(place: Place, way: str, leaves: Departure) -> None:
+def test_what_waits_is_dropped_while_the_instance_is_busy(place: Place, way: str, leaves: CancelReason) -> None:
     request_id = fresh(way)
     before = place.metric("naiad_inference_cancelled_total", "held", where="queue")
     blocking, answer = place.block("held")
@@ -273,7 +273,7 @@ def test_what_executes_is_told(place: Place, way: str, model: str) -> None:
     assert re.search(r"failed: (CANCELLED|DEADLINE_EXCEEDED): .*while it was executed", line)
 
 
-def test_batch_mates_get_their_answers(place: Place, way: str, leaves: Departure) -> None:
+def test_batch_mates_get_their_answers(place: Place, way: str, leaves: CancelReason) -> None:
     gone, first, second = fresh(way), fresh("mate"), fresh("mate")
     answers = [place.ask("batch", first, (2.0,)), place.ask("batch", second, (3.0,))]
     place.wait_pending("batch", 2)

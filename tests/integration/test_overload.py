@@ -44,7 +44,7 @@ MODELS = {
 }
 SHORT = ("--queue-overload-target-ms=100", "--queue-overload-max-wait-ms=1000")
 SECONDS, PAUSE_S = 3.0, 0.002
-NEIGHBOURS = 8
+PEERS = 8
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ class Load:
         """Whether requests were answered as they were sent. Streams that gRPC opens at once may change places."""
         ordered = sorted(self.answered)
         place = {number: index for index, number in enumerate(ordered)}
-        return all(abs(place[number] - index) < NEIGHBOURS for index, number in enumerate(self.answered))
+        return all(abs(place[number] - index) < PEERS for index, number in enumerate(self.answered))
 
     def wait(self) -> None:
         wait_until(lambda: len(self.answered) + len(self.errors) == self.sent_count, timeout_s=120)

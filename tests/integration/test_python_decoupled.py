@@ -446,16 +446,16 @@ def test_a_model_waits_for_a_slow_client_and_serves_others(start, tmp_path):
     )
     slow = streams.submit({"IN": np.array([1000000], np.float32)})
     streams.wait(slow, 1)
-    slow.is_congested = True
+    slow.is_paused = True
     before = -1
     while before != (before := sent.stat().st_size) or before != len(streams.responses(slow)) - 1:
         assert streams.numbers(streams.submit({"IN": np.array([1], np.float32)})) == [0.0]
         threading.Event().wait(0.05)
     assert before < 1000000 - 1
-    slow.is_congested = False
+    slow.is_paused = False
     streams.wait(slow, before + 100)
     # A client that leaves frees a model that waits for it.
-    slow.is_congested = True
+    slow.is_paused = True
     streams.on_loop(streams.model.cancel, slow)
     assert streams.wait(slow)[-1].empty_final
 

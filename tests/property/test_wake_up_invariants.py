@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.responses import Delivery
+from naiad.engine.serving.responses import ResponseQueue
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
@@ -54,11 +54,11 @@ def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fiel
         config=made,
         scheduler=create_scheduler(made, instance_count=instance_count),
         statistics=ModelStatistics("m", "1"),
-        delivery=Delivery(loop),
+        response_queue=ResponseQueue(loop),
         loop=loop,
     )
     sleepers = [Sleeper(index) for index in range(instance_count)]
-    dispatcher.drivers.replace(sleepers)
+    dispatcher.runners.replace(sleepers)
     for action in actions:
         if action == "enqueue":
             dispatcher.enqueue(request(Answers()))
@@ -69,4 +69,4 @@ def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fiel
             elif sleeper.is_awake:
                 sleeper.take(dispatcher)
         is_any_awake = any(sleeper.is_awake for sleeper in sleepers)
-        assert not (dispatcher.has_pending() and dispatcher.drivers.idle and not is_any_awake)
+        assert not (dispatcher.has_pending() and dispatcher.runners.idle and not is_any_awake)

@@ -106,9 +106,9 @@ class Simulation:
 
     def _next_wake(self) -> tuple[int, int]:
         wakes = [(max(wake_ns, self.now_ns), instance) for instance, wake_ns in self._idle.items() if wake_ns]
-        nudge_ns = self.scheduler.nudge_ns
-        if nudge_ns and self._idle:
-            wakes.append((max(nudge_ns, self.now_ns), next(reversed(self._idle))))
+        wake_up_ns = self.scheduler.wake_up_ns
+        if wake_up_ns and self._idle:
+            wakes.append((max(wake_up_ns, self.now_ns), next(reversed(self._idle))))
         return min(wakes, default=(_NEVER, 0))
 
     def _arrive(self, arrival_ns: int) -> None:

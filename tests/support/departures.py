@@ -20,7 +20,7 @@ from support.raw_http2 import DATA, END_STREAM, GRPC_INFER, RST_STREAM, Http2Pee
 from support.server_process import ServerProcess
 
 Leave = Callable[[], object]
-Departure = Callable[[ServerProcess, str, str], Leave]
+CancelReason = Callable[[ServerProcess, str, str], Leave]
 """(server, model, request id) to what makes the client leave."""
 
 CANCEL = (8).to_bytes(4, "big")
@@ -53,7 +53,7 @@ def _tensor(module: Any) -> Any:
 # --- HTTP -----------------------------------------------------------------------------------------------------------
 
 
-def _http_close(path: str, **headers: str) -> Departure:
+def _http_close(path: str, **headers: str) -> CancelReason:
     def send(server: ServerProcess, model: str, request_id: str) -> Leave:
         host, port = server.http_url.rsplit(":", 1)
         if server.tls is None:
@@ -235,7 +235,7 @@ def _task(infer: Callable[[], Any]) -> Leave:
     return leave
 
 
-HTTP: dict[str, Departure] = {
+HTTP: dict[str, CancelReason] = {
     "http-close": _http_close("/v2/models/{model}/infer"),
     "http-last-request": _http_close("/v2/models/{model}/infer", Connection="close"),
     "http-lost-in-next": http_lost_in_the_next_request,
@@ -245,7 +245,7 @@ HTTP: dict[str, Departure] = {
     "http-generate-stream": _http_close("/v2/models/{model}/generate_stream"),
     "http2-reset": http2_reset,
 }
-GRPC: dict[str, Departure] = {
+GRPC: dict[str, CancelReason] = {
     "grpc-reset": grpc_reset,
     "grpc-lost": grpc_lost,
     "grpc-deadline": grpc_deadline,

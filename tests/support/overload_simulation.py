@@ -89,9 +89,9 @@ class OverloadSimulation:
         self.outcome.arrived_ns[request] = self.now_ns
         self.scheduler.enqueue(request, self.now_ns)
         if self._patience_ns:
-            self.at(self.now_ns + self._patience_ns, lambda: self._give_up(request))
+            self.at(self.now_ns + self._patience_ns, lambda: self._abort(request))
 
-    def _give_up(self, request: InferRequest) -> None:
+    def _abort(self, request: InferRequest) -> None:
         if self.scheduler.cancel(request):
             self.outcome.abandoned_ns[request] = self.now_ns
 

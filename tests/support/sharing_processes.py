@@ -20,7 +20,7 @@ def model(*counts: int, priority: int = 1, is_global: bool = True) -> ModelConfi
     return config
 
 
-class Driver:
+class InstanceRunner:
     def __init__(self) -> None:
         self.woken = 0
 
@@ -39,11 +39,11 @@ class Process:
         self.received: deque[Sequence[Grant]] = deque()
         self.resources = SharedResources(amounts, self)
 
-    def load(self, config: ModelConfig) -> tuple[ModelResources, list[Driver]]:
+    def load(self, config: ModelConfig) -> tuple[ModelResources, list[InstanceRunner]]:
         claims = self.resources.register(config)
-        drivers = [Driver() for _ in config.instance_group]
-        claims.bind(drivers, drivers)  # type: ignore[arg-type]  # they are told apart by identity
-        return claims, drivers
+        runners = [InstanceRunner() for _ in config.instance_group]
+        claims.bind(runners, runners)  # type: ignore[arg-type]  # they are told apart by identity
+        return claims, runners
 
     # --- shared_resources.Owner ---
 

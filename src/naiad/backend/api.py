@@ -137,7 +137,7 @@ class Instance(abc.ABC):
         """How often what the instance executes in was started again after it died."""
         return 0
 
-    def warm_again(self, warm_up: Callable[[], None]) -> None:  # noqa: B027 - most instances start once
+    def warm_up_after_restart(self, warm_up: Callable[[], None]) -> None:  # noqa: B027 - most instances start once
         """Take what has to be executed whenever the instance has started again, before its `health` says so.
 
         It calls `execute`, and raises when the instance is of no use.
@@ -174,7 +174,7 @@ class RemoteInstance(Instance):
 
     @property
     @abc.abstractmethod
-    def incarnation(self) -> int:
+    def generation(self) -> int:
         """A number that is another one for every process that takes over."""
 
     @abc.abstractmethod
@@ -237,7 +237,7 @@ class Backend(abc.ABC):
         """Instances of a group of KIND_CPU that names no count."""
         return 1
 
-    def gpu_obstacle(self) -> str:
+    def gpu_unsupported_reason(self) -> str:
         """Return why instances cannot be on GPUs, empty when they can. Asked only where there are GPUs.
 
         Instances of a backend that can are on all GPUs unless the configuration says otherwise; `spec.device_id` is

@@ -27,7 +27,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 
-_CONGESTED_NS = 50_000_000
+_PAUSED_NS = 50_000_000
 """After this a request whose client did not take its responses is looked at again."""
 
 Emit = Callable[[InferRequest, InferResponse], None]
@@ -45,7 +45,7 @@ class Responses(Protocol):
         """Return the next response; nothing is asked after the final one."""
 
 
-class DelayedEmission:
+class DelayedResponses:
     """Sends responses in the order in which they are due; requests that are due together take turns.
 
     Bounded by the requests in flight, of which each has one entry.
@@ -86,9 +86,9 @@ class DelayedEmission:
             if entry is None:
                 return
             due_ns, _, responses, emit = entry
-            if responses.request.is_congested and not responses.request.cancelled:
+            if responses.request.is_paused and not responses.request.cancelled:
                 with self._changed:
-                    self._push(time.monotonic_ns() + _CONGESTED_NS, responses, emit)
+                    self._push(time.monotonic_ns() + _PAUSED_NS, responses, emit)
                 continue
             response = responses.next_response()
             emit(responses.request, response)
@@ -228,7 +228,7 @@ class RepeatInstance(Instance):
 
     def __init__(self, model: RepeatModel, name: str) -> None:
         self._model = model
-        self._emission = DelayedEmission(f"{name} emits")
+        self._decoupled_responses = DelayedResponses(f"{name} emits")
         self._closed = threading.Event()
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
@@ -245,7 +245,7 @@ class RepeatInstance(Instance):
                 emit(request, InferResponse(self._model.response_header((0, 1)), error=error))
                 continue
             wait_ms = max(wait_ms, _wait_ms(request))
-            self._emission.begin(repetition, emit)
+            self._decoupled_responses.begin(repetition, emit)
         if wait_ms:
             self._closed.wait(wait_ms / 1000)
         batch.compute_end_ns = time.monotonic_ns()
@@ -254,7 +254,7 @@ class RepeatInstance(Instance):
     def close(self) -> None:
         """End the emitting thread; what it has not sent is dropped."""
         self._closed.set()
-        self._emission.close()
+        self._decoupled_responses.close()
 
 
 def _wait_ms(request: InferRequest) -> int:

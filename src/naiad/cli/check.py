@@ -62,14 +62,14 @@ def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[M
     if not is_cloud_url(path):
         return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
     # Only who has a repository in a cloud pays for what it needs.
-    from naiad.repository.cloud.store import write_outline
+    from naiad.repository.cloud.store import write_manifest
     from naiad.repository.opening import open_objects
 
     url = parse_cloud_url(path)
     with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:
         directory = Path(home) / (url.prefix.rpartition("/")[2] or url.bucket)
         directory.mkdir()
-        write_outline(open_objects(url), directory)
+        write_manifest(open_objects(url), directory)
         reports = check_path(directory, known_backends=backends, strict=strict, gpu_count=gpu_count())
     for report in reports:
         report.problems = [

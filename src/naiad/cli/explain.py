@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.cli.model_server import DEFAULT_URL, NoAnswerError, ask
+from naiad.cli.model_server import DEFAULT_URL, NoResponseError, ask
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
             found = ask(options.url, options.model, "explain", version=options.version, headers=options.header)
         else:
             found = read(options.model_repository, options.model)
-    except (NoAnswerError, NoModelError) as error:
+    except (NoResponseError, NoModelError) as error:
         print(f"naiad explain: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=2) if options.json else format_explanation(found))

@@ -11,7 +11,7 @@ import orjson
 from naiad.cli.drawing.layout import Pipeline, lay_out
 from naiad.cli.drawing.svg import draw_svg
 from naiad.cli.drawing.text import draw_text, list_steps
-from naiad.cli.model_server import DEFAULT_URL, NoAnswerError, ask
+from naiad.cli.model_server import DEFAULT_URL, NoResponseError, ask
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
         else:
             config, members = _read(options.model_repository, options.model)
         pipeline = lay_out(config, members)
-    except (NoAnswerError, NoModelError) as error:
+    except (NoResponseError, NoModelError) as error:
         return _fail(str(error))
     except InferError as error:
         return _fail(error.message)
@@ -65,7 +65,7 @@ def picture(pipeline: Pipeline, columns: int) -> str:
 
 
 def _ask(url: str, model: str, headers: Sequence[str]) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
-    """Return the configurations of a model and its members as a server has them. Raises NoAnswerError, InferError."""
+    """Return the configurations of a model and its members of a server. Raises NoResponseError, InferError."""
     config = _config_of(url, model, headers)
     names = {step.model_name for step in config.ensemble_scheduling.step}
     return config, {name: _config_of(url, name, headers) for name in sorted(names)}

@@ -84,7 +84,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-class Giver:
+class ConnectionSender:
     """The supervisor's end towards one member.
 
     A connection stays open here until the member has confirmed it, which it does before it reads from it. Those that
@@ -257,7 +257,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._on_readable)
 
 
-class Receiver:
+class ConnectionReceiver:
     """A member's end: takes connections, confirms them, passes each to its port, and tells how many have closed."""
 
     def __init__(self, end: socket.socket, port_count: int, adopt: Callable[[int, socket.socket], None]) -> None:

@@ -26,7 +26,7 @@ ControlKey = tuple[str, ...]
 _E = TypeVar("_E")
 
 
-class Journal(Generic[_E]):
+class ControlLog(Generic[_E]):
     """Calls that succeeded, the last one of each key, in the order in which they were made."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -193,7 +193,7 @@ class GrpcCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOrder:
+class ModelControl:
     """A model wants another one loaded or unloaded."""
 
     name: str
@@ -206,7 +206,7 @@ class ModelOrder:
         return f"the {'load' if self.is_load else 'unload'} of model '{self.name}' by a model"
 
 
-ControlCall = HttpCall | GrpcCall | ModelOrder
+ControlCall = HttpCall | GrpcCall | ModelControl
 
 
 @dataclass(frozen=True, slots=True)

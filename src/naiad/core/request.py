@@ -153,7 +153,7 @@ class InferRequest:
         "element_counts",
         "header",
         "id",
-        "is_congested",
+        "is_paused",
         "lane",
         "model",
         "on_response",
@@ -190,7 +190,7 @@ class InferRequest:
         self.destinations: Mapping[str, memoryview] | None = None
         """Output name to writable memory, for outputs that an instance may put there itself; the data of such an
         output is then empty in its response. An instance may ignore it: what is answered as usual gets copied."""
-        self.is_congested = False
+        self.is_paused = False
         """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
         it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
         # Set by the engine on admission:
@@ -210,7 +210,7 @@ class InferRequest:
     @property
     def waits_for_client(self) -> bool:
         """Whether it is congested because of its client, which the server does not wait for without limit."""
-        return self.is_congested
+        return self.is_paused
 
     @property
     def has_begun(self) -> bool:

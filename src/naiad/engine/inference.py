@@ -15,7 +15,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.explain import explain
 from naiad.engine.namespaces import rows_named, with_unique_names
 from naiad.engine.serving.served import Served
-from naiad.engine.transforms.shared_memory import TensorExchange
+from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.explanation import Explanation
@@ -134,7 +134,7 @@ class Engine:
     def _submit_exchanged(self, request: InferRequest, served: Served) -> None:
         """Submit a request with tensors in shared memory or with classes for an answer."""
         # Triton: a region that is not there wins over wrong shapes.
-        exchange = TensorExchange(request, served, self.shared_memory)
+        exchange = SharedMemoryTensors(request, served, self.shared_memory)
         try:
             served.submit(request)
         except InferError:
@@ -220,11 +220,11 @@ class Engine:
         for served in self._all_served():
             served.check(now_ns)
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all that waits or executes with UNAVAILABLE: the server exits, and its time is over. On the loop."""
         # Ensembles first: what fails in their members would be told as the members' failure.
         for served in sorted(self._all_served(), key=lambda served: bool(served.instances)):
-            served.give_up(reason)
+            served.abort(reason)
 
     def _all_served(self) -> list[Served]:
         return [

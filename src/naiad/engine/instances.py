@@ -81,7 +81,7 @@ def create_instances(
             except BaseException:
                 instance.close()
                 raise
-            instance.warm_again(functools.partial(warm_up, instance, spec))
+            instance.warm_up_after_restart(functools.partial(warm_up, instance, spec))
         return instance
 
     if len(specs) == 1:

@@ -128,10 +128,10 @@ class ModelResources:
         self._resources = resources
         self._claims = claims
 
-    def bind(self, drivers: Sequence[Wakeable], instances: Sequence[Instance]) -> None:
+    def bind(self, runners: Sequence[Wakeable], instances: Sequence[Instance]) -> None:
         """Tell who is to be woken for each instance."""
-        for claim, driver, instance in zip(self._claims, drivers, instances, strict=True):
-            claim.owner = driver
+        for claim, runner, instance in zip(self._claims, runners, instances, strict=True):
+            claim.owner = runner
             claim.holder = id(instance)
 
     def acquire(self, index: int) -> bool:

@@ -90,7 +90,7 @@ FindField = Callable[[bytes], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """How a request that may not pass is answered, on either protocol."""
 
     http_status: int
@@ -105,7 +105,7 @@ class AccessRule(Protocol):
     def concerns(self, category: str) -> bool:
         """Tell whether requests of a category are ever refused; the answer never changes."""
 
-    def refusal(self, category: str, field: FindField) -> Refusal | None:
+    def refusal(self, category: str, field: FindField) -> Rejection | None:
         """Return why a request is refused, None when it may pass."""
 
 
@@ -118,7 +118,7 @@ class Restrictions:
             category: (
                 header.name.lower().encode(),
                 header.value.encode(),
-                Refusal(
+                Rejection(
                     403,
                     GrpcStatus.UNAVAILABLE,  # Triton: not PERMISSION_DENIED
                     f"This {noun} is restricted, expecting header '{header.name}'",
@@ -131,7 +131,7 @@ class Restrictions:
         """Tell whether a category is restricted."""
         return category in self._required
 
-    def refusal(self, category: str, field: FindField) -> Refusal | None:
+    def refusal(self, category: str, field: FindField) -> Rejection | None:
         """Return why a request is refused, None when it may pass."""
         required = self._required.get(category)
         if required is None:
@@ -146,13 +146,13 @@ class Closed:
 
     def __init__(self, reason: str) -> None:
         """`reason` goes to the peer."""
-        self._refusal = Refusal(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
+        self._refusal = Rejection(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
 
     def concerns(self, category: str) -> bool:
         """Every category."""
         return True
 
-    def refusal(self, category: str, field: FindField) -> Refusal | None:
+    def refusal(self, category: str, field: FindField) -> Rejection | None:
         """Return the refusal."""
         return self._refusal
 
@@ -167,7 +167,7 @@ class AllOf:
         """Tell whether any rule concerns a category."""
         return any(rule.concerns(category) for rule in self._rules)
 
-    def refusal(self, category: str, field: FindField) -> Refusal | None:
+    def refusal(self, category: str, field: FindField) -> Rejection | None:
         """Return the first refusal."""
         for rule in self._rules:
             refusal = rule.refusal(category, field)
@@ -178,13 +178,13 @@ class AllOf:
 
 _CHALLENGE = b'Bearer realm="naiad"'
 _MAX_KEY_BYTES = 512
-_NO_KEY = Refusal(
+_NO_KEY = Rejection(
     401,
     GrpcStatus.UNAUTHENTICATED,
     "an API key is needed: send it as 'Authorization: Bearer <key>'",
     ((b"WWW-Authenticate", _CHALLENGE),),
 )
-_WRONG_KEY = Refusal(
+_WRONG_KEY = Rejection(
     401,
     GrpcStatus.UNAUTHENTICATED,
     "the API key is not known",
@@ -206,7 +206,7 @@ class ApiKeyRule:
         """Tell whether requests of a category need no key."""
         return category in self.keys.open_categories
 
-    def refusal(self, category: str, field: FindField) -> Refusal | None:
+    def refusal(self, category: str, field: FindField) -> Rejection | None:
         """Return why a request is refused, None when it may pass."""
         if self.is_open(category):
             return None
@@ -231,9 +231,9 @@ class ApiKeyRule:
         return found
 
 
-def _too_narrow(key: ApiKey, category: str) -> Refusal:
+def _too_narrow(key: ApiKey, category: str) -> Rejection:
     challenge = _CHALLENGE + b', error="insufficient_scope"'
-    return Refusal(
+    return Rejection(
         403,
         GrpcStatus.PERMISSION_DENIED,
         f"the API key '{key.name}' is not for '{category}'",

@@ -15,7 +15,7 @@ NO_ROOM = f"the requests in flight take all bytes that the server has for them; 
 """What the client of a refused request reads, over either protocol."""
 
 
-class NoRoomError(GrpcError):
+class BudgetExceededError(GrpcError):
     """There is no room for the bytes of a request over HTTP/2."""
 
     def __init__(self) -> None:

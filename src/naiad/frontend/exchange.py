@@ -24,7 +24,7 @@ from naiad.core.tensor import Buffer
 from naiad.wire.header_fields import Headers
 
 
-class Departure(enum.Enum):
+class CancelReason(enum.Enum):
     """What a transport tells those who work on an answer: the code it comes to, and the words for the log."""
 
     DISCONNECTED = (ErrorCode.CANCELLED, "the client went away")
@@ -53,10 +53,10 @@ def version_of(request: InferRequest) -> str:
     return request.header.model_version if request.model is None else request.model.version
 
 
-OnDeparture = Callable[[Departure], object]
+OnCancel = Callable[[CancelReason], object]
 
 
-class HttpExchange(Protocol):
+class HttpContext(Protocol):
     """One HTTP request that waits for its response, over HTTP/1.1 or HTTP/2."""
 
     method: str
@@ -68,9 +68,9 @@ class HttpExchange(Protocol):
     """The whole body; empty when there is none."""
     arrival_ns: int
     """Monotonic time at which the request was complete."""
-    on_disconnect: OnDeparture | None
+    on_disconnect: OnCancel | None
     """Set by the route: called when the peer goes away, or its deadline passes, before the answer."""
-    on_congestion: Callable[[bool], object] | None
+    on_pause: Callable[[bool], object] | None
     """Set by the route of a streamed answer: called with true when the peer does not take what was sent, and with
     false when it has. A peer that leaves too much is dropped, which `on_disconnect` tells."""
 
@@ -110,7 +110,7 @@ class GrpcCall(Protocol):
     deadline_ns: int
     """Monotonic time of `grpc-timeout`; 0 for none."""
     arrival_ns: int
-    on_cancel: OnDeparture | None
+    on_cancel: OnCancel | None
     """Set by the service: called on RST_STREAM, on a passed deadline, on a lost connection. It may finish the call,
     which only in the case of the deadline has anybody to listen."""
     context: "object | None"
@@ -181,12 +181,12 @@ class GrpcService(Protocol):
         """The server is about to end: finish a streaming call as soon as what it began is answered."""
 
 
-class ExchangeLayer:
+class HttpContextLayer:
     """An exchange that stands before another one and passes everything on; what differs is overridden."""
 
     __slots__ = ("_exchange", "arrival_ns", "body", "headers", "method", "path")
 
-    def __init__(self, exchange: HttpExchange) -> None:
+    def __init__(self, exchange: HttpContext) -> None:
         self._exchange = exchange
         self.method = exchange.method
         self.path = exchange.path
@@ -200,22 +200,22 @@ class ExchangeLayer:
         return self._exchange.client
 
     @property
-    def on_disconnect(self) -> OnDeparture | None:
+    def on_disconnect(self) -> OnCancel | None:
         """What is called when the peer goes away."""
         return self._exchange.on_disconnect
 
     @on_disconnect.setter
-    def on_disconnect(self, callback: OnDeparture | None) -> None:
+    def on_disconnect(self, callback: OnCancel | None) -> None:
         self._exchange.on_disconnect = callback
 
     @property
-    def on_congestion(self) -> Callable[[bool], object] | None:
+    def on_pause(self) -> Callable[[bool], object] | None:
         """What is called when the peer does not take a streamed answer, and when it does again."""
-        return self._exchange.on_congestion
+        return self._exchange.on_pause
 
-    @on_congestion.setter
-    def on_congestion(self, callback: Callable[[bool], object] | None) -> None:
-        self._exchange.on_congestion = callback
+    @on_pause.setter
+    def on_pause(self, callback: Callable[[bool], object] | None) -> None:
+        self._exchange.on_pause = callback
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Answer with a complete body."""
@@ -246,10 +246,10 @@ EARLY_REFUSAL_BYTES = 64 * 1024
 """Smaller bodies over HTTP/1.1 are read in any case: their connection can then be used again."""
 
 
-class UnreadExchange:
-    """An `HttpExchange` without a body, which keeps its answer for the transport."""
+class UnreadRequest:
+    """An `HttpContext` without a body, which keeps its answer for the transport."""
 
-    __slots__ = ("answer", "arrival_ns", "headers", "method", "on_congestion", "on_disconnect", "path")
+    __slots__ = ("answer", "arrival_ns", "headers", "method", "on_disconnect", "on_pause", "path")
 
     body: Buffer = b""
     client: object = None
@@ -259,8 +259,8 @@ class UnreadExchange:
         self.path = path
         self.headers = headers
         self.arrival_ns = arrival_ns
-        self.on_disconnect: OnDeparture | None = None
-        self.on_congestion: Callable[[bool], object] | None = None
+        self.on_disconnect: OnCancel | None = None
+        self.on_pause: Callable[[bool], object] | None = None
         self.answer: tuple[int, Headers, Sequence[Buffer]] | None = None
         """Status, fields and body of the refusal; None while there is no reason for one."""
 
@@ -289,7 +289,7 @@ class UnreadExchange:
         """Nothing is buffered that could count."""
 
 
-Refuse = Callable[[HttpExchange], object]
+Refuse = Callable[[HttpContext], object]
 """Answers an exchange without a body when its head is reason enough to refuse it."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import RequestHeader
-from naiad.frontend.exchange import GrpcCall, HttpExchange
+from naiad.frontend.exchange import GrpcCall, HttpContext
 
 Parameters = tuple[tuple[str, str], ...]
 
@@ -92,7 +92,7 @@ TraceFields = tuple[bytes, bytes]
 _PARENT, _STATE = b"traceparent", b"tracestate"
 
 
-def fields_of_exchange(exchange: HttpExchange) -> TraceFields:
+def fields_of_exchange(exchange: HttpContext) -> TraceFields:
     """Return what an HTTP request says."""
     return exchange.headers.get(_PARENT, b""), exchange.headers.get(_STATE, b"")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, excerpt
 from naiad.frontend.access import AccessRule, category_of_path
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import HttpContext
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.status import status_of
 from naiad.wire.header_fields import Headers
@@ -18,7 +18,7 @@ JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 _CACHED_CHARACTERS = 1 << 20
 """Of all paths that are remembered, those that nothing answers too."""
 
-Action = Callable[[HttpExchange, Mapping[str, str]], None]
+Action = Callable[[HttpContext, Mapping[str, str]], None]
 Intercept = Callable[[str, Mapping[str, Action]], Mapping[str, Action]]
 """(path, its actions by method) to the actions that take their place."""
 
@@ -76,7 +76,7 @@ class Router:
         self._rule = rule
         self._found.clear()
 
-    def handle(self, exchange: HttpExchange) -> None:
+    def handle(self, exchange: HttpContext) -> None:
         """Answer an exchange. An InferError that an action raises becomes its answer."""
         # hot: once a request
         path = exchange.path
@@ -96,7 +96,7 @@ class Router:
         except InferError as error:
             respond_error(exchange, status_of(error.code).http, error.message)
 
-    def refuse(self, exchange: HttpExchange) -> None:
+    def refuse(self, exchange: HttpContext) -> None:
         """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
         path = exchange.path
         found = self._found.get(path) or self._find(path)
@@ -140,7 +140,7 @@ class _Restricted(dict[str, Action]):
         """Return an action that asks the rule first."""
         return self._act
 
-    def refuse(self, exchange: HttpExchange) -> bool:
+    def refuse(self, exchange: HttpContext) -> bool:
         """Answer an exchange that the rule refuses; whether it did."""
         refusal = self._rule.refusal(self._category, exchange.headers.get)
         if refusal is None:
@@ -148,7 +148,7 @@ class _Restricted(dict[str, Action]):
         respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
         return True
 
-    def _act(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _act(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         if self.refuse(exchange):
             return
         action = super().get(exchange.method)
@@ -158,13 +158,13 @@ class _Restricted(dict[str, Action]):
             action(exchange, arguments)
 
 
-def _respond_not_allowed(exchange: HttpExchange, actions: Mapping[str, Action]) -> None:
+def _respond_not_allowed(exchange: HttpContext, actions: Mapping[str, Action]) -> None:
     allowed = ", ".join(sorted(actions))
     message = f"Method Not Allowed: {excerpt(exchange.path)} takes {allowed}"
     respond_error(exchange, 405, message, ((b"Allow", allowed.encode()),))
 
 
-def _not_found(exchange: HttpExchange) -> str:
+def _not_found(exchange: HttpContext) -> str:
     path = exchange.path
     if path == "/metrics":
         return "Not Found: metrics have a port of their own, --metrics-port (8002)"
@@ -176,6 +176,6 @@ def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
 
 
-def respond_error(exchange: HttpExchange, status: int, message: str, headers: Headers = ()) -> None:
+def respond_error(exchange: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
     """Answer with the body that every failure has."""
     exchange.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))

@@ -110,7 +110,7 @@ def are_overheard(http: Place, grpc: Place) -> bool:
     return any(place.allow and not (place.tls.is_on or is_unix(place.address)) for place in (http, grpc))
 
 
-def obstacle(guest: Place, host: Place) -> str:
+def unsupported_reason(guest: Place, host: Place) -> str:
     """Return why the protocol of `guest` may not be answered on the port of `host`; empty when it may."""
     if not guest.allow:
         return f"--allow-{guest.name}=false"

@@ -14,7 +14,7 @@ from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
 from naiad.repository.namespaces import Namespaces
-from naiad.repository.store import ModelEntry, Sighting, Store
+from naiad.repository.store import ModelEntry, ModelListing, Store
 from naiad.repository.stores import DUPLICATE, Stores
 
 _log = logging.getLogger(__name__)
@@ -141,10 +141,10 @@ class Catalog(Generic[V]):
         finally:
             heap.trim()
 
-    def rehearse(self, plan: ModelPlan) -> None:
+    def dry_run(self, plan: ModelPlan) -> None:
         """Load the versions of one model and let go of them; nothing that is served notices. Raises InferError."""
         failures = ""
-        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="rehearse") as pool:
+        with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="dry_run") as pool:
             futures = {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
         for version, future in futures.items():
             try:
@@ -163,9 +163,9 @@ class Catalog(Generic[V]):
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
         """Return the models that are unique, and whether that was all of them."""
-        sightings = self.stores.sightings()
-        unique: dict[str, Sighting] = {}
-        for name, found in sorted(sightings.items()):
+        listings = self.stores.listings()
+        unique: dict[str, ModelListing] = {}
+        for name, found in sorted(listings.items()):
             if len(found) > 1:
                 where = ", ".join(location for location, _ in found)
                 _log.error("failed to poll model '%s': not unique across all model repositories: %s", name, where)
@@ -174,11 +174,11 @@ class Catalog(Generic[V]):
                 unique[name] = found[0][1]
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="open") as pool:
             entries = [entry for entry in pool.map(self._open, unique, unique.values()) if entry is not None]
-        return entries, len(entries) == len(sightings)
+        return entries, len(entries) == len(listings)
 
-    def _open(self, name: str, sighting: Sighting) -> ModelEntry | None:
+    def _open(self, name: str, listing: ModelListing) -> ModelEntry | None:
         try:
-            return sighting.open()
+            return listing.open()
         except (InferError, OSError) as error:
             self._fail_model(name, error)
             return None

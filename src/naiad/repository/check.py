@@ -18,7 +18,7 @@ from naiad.config.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import Problem, Severity
 from naiad.config.suggestion import nearest
-from naiad.config.validate.ensemble import circle_message, find_ensemble_cycle
+from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
@@ -279,7 +279,7 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
         if cycle:
             step = graph[report.name].index(cycle[1])
             report.add(
-                circle_message(cycle),
+                cycle_message(cycle),
                 f"ensemble_scheduling.step[{step}].model_name",
                 text=cycle[1],
                 expected="a model that does not contain this ensemble",

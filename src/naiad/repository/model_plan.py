@@ -24,7 +24,7 @@ class ModelPlan:
     versions: Sequence[int]
     source: ParsedConfig | None = None
     """The file that the configuration was read from, for the places of mistakes that only loading finds."""
-    obstacle: InferError | None = None
+    unsupported_reason: InferError | None = None
     """Why no version will load, where Triton finds that out when it loads them."""
     agents: AgentChain | None = None
     """The repository agents that have looked at the files."""

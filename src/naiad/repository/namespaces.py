@@ -7,7 +7,7 @@ from dataclasses import replace
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ModelKey, name_of
-from naiad.repository.store import ModelEntry, Sighting, Store
+from naiad.repository.store import ModelEntry, ModelListing, Store
 
 _log = logging.getLogger(__name__)
 
@@ -39,23 +39,23 @@ class NamespacedStore:
         """Return the keys of all models. Raises InferError when the repository cannot be read."""
         return [self.key(name) for name in self._store.list_models()]
 
-    def look(self) -> Mapping[str, Sighting]:
+    def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by key. Raises InferError when the repository cannot be read."""
-        return {self.key(name): self._own(sighting) for name, sighting in self._store.look().items()}
+        return {self.key(name): self._own(listing) for name, listing in self._store.look().items()}
 
-    def sight(self, name: str) -> Sighting | None:
+    def sight(self, name: str) -> ModelListing | None:
         """Return how the model of a key looks now; None when it is not of this store. Raises InferError."""
         if not isinstance(name, ModelKey) or name.namespace != self.location:
             return None
-        sighting = self._store.sight(name.name)
-        return None if sighting is None else self._own(sighting)
+        listing = self._store.sight(name.name)
+        return None if listing is None else self._own(listing)
 
     def open_model(self, name: str) -> ModelEntry:
         """Bring the model of a key to local paths and describe it. Raises InferError(NOT_FOUND)."""
         return replace(self._store.open_model(name_of(name)), namespace=self.location)
 
-    def _own(self, sighting: Sighting) -> Sighting:
-        return replace(sighting, open=lambda: replace(sighting.open(), namespace=self.location))
+    def _own(self, listing: ModelListing) -> ModelListing:
+        return replace(listing, open=lambda: replace(listing.open(), namespace=self.location))
 
 
 class Namespaces:

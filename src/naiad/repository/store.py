@@ -101,7 +101,7 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ModelListing:
     """How a model looked in a store at one moment, before anything of it was brought here."""
 
     open: Callable[[], ModelEntry]
@@ -122,10 +122,10 @@ class Store(Protocol):
     def list_models(self) -> Sequence[str]:
         """Return the names of all models. Raises InferError when the repository cannot be read."""
 
-    def look(self) -> Mapping[str, Sighting]:
+    def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by name. Raises InferError when the repository cannot be read."""
 
-    def sight(self, name: str) -> Sighting | None:
+    def sight(self, name: str) -> ModelListing | None:
         """Return how one model looks now; None when it is not there. Raises InferError."""
 
     def open_model(self, name: str) -> ModelEntry:
@@ -161,17 +161,17 @@ class LocalStore:
         except OSError as error:
             raise internal(f"model repository {self._root} cannot be read: {error.strerror}") from error
 
-    def look(self) -> Mapping[str, Sighting]:
+    def look(self) -> Mapping[str, ModelListing]:
         """Return the subdirectories; their files are looked at when they are opened."""
-        return {name: self._sighting(name) for name in self.list_models()}
+        return {name: self._listing(name) for name in self.list_models()}
 
-    def sight(self, name: str) -> Sighting | None:
+    def sight(self, name: str) -> ModelListing | None:
         """Return a subdirectory, None when it is not there. Raises InferError as `list_models`."""
-        return self._sighting(name) if name in self.list_models() else None
+        return self._listing(name) if name in self.list_models() else None
 
-    def _sighting(self, name: str) -> Sighting:
+    def _listing(self, name: str) -> ModelListing:
         is_incomplete = (self._root / name / INCOMPLETE_MARK).exists()
-        return Sighting(functools.partial(self.open_model, name), is_incomplete=is_incomplete)
+        return ModelListing(functools.partial(self.open_model, name), is_incomplete=is_incomplete)
 
     def open_model(self, name: str) -> ModelEntry:
         """Describe the model in subdirectory `name`. Raises InferError for a bad name and for one not there."""
@@ -198,12 +198,12 @@ class SingleModelStore:
         """Return the one name."""
         return [self._entry.name]
 
-    def look(self) -> Mapping[str, Sighting]:
+    def look(self) -> Mapping[str, ModelListing]:
         """Return the one model."""
         is_incomplete = (self._entry.model_dir / INCOMPLETE_MARK).exists()
-        return {self._entry.name: Sighting(lambda: self._entry, is_incomplete=is_incomplete)}
+        return {self._entry.name: ModelListing(lambda: self._entry, is_incomplete=is_incomplete)}
 
-    def sight(self, name: str) -> Sighting | None:
+    def sight(self, name: str) -> ModelListing | None:
         """Return the model, None for any other name."""
         return self.look().get(name)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from naiad.core.errors import InferError, invalid_argument, not_found
 from naiad.core.model import name_of
 from naiad.repository.fingerprint import content_digest
-from naiad.repository.store import ModelEntry, Sighting, Store, check_model_name
+from naiad.repository.store import ModelEntry, ModelListing, Store, check_model_name
 
 _log = logging.getLogger(__name__)
 
@@ -16,10 +16,10 @@ DUPLICATE = "model appears in two or more repositories"
 
 
 @dataclass(slots=True)
-class Look:
+class RepositoryListing:
     """How all stores looked at one moment."""
 
-    sightings: dict[str, list[tuple[str, Sighting]]] = field(default_factory=dict)
+    listings: dict[str, list[tuple[str, ModelListing]]] = field(default_factory=dict)
     """By name of the model, each with the location of the store."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Locations of stores that could not be read, with the reason."""
@@ -54,17 +54,17 @@ class Stores:
         check_model_name(name_of(name))
         if len(self._stores) == 1:
             return self._stores[0].open_model(name)
-        found: list[tuple[str, Sighting]] = []
+        found: list[tuple[str, ModelListing]] = []
         unreadable: InferError | None = None
         for store in self._stores:
             try:
-                sighting = store.sight(name)
+                listing = store.sight(name)
             except InferError as error:
                 _log.error("looking for model '%s': %s", name, error.message)
                 unreadable = error
                 continue
-            if sighting is not None:
-                found.append((store.location, sighting))
+            if listing is not None:
+                found.append((store.location, listing))
         if not found:
             where = ", ".join(store.location for store in self._stores)
             raise unreadable or not_found(f"no model '{name_of(name)}' in {where}")
@@ -80,26 +80,26 @@ class Stores:
         finally:
             entry.release()
 
-    def look(self) -> Look:
+    def look(self) -> RepositoryListing:
         """Return how all models look now, with one question to each store."""
-        look = Look()
+        look = RepositoryListing()
         for store in self._stores:
             try:
                 models = store.look()
             except InferError as error:
                 look.unreadable[store.location] = error.message
                 continue
-            for name, sighting in models.items():
-                look.sightings.setdefault(name, []).append((store.location, sighting))
+            for name, listing in models.items():
+                look.listings.setdefault(name, []).append((store.location, listing))
         return look
 
-    def sightings(self) -> dict[str, list[tuple[str, Sighting]]]:
+    def listings(self) -> dict[str, list[tuple[str, ModelListing]]]:
         """Return how all models look now, each with the locations of those that have it.
 
         Raises InferError when a store cannot be read.
         """
-        sightings: dict[str, list[tuple[str, Sighting]]] = {}
+        listings: dict[str, list[tuple[str, ModelListing]]] = {}
         for store in self._stores:
-            for name, sighting in store.look().items():
-                sightings.setdefault(name, []).append((store.location, sighting))
-        return sightings
+            for name, listing in store.look().items():
+                listings.setdefault(name, []).append((store.location, listing))
+        return listings

@@ -37,7 +37,7 @@ class Scheduler(abc.ABC):
 
     dropped: Sequence[Dropped] = ()
     """Requests that left during `take` without being executed, for `pop_dropped`."""
-    nudge_ns: int = 0
+    wake_up_ns: int = 0
     """When a free instance should be woken although nothing comes, since nobody was for what waits; 0 for never."""
 
     @abc.abstractmethod

@@ -6,7 +6,7 @@ from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
-from naiad.scheduler.queue import Lane, Level, QueuePolicy
+from naiad.scheduler.queue import PriorityLevel, QueuePolicy, RequestQueue
 
 
 class DirectScheduler(Scheduler):
@@ -18,7 +18,7 @@ class DirectScheduler(Scheduler):
 
     def __init__(self, overload: OverloadPolicy | None = None) -> None:
         """`overload` changes the order under overload and has the oldest requests refused; None for Triton's rule."""
-        self._level = Level(QueuePolicy(), is_watched=True)
+        self._level = PriorityLevel(QueuePolicy(), is_watched=True)
         self._lane = self._level.waiting
         self._guard = OverloadGuard(overload)
         self._look_ns = self._guard.look_ns
@@ -90,7 +90,7 @@ class DirectScheduler(Scheduler):
 
     def cancel(self, request: InferRequest) -> bool:
         """Remove a request; True when it still waited."""
-        lane: Lane | None = request.lane
+        lane: RequestQueue | None = request.lane
         if lane is None:
             return False
         lane.remove(request)

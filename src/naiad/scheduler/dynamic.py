@@ -28,13 +28,13 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
-from naiad.scheduler.queue import Deadlines, Lane, Level, QueuePolicy, oldest_ns
+from naiad.scheduler.queue import Deadlines, PriorityLevel, QueuePolicy, RequestQueue, oldest_ns
 
 SCAN_LIMIT = 1024
 """Waiting requests that are looked through for others of the same shape."""
 
 
-class Gathered:
+class BatchCandidate:
     """The requests that fit one batch, and where it could be sent."""
 
     __slots__ = ("cut", "mark", "mark_rows", "requests", "rows")
@@ -55,12 +55,14 @@ class Gathered:
         return requests[0].arrival_ns if len(requests) == 1 else min([request.arrival_ns for request in requests])
 
 
-def gather_by_shape(lanes: Iterable[Lane], preferred: Collection[int], max_rows: int) -> Sequence[Gathered]:
+def gather_by_shape(
+    lanes: Iterable[RequestQueue], preferred: Collection[int], max_rows: int
+) -> Sequence[BatchCandidate]:
     """Return what fits one batch for each shape that waits, in the order of their first requests.
 
     The batcher's rules 1, 2, 3 and 5 hold for each; `preferred` has one size at least.
     """
-    groups: dict[object, Gathered] = {}
+    groups: dict[object, BatchCandidate] = {}
     largest_preferred = max(preferred)
     seen_count = 0
     for lane in lanes:
@@ -69,7 +71,7 @@ def gather_by_shape(lanes: Iterable[Lane], preferred: Collection[int], max_rows:
                 continue
             group = groups.get(request.shape_key)
             if group is None:
-                group = groups[request.shape_key] = Gathered()
+                group = groups[request.shape_key] = BatchCandidate()
             if not group.cut:
                 _add(group, request, preferred, largest_preferred, max_rows)
             seen_count += 1
@@ -79,7 +81,7 @@ def gather_by_shape(lanes: Iterable[Lane], preferred: Collection[int], max_rows:
 
 
 def _add(
-    group: Gathered, request: InferRequest, preferred: Collection[int], largest_preferred: int, max_rows: int
+    group: BatchCandidate, request: InferRequest, preferred: Collection[int], largest_preferred: int, max_rows: int
 ) -> None:
     grown = group.rows + (request.batch_size or 1)
     if group.requests:
@@ -157,9 +159,9 @@ class DynamicScheduler(Scheduler):
         self._guard = OverloadGuard(overload if default_policy is None else None, max_batch_size=max_batch_size)
         self._look_ns = self._guard.look_ns
         """When to ask the guard; 0 while overloaded."""
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, PriorityLevel] = {}
         """Priority to level; made when a request first asks for it, since the number of levels is unbounded."""
-        self._lanes: list[Lane] = []
+        self._lanes: list[RequestQueue] = []
         """All lanes in the order in which requests leave."""
         self._default_level = self._add_level(self._default_priority)
         policies = (self._default_policy, *self._level_policies.values())
@@ -194,34 +196,34 @@ class DynamicScheduler(Scheduler):
         is_first, self._is_awaited = not self._is_awaited, True
         return is_first
 
-    def _level_of(self, request: InferRequest) -> Level:
+    def _level_of(self, request: InferRequest) -> PriorityLevel:
         priority = request.header.priority
         if not 0 < priority <= self._level_count:
             return self._default_level
         return self._levels.get(priority) or self._add_level(priority)
 
-    def _add_level(self, priority: int) -> Level:
+    def _add_level(self, priority: int) -> PriorityLevel:
         own = self._level_policies.get(priority)
-        level = Level(own or self._default_policy, is_watched=self._guard.is_on and own is None)
+        level = PriorityLevel(own or self._default_policy, is_watched=self._guard.is_on and own is None)
         if not self._look_ns:
             level.split()
         self._levels[priority] = level
         self._list_lanes()
         return level
 
-    def _ordered_levels(self) -> list[Level]:
+    def _ordered_levels(self) -> list[PriorityLevel]:
         """Return the levels, the most urgent first."""
         return [self._levels[key] for key in sorted(self._levels)]
 
     def _list_lanes(self) -> None:
         self._lanes = [lane for level in self._ordered_levels() for lane in level.lanes]
 
-    def _lane_for(self, level: Level, request: InferRequest, now_ns: int) -> Lane:
+    def _lane_for(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> RequestQueue:
         if self._has_policies:
             self._apply_policy(level, request, now_ns)
         return level.lane_for(request)
 
-    def _apply_policy(self, level: Level, request: InferRequest, now_ns: int) -> None:
+    def _apply_policy(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> None:
         if self.has_timeouts:
             # Those whose time is over take no room from those who come.
             self._settle(now_ns)
@@ -301,15 +303,15 @@ class DynamicScheduler(Scheduler):
             self._hold_count = 0
         return self._hold_count > 0
 
-    def _gather_custom(self, strategy: BatchStrategy) -> Gathered:
+    def _gather_custom(self, strategy: BatchStrategy) -> BatchCandidate:
         record = strategy.begin()
         gathered = self._gather(lambda request: strategy.includes(record, request))
         strategy.end(record)
         return gathered
 
-    def _gather(self, includes: Callable[[InferRequest], bool] | None = None) -> Gathered:
+    def _gather(self, includes: Callable[[InferRequest], bool] | None = None) -> BatchCandidate:
         """Apply rules 1 to 5 to what waits; `includes` is a further rule for each request."""
-        gathered = Gathered()
+        gathered = BatchCandidate()
         chosen = gathered.requests
         largest_preferred = self._largest_preferred
         shape_key: object = None
@@ -343,7 +345,7 @@ class DynamicScheduler(Scheduler):
         gathered.rows = rows
         return gathered
 
-    def _decide(self, gathered: Gathered, now_ns: int) -> str:
+    def _decide(self, gathered: BatchCandidate, now_ns: int) -> str:
         """Apply rules 6 to 8: return why the gathered requests go (cut down to the mark), or "" to wait."""
         release_ns = gathered.oldest_ns() + self._delay_ns if self._delay_ns else 0
         is_overdue = 0 < release_ns <= now_ns
@@ -360,7 +362,7 @@ class DynamicScheduler(Scheduler):
             return "idle"
         return self._hold(gathered, release_ns, now_ns)
 
-    def _hold(self, gathered: Gathered, release_ns: int, now_ns: int) -> str:
+    def _hold(self, gathered: BatchCandidate, release_ns: int, now_ns: int) -> str:
         """Apply rule 8: remember until when the gathered requests wait and return ""."""
         self._release_ns = release_ns
         self._newest_shape_key = gathered.requests[-1].shape_key
@@ -375,7 +377,7 @@ class DynamicScheduler(Scheduler):
     def _release(self, requests: list[InferRequest], reason: str) -> Batch:
         rows = 0
         for request in requests:
-            lane: Lane = request.lane
+            lane: RequestQueue = request.lane
             request.lane = None
             lane.live_count -= 1
             rows += request.batch_size
@@ -430,7 +432,7 @@ class DynamicScheduler(Scheduler):
     def _settle(self, now_ns: int) -> None:
         """Reject or delay every request whose time is over."""
         for request in self._deadlines.pop_expired(now_ns):
-            lane: Lane = request.lane
+            lane: RequestQueue = request.lane
             lane.remove(request)
             if lane.overdue is not None:
                 lane.overdue.append(request)

@@ -31,7 +31,7 @@ from itertools import islice
 from naiad.core.request import InferRequest
 from naiad.options.options import OverloadOptions
 from naiad.scheduler.api import Dropped
-from naiad.scheduler.queue import Lane, Level, oldest_ns, refused
+from naiad.scheduler.queue import PriorityLevel, RequestQueue, oldest_ns, refused
 
 INTERVAL_NS = 250_000_000
 NEVER_NS = 1 << 62
@@ -99,7 +99,7 @@ class OverloadGuard:
         self._grew_ns = 0
         """When growth was last seen that chance does not explain."""
 
-    def guard(self, now_ns: int, waiting_count: int, levels: Sequence[Level]) -> tuple[bool, list[Dropped]]:
+    def guard(self, now_ns: int, waiting_count: int, levels: Sequence[PriorityLevel]) -> tuple[bool, list[Dropped]]:
         """Look if it is time, and order the queue accordingly; `levels` has the least urgent last.
 
         Returns whether the queue is overloaded, and what was refused.
@@ -199,7 +199,7 @@ class OverloadGuard:
     def _restart(self) -> None:
         self._window_count = self._excess = self._left = self._taken = self._duration_ns = 0
 
-    def _refuse(self, now_ns: int, waiting_count: int, levels: Sequence[Level]) -> list[InferRequest]:
+    def _refuse(self, now_ns: int, waiting_count: int, levels: Sequence[PriorityLevel]) -> list[InferRequest]:
         """Apply rule 4: remove and return what is to be refused."""
         if not self._growing_since_ns or now_ns - self._grew_ns > _CLOSED_LOOP_NS:
             return []
@@ -220,7 +220,7 @@ class OverloadGuard:
         return left
 
 
-def _mean_bytes(levels: Sequence[Level]) -> float:
+def _mean_bytes(levels: Sequence[PriorityLevel]) -> float:
     """Return how many bytes of inputs a request holds, after the newest ones of each level."""
     sizes = [
         sum(map(len, request.data))
@@ -231,5 +231,5 @@ def _mean_bytes(levels: Sequence[Level]) -> float:
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
-def _newest(lane: Lane) -> Iterator[InferRequest]:
+def _newest(lane: RequestQueue) -> Iterator[InferRequest]:
     return (request for request in reversed(lane.requests) if request.lane is lane)

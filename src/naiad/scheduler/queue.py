@@ -12,7 +12,7 @@ from naiad.core.request import InferRequest
 _COMPACTION_SLACK = 64
 
 
-class Lane:
+class RequestQueue:
     """A FIFO of requests out of which any can be removed in constant time.
 
     A request waits in the lane that its `lane` names. Removing it from the middle only clears that name; the entry it
@@ -21,7 +21,7 @@ class Lane:
 
     __slots__ = ("is_newest_first", "live_count", "overdue", "requests")
 
-    def __init__(self, overdue: "Lane | None" = None) -> None:
+    def __init__(self, overdue: "RequestQueue | None" = None) -> None:
         self.requests: deque[InferRequest] = deque()
         """In order of arrival, stale entries included: those whose `lane` is not this one."""
         self.live_count = 0
@@ -123,7 +123,7 @@ class QueuePolicy:
         return now_ns + timeout_ns
 
 
-class Level:
+class PriorityLevel:
     """The queue of one priority level: first those in time, then those that timed out and were delayed.
 
     Under overload it is split: what belongs to work that has begun leaves before what is new, the newest of each
@@ -136,12 +136,12 @@ class Level:
         """`is_watched`: overload changes the order of its requests and has some refused; none of them is delayed."""
         self.policy = policy
         self.is_watched = is_watched
-        self.delayed = Lane()
-        self.waiting = Lane(overdue=self.delayed if policy.delays else None)
-        self.lanes: Sequence[Lane] = (self.waiting, self.delayed) if policy.delays else (self.waiting,)
+        self.delayed = RequestQueue()
+        self.waiting = RequestQueue(overdue=self.delayed if policy.delays else None)
+        self.lanes: Sequence[RequestQueue] = (self.waiting, self.delayed) if policy.delays else (self.waiting,)
         """In the order in which requests leave."""
-        self._begun: Lane | None = None
-        self._kept: Lane | None = None
+        self._begun: RequestQueue | None = None
+        self._kept: RequestQueue | None = None
         self._is_split = False
 
     def check_room(self, request: InferRequest) -> None:
@@ -157,7 +157,7 @@ class Level:
         if not self.is_watched or self._is_split:
             return
         self._is_split = True
-        self._begun, self._kept = Lane(), Lane()
+        self._begun, self._kept = RequestQueue(), RequestQueue()
         self.waiting.is_newest_first = self._begun.is_newest_first = True
         self.lanes = (self._begun, self.waiting, self._kept)
         for request in self.waiting.drain():
@@ -175,7 +175,7 @@ class Level:
         for request in left:
             self.waiting.append(request)
 
-    def lane_for(self, request: InferRequest) -> Lane:
+    def lane_for(self, request: InferRequest) -> RequestQueue:
         """Return where a request is to wait."""
         if self._begun is None or self._kept is None:
             return self.waiting
@@ -265,7 +265,7 @@ class Deadlines:
         self._waiting.clear()
 
 
-def oldest_ns(levels: Iterable[Level]) -> int:
+def oldest_ns(levels: Iterable[PriorityLevel]) -> int:
     """Return the arrival of the oldest request that waits in any level; 0 when none does."""
     return min((level.oldest_ns() for level in levels if any(lane.live_count for lane in level.lanes)), default=0)
 

@@ -36,8 +36,8 @@ from naiad.server.drain import drain
 from naiad.server.memory import FreedMemory, open_budget, overload_options
 from naiad.server.metrics import show_cache, show_connections
 from naiad.server.ports import Ports
-from naiad.server.publication import Publication, settle
 from naiad.server.rate_limit import open_resources
+from naiad.server.ready_set import ReadySetPublisher, settle
 from naiad.server.report import log_backends, log_models
 from naiad.server.runner import StopSignal, run_to_status
 from naiad.telemetry.logs import log
@@ -176,7 +176,7 @@ class Server:
         return Catalog(
             stores,
             loader,
-            Publication(self._engine, self._registry).publish,
+            ReadySetPublisher(self._engine, self._registry).publish,
             load_thread_count=options.load_thread_count,
             load_retry_count=options.load_retry_count,
             ready_rule=ReadyRule(options.ready_rule),

@@ -45,7 +45,7 @@ class Draining(Protocol):
     def close_to_new_sequences(self) -> None:
         """Let live sequences go on, and refuse new ones."""
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all that waits or executes with UNAVAILABLE."""
 
 
@@ -83,7 +83,7 @@ async def drain(
             engine.in_flight_count,
             sum(s.connections.connection_count for s in services),
         )
-        engine.give_up(f"the server exits, and the request was not done within the {exit_timeout_s:g} s it waits")
+        engine.abort(f"the server exits, and the request was not done within the {exit_timeout_s:g} s it waits")
         last_s = time.monotonic() + _LAST_ANSWERS_S
         await asyncio.gather(*(_wait_closed(each.connections, last_s) for each in services))
         return False

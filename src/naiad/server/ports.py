@@ -28,7 +28,7 @@ from naiad.frontend.router import Router
 from naiad.frontend.side_threads import SideThreads
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.options.access import RequiredHeader, TlsOptions, compile_header_pattern
-from naiad.options.addresses import are_overheard, is_one_port, obstacle, owner_of_tls
+from naiad.options.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.options import GrpcOptions, HttpOptions, ServerOptions
 from naiad.server.endpoint import Connections, Endpoint, Service
 from naiad.server.file_watch import FileWatch, read_api_keys
@@ -246,11 +246,11 @@ class Ports:
         return self._open("http", self._both(""), self._tls(owner.tls, owner.name, *_ALPN))
 
     def _http(self) -> Service:
-        connections = self._both(obstacle(self._options.grpc_place, self._options.http_place))
+        connections = self._both(unsupported_reason(self._options.grpc_place, self._options.http_place))
         return self._open("http", connections, self._tls(self._options.http_tls, "http", *_ALPN))
 
     def _grpc(self) -> Service:
-        server = self._http2(rest=not obstacle(self._options.http_place, self._options.grpc_place))
+        server = self._http2(rest=not unsupported_reason(self._options.http_place, self._options.grpc_place))
         return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
     def _metrics(self) -> Service:
@@ -267,18 +267,18 @@ class Ports:
             return self._group.service(flag, connections, tls)
         return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
 
-    def _both(self, grpc_obstacle: str) -> OnePort:
+    def _both(self, grpc_unsupported_reason: str) -> OnePort:
         """Return what serves REST over both versions of HTTP, and gRPC unless something is in its way."""
         front, limits = self._front, _http1_limits(self._options.http)
         http1 = Http1Server(
             front.handle, self._loop, limits, self._budget, front.refuse, self._connections_of_addresses
         )
-        return OnePort(http1, self._http2(rest=True, grpc_obstacle=grpc_obstacle))
+        return OnePort(http1, self._http2(rest=True, grpc_unsupported_reason=grpc_unsupported_reason))
 
-    def _http2(self, *, rest: bool, grpc_obstacle: str = "") -> Http2Server:
+    def _http2(self, *, rest: bool, grpc_unsupported_reason: str = "") -> Http2Server:
         options = self._options
-        if grpc_obstacle:
-            rule: AccessRule | None = Closed(grpc_obstacle)
+        if grpc_unsupported_reason:
+            rule: AccessRule | None = Closed(grpc_unsupported_reason)
         else:
             rule = self._rule(options.access.grpc_restricted, "protocol")
         server = Http2Server(

@@ -97,7 +97,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 86_400.0
 """The loop drops a closed connection after this, however much of its answer a slow peer is still taking.
 
-The protocols watch the end themselves (`frontend.farewell`), which tells a slow peer from one that does nothing.
+The protocols watch the end themselves (`frontend.linger`), which tells a slow peer from one that does nothing.
 """
 
 

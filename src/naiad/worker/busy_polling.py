@@ -34,7 +34,7 @@ def is_trial(now_ns: int) -> bool:
     return now_ns % TRIAL_PERIOD_NS < TRIAL_NS
 
 
-class Alertness:
+class SpinWait:
     """Decides before each wait whether to stay awake, from how that went before."""
 
     __slots__ = ("_credit", "_is_asleep", "_is_possible", "_poll", "had_single_request")

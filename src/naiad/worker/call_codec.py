@@ -110,7 +110,7 @@ def _describe(request: InferenceRequest) -> dict[str, Any]:
     }
 
 
-class AnswerDecoder:
+class CallResponseDecoder:
     """Makes responses of answers."""
 
     def __init__(self) -> None:

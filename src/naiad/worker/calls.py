@@ -22,16 +22,16 @@ from typing import Any, Mapping, Sequence
 
 from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
 from naiad.worker.api.inference import InferenceRequest, InferenceResponse
-from naiad.worker.api.iteration import Arrivals, ResponseIterator, Turns, Waiter, settle_soon
+from naiad.worker.api.iteration import Arrivals, LeaderFollowerLock, ResponseIterator, Waiter, settle_soon
 from naiad.worker.api.metrics import MetricCells
-from naiad.worker.busy_polling import Alertness
-from naiad.worker.call_codec import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED, AnswerDecoder, CallEncoder
+from naiad.worker.busy_polling import SpinWait
+from naiad.worker.call_codec import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError
-from naiad.worker.control import Scope, SideLine, late_slots, open_slots
+from naiad.worker.control import ControlSocket, ExecutionContext, late_slots, open_slots
 
 MOST_CALLS = 4096
 """Calls of one worker that may be open at a time."""
@@ -95,7 +95,7 @@ class _Reader(Waiter):
 class Calls:
     """The calls of one worker; used by any thread."""
 
-    def __init__(self, side: SideLine, scope: Scope, batches: Channel) -> None:
+    def __init__(self, side: ControlSocket, scope: ExecutionContext, batches: Channel) -> None:
         """`batches` is the channel of batches, whose shared memory counts as well."""
         self.transport_bytes = 0
         """Most shared memory between the server and this worker."""
@@ -105,15 +105,15 @@ class Calls:
         self._scope = scope
         self._batches = batches
         self._channel: Channel | None = None
-        self._alertness: Alertness | None = None
+        self._spin_wait: SpinWait | None = None
         self._laying = threading.Lock()
         self._encoder = CallEncoder()
-        self._decoder = AnswerDecoder()
+        self._decoder = CallResponseDecoder()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Any] = {}
         self._left: deque[tuple[int, int]] = deque()
         """Kinds and numbers of frames that something the garbage collector has run wants to be sent."""
-        self._turns = Turns(self._read)
+        self._turns = LeaderFollowerLock(self._read)
         self._thread: threading.Thread | None = None
 
     # --- called by models -------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Calls:
         channel = self._channel
         if channel is not None and channel.lock.acquire(blocking=False):
             try:
-                channel.lender.trim()
+                channel.buffer_owner.trim()
                 if channel.has_news:
                     channel.send(frames.TIDY)
             except ChannelClosedError:
@@ -281,8 +281,8 @@ class Calls:
         their_blocks.close()
         poll = select.poll()
         poll.register(read_fd, select.POLLIN)
-        self._alertness = Alertness(poll)
-        self._alertness.had_single_request = True
+        self._spin_wait = SpinWait(poll)
+        self._spin_wait.had_single_request = True
         return Channel(read_fd, write_fd, blocks, limit_bytes=0, own=bytearray)
 
     def _send(self, number: int, waiter: Any, request: InferenceRequest, flags: int, timeout_us: int) -> None:
@@ -330,9 +330,11 @@ class Calls:
         block = 0
         try:
             if payload_bytes > channel_module.INLINE_BYTES:
-                lender = channel.lender
-                lender.limit_bytes = self.transport_bytes - self._batches.block_bytes - channel.borrower.total_bytes
-                block = lender.lend(parts, payload_bytes)
+                buffer_owner = channel.buffer_owner
+                buffer_owner.limit_bytes = (
+                    self.transport_bytes - self._batches.block_bytes - channel.buffer_user.total_bytes
+                )
+                block = buffer_owner.lend(parts, payload_bytes)
                 parts = ()
             channel.send(kind, words, text, extra, parts, payload_bytes, block)
         except BaseException as error:
@@ -340,7 +342,7 @@ class Calls:
             self._waiting.pop(number, None)
             self._encoder.restart()
             if block:
-                channel.lender.take_back([block])
+                channel.buffer_owner.take_back([block])
             if isinstance(error, ChannelClosedError):
                 raise TritonModelException(_GONE) from None
             if not isinstance(error, TransportFullError):
@@ -378,16 +380,16 @@ class Calls:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._turns.wait(_Reader(self), may_stay_awake=False)
+        self._turns.wait(_Reader(self), may_busy_poll=False)
 
-    def _read(self, may_stay_awake: bool) -> None:
+    def _read(self, may_busy_poll: bool) -> None:
         """Wait for one frame and see to it."""
         channel = self._channel
         if channel is None or self.is_over:
             self._fail_all(_GONE)
             return
-        if may_stay_awake and self._alertness is not None and not channel.has_rest:
-            self._alertness.wait()
+        if may_busy_poll and self._spin_wait is not None and not channel.has_rest:
+            self._spin_wait.wait()
         try:
             frame = channel.receive()
             if frame.kind != frames.ANSWER:
@@ -414,7 +416,7 @@ class Calls:
                 self._turns.wake(waiter)
 
 
-class MetricLine:
+class MetricChannel:
     """The server, as the metrics of a worker see it."""
 
     def __init__(self, calls: Calls, descriptor: int) -> None:

@@ -20,7 +20,7 @@ import threading
 from typing import Any, Sequence
 
 
-class Scope:
+class ExecutionContext:
     """The batch that executes, and where."""
 
     __slots__ = ("is_executing", "is_initializing", "is_open", "serial", "thread")
@@ -66,7 +66,7 @@ def _slots_of(references: Sequence[Any]) -> list[int]:
 _LONGEST_TEXT = 1 << 20
 
 
-class SideLine:
+class ControlSocket:
     """The worker's end."""
 
     def __init__(self, connection: socket.socket) -> None:

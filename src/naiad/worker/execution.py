@@ -28,14 +28,14 @@ from naiad.worker.api.inference import (
     InferenceRequest,
     InferenceResponse,
     RequestPlan,
-    SingleAnswer,
+    SingleResponse,
     StreamedRequest,
     is_rescheduled,
 )
 from naiad.worker.channel.frame import Frame
-from naiad.worker.control import SideLine
-from naiad.worker.request_decoder import Intake
-from naiad.worker.response_sender import Outbox, Stream
+from naiad.worker.control import ControlSocket
+from naiad.worker.request_decoder import RequestDecoder
+from naiad.worker.response_sender import ResponseSender, Stream
 
 _log = logging.getLogger(__name__)
 _CLOSE_S = 2.0
@@ -122,7 +122,7 @@ class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model
     """What `execute` returned is not what it must return."""
 
 
-class AnsweredRequest:
+class FinishedRequest:
     """What is needed of a request when all that is left to come is its response."""
 
     __slots__ = ("_plan",)
@@ -142,7 +142,7 @@ def failure_notes(error: BaseException, instance_name: str) -> dict[str, Any]:
 
 
 def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[Any], bool]:
-    """Return what there is for each request, and whether some of that is a `SingleAnswer` which is still to come.
+    """Return what there is for each request, and whether some of that is a `SingleResponse` which is still to come.
 
     Raises ExecutionFault with Triton's words when what `execute` returned and what response senders sent do not fit
     together.
@@ -164,7 +164,7 @@ def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[A
     for index, (request, response) in enumerate(zip(requests, returned)):
         if type(response) is not InferenceResponse or request._sender is not None:
             returned[index] = made = _checked_one(request, response)
-            are_late = are_late or type(made) is SingleAnswer
+            are_late = are_late or type(made) is SingleResponse
     return returned, are_late
 
 
@@ -204,7 +204,7 @@ def _checked_one(request: InferenceRequest, response: Any) -> Any:
     if response is None:
         late = request._late_answer(_not_a_response(None))
         return late.response or late
-    answer: SingleAnswer | None = request._sender.answer if request._sender is not None else None
+    answer: SingleResponse | None = request._sender.answer if request._sender is not None else None
     if not isinstance(response, InferenceResponse):
         raise ExecutionFault(_not_a_response(response))
     if answer is not None and answer.response is not None:
@@ -241,7 +241,7 @@ def awaited(responses: Sequence[Any]) -> list[InferenceResponse]:
     """
     complete = []
     for response in responses:
-        made = response.wait() if type(response) is SingleAnswer else response
+        made = response.wait() if type(response) is SingleResponse else response
         if made is None:
             if response.fault:
                 raise ExecutionFault(response.fault)
@@ -254,17 +254,24 @@ def awaited(responses: Sequence[Any]) -> list[InferenceResponse]:
 class DecoupledExecution:
     """Executes batches one after the other; their requests stay open until their final responses."""
 
-    def __init__(self, model: Any, instance_name: str, intake: Intake, outbox: Outbox, side: SideLine) -> None:
-        self.outbox = outbox
+    def __init__(
+        self,
+        model: Any,
+        instance_name: str,
+        request_decoder: RequestDecoder,
+        response_sender: ResponseSender,
+        side: ControlSocket,
+    ) -> None:
+        self.response_sender = response_sender
         self._model = model
         self._instance_name = instance_name
-        self._intake = intake
+        self._request_decoder = request_decoder
         self._side = side
         self._loop = ModelLoop()
 
     def execute(self, frame: Frame) -> None:
         """Execute a batch and tell the server that the next may come. Raises ChannelError."""
-        requests, streams = self._intake.streamed_requests(frame, self.outbox)
+        requests, streams = self._request_decoder.streamed_requests(frame, self.response_sender)
         frame.payload = b""
         self._side.request_ids = frame.text
         # Coroutines of the batch inherit this. Weak references: who refers to a stream is expected to answer.
@@ -282,15 +289,15 @@ class DecoupledExecution:
             del requests
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
-            self.outbox.failed(streams, failure_notes(error, self._instance_name))
+            self.response_sender.failed(streams, failure_notes(error, self._instance_name))
             return
         finally:
             self._side.request_ids = ""
         del streams
         if again:
-            self.outbox.reschedule(again)
+            self.response_sender.reschedule(again)
             del again
-        self.outbox.executed()
+        self.response_sender.executed()
 
     def close(self) -> None:
         """End the loop of coroutines; nothing is open any more."""
@@ -312,12 +319,12 @@ class DecoupledExecution:
             self._check(await coroutine)
             again = _rescheduled(requests, streams)
             if again:
-                self.outbox.reschedule(again)
+                self.response_sender.reschedule(again)
         except BaseException as error:
             # Triton only logs this, and the client waits for ever.
             notes = failure_notes(error, self._instance_name)
             _log.error("%s", notes["detail"] or notes["message"])
-            self.outbox.fail(streams, notes["message"])
+            self.response_sender.fail(streams, notes["message"])
 
 
 def _rescheduled(requests: Sequence[StreamedRequest], streams: Sequence[Stream]) -> list[Stream]:

@@ -10,18 +10,18 @@ import weakref
 from typing import Any, Sequence
 
 from naiad.worker.api.failure import describe
-from naiad.worker.api.inference import InferenceRequest, SingleAnswer
+from naiad.worker.api.inference import InferenceRequest, SingleResponse
 from naiad.worker.channel.channel import Channel
-from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, SLOTS, Board
+from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, SLOTS, FlagsPage
 from naiad.worker.execution import LATE
-from naiad.worker.response_sender import Outbox, Stream
+from naiad.worker.response_sender import ResponseSender, Stream
 
 
 class LateResponses:
     """The open requests of batches that were answered without their responses. Used by the thread that executes."""
 
-    def __init__(self, channel: Channel, board: Board) -> None:
-        self.outbox = Outbox(channel, board)
+    def __init__(self, channel: Channel, board: FlagsPage) -> None:
+        self.response_sender = ResponseSender(channel, board)
         self._open: dict[int, weakref.ref[Stream]] = {}
         self._next_slot = FIRST_LATE_SLOT
 
@@ -42,7 +42,7 @@ class LateResponses:
         """
         slots: dict[int, int] = {}
         for index, response in enumerate(responses):
-            if type(response) is not SingleAnswer:
+            if type(response) is not SingleResponse:
                 continue
             slot = self._next_slot
             if not self._is_free(slot):
@@ -55,18 +55,18 @@ class LateResponses:
         return slots
 
     def divert(
-        self, answers: Sequence[SingleAnswer], slots: Sequence[int], outputs: Sequence[frozenset[str]]
+        self, answers: Sequence[SingleResponse], slots: Sequence[int], outputs: Sequence[frozenset[str]]
     ) -> list[weakref.ref[Stream]]:
         """Have these responses sent when they come; the server knows of their slots. Return their streams."""
         references = []
         for answer, slot, output_names in zip(answers, slots, outputs):
-            stream = Stream(self.outbox, slot, output_names)
+            stream = Stream(self.response_sender, slot, output_names)
             reference = self._open[slot] = weakref.ref(stream)
             references.append(reference)
             try:
                 answer.divert(stream)
             except Exception as error:
-                self.outbox.fail([stream], describe(error))
+                self.response_sender.fail([stream], describe(error))
         return references
 
     def _is_free(self, slot: int) -> bool:

@@ -15,7 +15,7 @@ import types
 from typing import Any
 
 from naiad.worker.api.logger import Logger
-from naiad.worker.channel.flags_page import Board
+from naiad.worker.channel.flags_page import FlagsPage
 
 
 class LoadError(Exception):
@@ -70,7 +70,7 @@ INTERVAL_S = 1.0
 class Readiness:
     """Asks the model in a thread of its own, and writes on the board what it says."""
 
-    def __init__(self, model: Any, board: Board) -> None:
+    def __init__(self, model: Any, board: FlagsPage) -> None:
         self._model = model
         self._board = board
         self._over = threading.Event()

@@ -11,20 +11,26 @@ from typing import Any
 
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, describe, format_traceback
-from naiad.worker.api.inference import InferenceRequest, InferenceResponse, SingleAnswer, set_caller, set_rescheduling
+from naiad.worker.api.inference import (
+    InferenceRequest,
+    InferenceResponse,
+    SingleResponse,
+    set_caller,
+    set_rescheduling,
+)
 from naiad.worker.api.metrics import set_metric_server
-from naiad.worker.busy_polling import Alertness
-from naiad.worker.calls import Calls, MetricLine
+from naiad.worker.busy_polling import SpinWait
+from naiad.worker.calls import Calls, MetricChannel
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError
 from naiad.worker.channel.channel import Channel
-from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, Board
+from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError, Frame
-from naiad.worker.control import Scope, SideLine, late_streams
+from naiad.worker.control import ControlSocket, ExecutionContext, late_streams
 from naiad.worker.execution import (
-    AnsweredRequest,
     DecoupledExecution,
+    FinishedRequest,
     ModelLoop,
     answered,
     awaited,
@@ -35,26 +41,26 @@ from naiad.worker.execution import (
 )
 from naiad.worker.late_responses import LateResponses, without_late
 from naiad.worker.loading import LoadError, Readiness, load_backend_class, load_model_class
-from naiad.worker.request_decoder import Intake
-from naiad.worker.response_encoder import ReplyEncoder
-from naiad.worker.response_sender import Outbox
+from naiad.worker.request_decoder import RequestDecoder
+from naiad.worker.response_encoder import ResponseEncoder
+from naiad.worker.response_sender import ResponseSender
 
 
 class Worker:
     """One model in one process."""
 
-    def __init__(self, channel: Channel, side: SideLine, board: Board, read_fd: int) -> None:
+    def __init__(self, channel: Channel, side: ControlSocket, board: FlagsPage, read_fd: int) -> None:
         self._channel = channel
         self._side = side
         self._board = board
-        channel.lender.board = board.blocks
+        channel.buffer_owner.board = board.blocks
         self._poll = select.poll()
         self._poll.register(read_fd, select.POLLIN)
-        self._alertness = Alertness(self._poll)
+        self._spin_wait = SpinWait(self._poll)
         self._model: Any = None
         self._instance_name = ""
-        self._intake = Intake(frozenset())
-        self._replies = ReplyEncoder()
+        self._request_decoder = RequestDecoder(frozenset())
+        self._replies = ResponseEncoder()
         self._model_loop = ModelLoop()
         self._decoupled: DecoupledExecution | None = None
         self._late: LateResponses | None = None
@@ -62,7 +68,7 @@ class Worker:
         self._is_iterative = False
         self._late_streams: list[Any] = []
         """What is late of the batch that executes."""
-        self._scope = Scope()
+        self._scope = ExecutionContext()
         self._calls = Calls(side, self._scope, channel)
         set_caller(self._calls)
         pb_utils.set_commander(self._calls)
@@ -86,30 +92,30 @@ class Worker:
         if channel.has_rest:
             # It came together with the frame before, and perhaps nothing else does: there is nothing to wait for.
             return channel.receive()
-        self._alertness.wait()
+        self._spin_wait.wait()
         # Only who has shared memory or open requests wakes up now and then.
         while self._needs_care and not self._poll.poll(IDLE_S * 1000):
             self._calls.trim()
             if self._late is not None and self._late.has_open:
                 # A sender in a reference cycle is found by the garbage collector only, which nothing else starts.
                 gc.collect()
-            if self._outbox is not None:
-                self._outbox.trim()
+            if self._response_sender is not None:
+                self._response_sender.trim()
             else:
-                channel.lender.trim()
+                channel.buffer_owner.trim()
         return channel.receive()
 
     @property
     def _needs_care(self) -> bool:
-        if self._channel.lender.total_bytes or self._calls.has_blocks:
+        if self._channel.buffer_owner.total_bytes or self._calls.has_blocks:
             return True
         return self._late is not None and self._late.has_open
 
     @property
-    def _outbox(self) -> Outbox | None:
+    def _response_sender(self) -> ResponseSender | None:
         if self._decoupled is not None:
-            return self._decoupled.outbox
-        return None if self._late is None else self._late.outbox
+            return self._decoupled.response_sender
+        return None if self._late is None else self._late.response_sender
 
     def _serve(self, frame: Frame) -> bool:
         if frame.kind in (frames.EXECUTE, frames.EXECUTE_COMPLETELY):
@@ -142,7 +148,7 @@ class Worker:
     # --- executing --------------------------------------------------------------------------------------------------
 
     def _note_begin(self, frame: Frame) -> None:
-        self._channel.lender.limit_bytes = frame.allowance_bytes
+        self._channel.buffer_owner.limit_bytes = frame.allowance_bytes
         scope = self._scope
         scope.serial += 1
         self._board.note_begun(scope.serial)
@@ -153,8 +159,8 @@ class Worker:
         channel, side, scope = self._channel, self._side, self._scope
         self._note_begin(frame)
         cancellation = _Cancellation(self._board)
-        requests: Sequence[Any] = self._intake.requests(frame, cancellation)
-        self._alertness.had_single_request = len(requests) == 1
+        requests: Sequence[Any] = self._request_decoder.requests(frame, cancellation)
+        self._spin_wait.had_single_request = len(requests) == 1
         frame.payload = b""
         side.request_ids = frame.text
         late: _Late | None = None
@@ -163,7 +169,7 @@ class Worker:
                 responses, are_late = self._call(requests)
                 if are_late:
                     slots = self._reserve(frame, requests, responses)
-                    requests = [AnsweredRequest(request._plan) for request in requests]
+                    requests = [FinishedRequest(request._plan) for request in requests]
                     responses, late = _settled(requests, responses, slots)
                 reply = self._replies.encode(requests, responses)
                 parts, payload_bytes, block = reply.parts, reply.payload_bytes, 0
@@ -213,11 +219,11 @@ class Worker:
     def _lend(self, parts: Sequence[Any], payload_bytes: int) -> int:
         channel = self._channel
         if self._late is None:
-            return channel.lender.lend(parts, payload_bytes)
+            return channel.buffer_owner.lend(parts, payload_bytes)
         with channel.lock:
             # The server says on the board which blocks it uses no more, since late responses may need them.
-            channel.lender.reclaim(self._board.blocks)
-            return channel.lender.lend(parts, payload_bytes)
+            channel.buffer_owner.reclaim(self._board.blocks)
+            return channel.buffer_owner.lend(parts, payload_bytes)
 
     def _call(self, requests: Sequence[InferenceRequest]) -> tuple[list[Any], bool]:
         """Return the responses, and whether some of them are still to come. Raises what the model raises."""
@@ -277,22 +283,24 @@ class Worker:
         if not callable(getattr(model_class, "execute", None)):
             raise LoadError(f"{model_file}: class TritonPythonModel has no method execute(self, requests)")
         self._instance_name = notes["args"]["model_instance_name"]
-        self._intake = Intake(frozenset(notes["outputs"]))
+        self._request_decoder = RequestDecoder(frozenset(notes["outputs"]))
         self._calls.transport_bytes = notes["transport_bytes"]
         self._is_iterative = notes.get("iterative", False)
         set_rescheduling(self._is_iterative)
         self._scope.is_initializing = True
         if notes.get("metrics", -1) >= 0:
             os.set_inheritable(notes["metrics"], False)
-            set_metric_server(MetricLine(self._calls, notes["metrics"]))
+            set_metric_server(MetricChannel(self._calls, notes["metrics"]))
         model = model_class()
         if hasattr(model, "initialize"):
             model.initialize(notes["args"])
         self._model = model
         self._scope.is_initializing, self._scope.is_open = False, True
         if notes["decoupled"]:
-            outbox = Outbox(self._channel, self._board)
-            self._decoupled = DecoupledExecution(model, self._instance_name, self._intake, outbox, self._side)
+            response_sender = ResponseSender(self._channel, self._board)
+            self._decoupled = DecoupledExecution(
+                model, self._instance_name, self._request_decoder, response_sender, self._side
+            )
         self._readiness = Readiness(model, self._board)
         self._readiness.start()
         # What loading has made stays; the garbage collector need not look at it again and again.
@@ -317,7 +325,7 @@ class _Cancellation:
 
     __slots__ = ("_slots", "is_over")
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: FlagsPage) -> None:
         self._slots = board.slots
         self.is_over = False
 
@@ -336,8 +344,8 @@ class _Late:
         self,
         indexes: Sequence[int],
         slots: dict[int, int],
-        answers: Sequence[SingleAnswer],
-        requests: Sequence[AnsweredRequest],
+        answers: Sequence[SingleResponse],
+        requests: Sequence[FinishedRequest],
     ) -> None:
         self.indexes = indexes
         self.slots = [slots[index] for index in indexes]
@@ -346,7 +354,7 @@ class _Late:
 
 
 def _settled(
-    requests: Sequence[AnsweredRequest], responses: Sequence[Any], slots: dict[int, int]
+    requests: Sequence[FinishedRequest], responses: Sequence[Any], slots: dict[int, int]
 ) -> tuple[list[InferenceResponse], _Late | None]:
     """Return the responses of a batch, `LATE` for those with slots that have not come, and what is late.
 

@@ -13,8 +13,8 @@ import sys
 from naiad.worker.api import pb_utils
 from naiad.worker.api.logger import LineStream, SinkHandler, set_sink
 from naiad.worker.channel.channel import Channel
-from naiad.worker.channel.flags_page import Board
-from naiad.worker.control import SideLine, dump_on_signal
+from naiad.worker.channel.flags_page import FlagsPage
+from naiad.worker.control import ControlSocket, dump_on_signal
 from naiad.worker.loop import Worker
 
 _PR_SET_PDEATHSIG = 1
@@ -30,11 +30,11 @@ def run(arguments: list[str]) -> None:
     dump_on_signal()
     for descriptor in (read_fd, write_fd, blocks_fd, side_fd):
         os.set_inheritable(descriptor, False)
-    side = SideLine(socket.socket(fileno=side_fd))
+    side = ControlSocket(socket.socket(fileno=side_fd))
     _redirect(side)
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = pb_utils
-    board = Board(board_fd)
+    board = FlagsPage(board_fd)
     os.close(board_fd)
     channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, own=bytearray)
     worker = Worker(channel, side, board, read_fd)
@@ -51,7 +51,7 @@ def _follow(server_pid: int) -> None:
         os._exit(1)
 
 
-def _redirect(side: SideLine) -> None:
+def _redirect(side: ControlSocket) -> None:
     """Send prints, `logging` and `pb_utils.Logger` to the server's log."""
     set_sink(side.log)
     sys.stdout = LineStream(side.log, 1)

@@ -8,7 +8,7 @@ from typing import Any
 from naiad.worker.api.inference import Cancellation, InferenceTrace, ReceivedRequest, RequestPlan, StreamedRequest
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
 from naiad.worker.channel.frame import ALIGNMENT, ChannelError, Frame
-from naiad.worker.response_sender import Outbox, Stream
+from naiad.worker.response_sender import ResponseSender, Stream
 
 
 class _Header:
@@ -44,7 +44,7 @@ def _unused(position: int) -> bool:
     return False
 
 
-class Intake:
+class RequestDecoder:
     """Remembers headers by their numbers."""
 
     def __init__(self, all_outputs: frozenset[str]) -> None:
@@ -87,7 +87,9 @@ class Intake:
             raise ChannelError(f"a payload of {frame.payload_bytes} bytes where {position} were announced")
         return requests
 
-    def streamed_requests(self, frame: Frame, outbox: Outbox) -> tuple[list[StreamedRequest], list[Stream]]:
+    def streamed_requests(
+        self, frame: Frame, response_sender: ResponseSender
+    ) -> tuple[list[StreamedRequest], list[Stream]]:
         """Return the requests of a batch of a decoupled model, and where their responses go. Raises ChannelError.
 
         The table begins with the slots of the requests.
@@ -95,7 +97,9 @@ class Intake:
         count = frame.text.count("\0") + 1
         slots, frame.words = frame.words[:count], frame.words[count:]
         received = self.requests(frame, _unused)
-        streams = [Stream(outbox, slot, request._plan.output_names) for slot, request in zip(slots, received)]
+        streams = [
+            Stream(response_sender, slot, request._plan.output_names) for slot, request in zip(slots, received)
+        ]
         requests = [
             StreamedRequest(request._plan, request._id, request._inputs, stream, stream.slot)
             for request, stream in zip(received, streams)

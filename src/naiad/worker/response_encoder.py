@@ -29,7 +29,7 @@ class _Header:
         self.payload_bytes = sum(sizes)
 
 
-class Reply:
+class EncodedResponse:
     """One executed frame in the making."""
 
     __slots__ = ("errors", "headers", "parameters", "parts", "payload_bytes", "reset", "words")
@@ -71,7 +71,7 @@ class Reply:
         }
 
 
-class ReplyEncoder:
+class ResponseEncoder:
     """Remembers which headers the server knows already."""
 
     def __init__(self) -> None:
@@ -83,16 +83,16 @@ class ReplyEncoder:
         self._headers.clear()
         self._restarts = True
 
-    def begin(self) -> Reply:
+    def begin(self) -> EncodedResponse:
         """Return an empty reply, the only one in the making."""
-        reply = Reply()
+        reply = EncodedResponse()
         if self._restarts or len(self._headers) > MOST_HEADERS:
             self._headers.clear()
             self._restarts = False
             reply.reset = True
         return reply
 
-    def encode(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse]) -> Reply:
+    def encode(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse]) -> EncodedResponse:
         """Return the reply to a batch; outputs that were not asked for are dropped."""
         # hot: bench/micro_worker.py
         reply = self.begin()
@@ -101,7 +101,7 @@ class ReplyEncoder:
             add(reply, index, request._plan.output_names, response)
         return reply
 
-    def add(self, reply: Reply, index: int, wanted: frozenset[str], response: InferenceResponse) -> None:
+    def add(self, reply: EncodedResponse, index: int, wanted: frozenset[str], response: InferenceResponse) -> None:
         """Add response number `index`; its arrays are read when the reply is sent."""
         # hot: bench/micro_worker.py
         if response._error is not None:
@@ -128,14 +128,14 @@ class ReplyEncoder:
         else:
             _pad(reply, header, begin)
 
-    def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: Reply) -> _Header:
+    def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: EncodedResponse) -> _Header:
         outputs = [(key[at], key[at + 1], key[at + 2]) for at in range(0, len(key), 3)]
         header = self._headers[key] = _Header(len(self._headers) + 1, outputs, arrays)
         reply.headers.append((header.number, outputs))
         return header
 
 
-def _pad(reply: Reply, header: _Header, begin: int) -> None:
+def _pad(reply: EncodedResponse, header: _Header, begin: int) -> None:
     """Encode the strings among the parts from `begin` on, and put padding between all."""
     arrays = reply.parts[begin:]
     del reply.parts[begin:]

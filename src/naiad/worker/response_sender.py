@@ -28,9 +28,9 @@ from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError, rounded
 from naiad.worker.channel.channel import Channel
-from naiad.worker.channel.flags_page import CANCELLED, CONGESTED, Board
+from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError
-from naiad.worker.response_encoder import Reply, ReplyEncoder
+from naiad.worker.response_encoder import EncodedResponse, ResponseEncoder
 
 FINAL = 1
 HAS_RESPONSE = 2
@@ -51,10 +51,18 @@ _FLUSH = -1
 class Stream:
     """The responses of one request, until the final one. Who may still send refers to it."""
 
-    __slots__ = ("__weakref__", "_outbox", "_was_cancelled", "is_closed", "output_names", "slot", "yields_left")
+    __slots__ = (
+        "__weakref__",
+        "_response_sender",
+        "_was_cancelled",
+        "is_closed",
+        "output_names",
+        "slot",
+        "yields_left",
+    )
 
-    def __init__(self, outbox: Outbox, slot: int, output_names: frozenset[str]) -> None:
-        self._outbox = outbox
+    def __init__(self, response_sender: ResponseSender, slot: int, output_names: frozenset[str]) -> None:
+        self._response_sender = response_sender
         self.slot = slot
         self.output_names = output_names
         self.yields_left = _YIELD_COUNT
@@ -65,15 +73,15 @@ class Stream:
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
         """Take a response, or only the end of the responses. Raises TritonModelException."""
         # hot: bench/micro_emission.py
-        if self._outbox.board.slots[self.slot] and not self.is_closed:
+        if self._response_sender.board.slots[self.slot] and not self.is_closed:
             self._wait_for_client()
-        self._outbox.send(self, response, is_final)
+        self._response_sender.send(self, response, is_final)
 
     def is_cancelled(self) -> bool:
         """Tell whether the client has given the request up."""
         if self.is_closed:
             return self._was_cancelled
-        return bool(self._outbox.board.slots[self.slot] & CANCELLED)
+        return bool(self._response_sender.board.slots[self.slot] & CANCELLED)
 
     def close(self) -> None:
         """Note that the final response is on its way: the slot is soon another request's."""
@@ -82,27 +90,27 @@ class Stream:
 
     def _wait_for_client(self) -> None:
         """Wait while the client takes no more responses."""
-        slots = self._outbox.board.slots
+        slots = self._response_sender.board.slots
         wait_s = _FIRST_WAIT_S
-        words = (self.slot << 1 | self._outbox.is_shared_thread(),)
-        while slots[self.slot] == CONGESTED and not self.is_closed:
-            self._outbox.ask(words)
+        words = (self.slot << 1 | self._response_sender.is_shared_thread(),)
+        while slots[self.slot] == PAUSED and not self.is_closed:
+            self._response_sender.ask(words)
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
 
     def __del__(self) -> None:
         if not self.is_closed:
-            self._outbox.give_up(self.slot)
+            self._response_sender.abort(self.slot)
 
 
-class Outbox:
+class ResponseSender:
     """Gathers responses of all streams and sends them; used by any thread."""
 
-    def __init__(self, channel: Channel, board: Board) -> None:
+    def __init__(self, channel: Channel, board: FlagsPage) -> None:
         self.board = board
         self._channel = channel
         self._lock = channel.lock
-        self._encoder = ReplyEncoder()
+        self._encoder = ResponseEncoder()
         self._reply = self._encoder.begin()
         self._count = 0
         self._sent_count = 0
@@ -115,7 +123,7 @@ class Outbox:
         """`count`: for how many requests a thread has sent."""
         # A queue of jobs for the thread; it may be put into while the garbage collector runs.
         self._jobs: queue.SimpleQueue[int] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="outbox", daemon=True).start()
+        threading.Thread(target=self._run, name="response_sender", daemon=True).start()
 
     # --- called by senders ------------------------------------------------------------------------------------------
 
@@ -176,7 +184,7 @@ class Outbox:
             or getattr(self._served, "count", 0) > 1
         )
 
-    def give_up(self, slot: int) -> None:
+    def abort(self, slot: int) -> None:
         """Answer a request that nobody can answer any more; safe wherever the garbage collector runs."""
         if not self._is_over:
             self._jobs.put(slot)
@@ -220,13 +228,13 @@ class Outbox:
         if self._lock.acquire(blocking=False):
             try:
                 self._reclaim()
-                self._channel.lender.trim()
+                self._channel.buffer_owner.trim()
             finally:
                 self._lock.release()
 
     # --- under the lock ---------------------------------------------------------------------------------------------
 
-    def _add(self, stream: Stream, response: InferenceResponse | None, is_final: bool) -> Reply:
+    def _add(self, stream: Stream, response: InferenceResponse | None, is_final: bool) -> EncodedResponse:
         reply = self._reply
         if response is None:
             reply.words.append(stream.slot << SLOT_SHIFT | FINAL)
@@ -265,14 +273,14 @@ class Outbox:
         with contextlib.suppress(TritonModelException):  # the server is gone: what follows says so as well
             self._flush()
 
-    def _lend(self, reply: Reply) -> int:
+    def _lend(self, reply: EncodedResponse) -> int:
         """Put the payload into a block, and wait for one while shared memory is at its cap."""
-        lender = self._channel.lender
+        buffer_owner = self._channel.buffer_owner
         wait_s = _FIRST_WAIT_S
         while True:
             self._reclaim()
             try:
-                return lender.lend(reply.parts, reply.payload_bytes)
+                return buffer_owner.lend(reply.parts, reply.payload_bytes)
             except TransportFullError as error:
                 if rounded(error.needed_bytes) > error.limit_bytes:
                     raise TritonModelException(
@@ -296,7 +304,7 @@ class Outbox:
         return TritonModelException("Unable to send response. The server is gone.")
 
     def _reclaim(self) -> None:
-        self._channel.lender.reclaim(self.board.blocks)
+        self._channel.buffer_owner.reclaim(self.board.blocks)
 
     # --- the thread -------------------------------------------------------------------------------------------------
 

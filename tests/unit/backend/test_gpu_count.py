@@ -26,7 +26,7 @@ def asks_anew():
 
 
 @pytest.mark.parametrize(("setting", "count"), [(None, 2), ("1", 1), ("", 0)])
-def test_the_driver_and_the_environment_tell(monkeypatch, setting, count):
+def test_the_runner_and_the_environment_tell(monkeypatch, setting, count):
     monkeypatch.setattr(gpus, "load_nvml", TwoGpus)
     if setting is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -35,7 +35,7 @@ def test_the_driver_and_the_environment_tell(monkeypatch, setting, count):
     assert gpus.gpu_count() == count
 
 
-def test_without_a_driver_there_is_none(monkeypatch):
+def test_without_a_runner_there_is_none(monkeypatch):
     def missing():
         raise NvmlError("there is none")
 
@@ -44,9 +44,12 @@ def test_without_a_driver_there_is_none(monkeypatch):
 
 
 def test_who_can_be_on_a_gpu(monkeypatch):
-    assert PythonBackend().gpu_obstacle() == ""
-    assert IdentityBackend().gpu_obstacle() == "backend 'identity' does not use GPUs"
+    assert PythonBackend().gpu_unsupported_reason() == ""
+    assert IdentityBackend().gpu_unsupported_reason() == "backend 'identity' does not use GPUs"
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    assert "has no CUDAExecutionProvider: install onnxruntime-gpu instead" in OnnxRuntimeBackend().gpu_obstacle()
+    assert (
+        "has no CUDAExecutionProvider: install onnxruntime-gpu instead"
+        in OnnxRuntimeBackend().gpu_unsupported_reason()
+    )
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    assert OnnxRuntimeBackend().gpu_obstacle() == ""
+    assert OnnxRuntimeBackend().gpu_unsupported_reason() == ""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from naiad.backend.python.call_codec import AnswerEncoder, CallDecoder
+from naiad.backend.python.call_codec import CallDecoder, CallResponseEncoder
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
@@ -17,7 +17,7 @@ from naiad.worker import call_codec as call_wire
 from naiad.worker.api.failure import ErrorCode as WorkerCode
 from naiad.worker.api.inference import InferenceRequest
 from naiad.worker.api.tensor import Tensor
-from naiad.worker.call_codec import FINAL, AnswerDecoder, CallEncoder
+from naiad.worker.call_codec import FINAL, CallEncoder, CallResponseDecoder
 from naiad.worker.channel.frame import ChannelError, Frame, decode_frame, encode_frame
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -149,7 +149,7 @@ _TENSORS = st.lists(
 
 @given(_TENSORS)
 def test_any_tensors_go_there_and_back(tensors):
-    caller, encoder, decoder = Caller(), AnswerEncoder(), AnswerDecoder()
+    caller, encoder, decoder = Caller(), CallResponseEncoder(), CallResponseDecoder()
     request = call(*(Tensor(f"T{index}", array) for index, array in enumerate(tensors)))
     for _ in range(2):
         header, data = caller.send(request)
@@ -169,7 +169,7 @@ def test_any_tensors_go_there_and_back(tensors):
 
 
 def test_errors_parameters_and_ends_of_answers():
-    encoder, decoder = AnswerEncoder(), AnswerDecoder()
+    encoder, decoder = CallResponseEncoder(), CallResponseDecoder()
     nothing = ResponseHeader("m", "1", ())
     failed = decoder.response(
         sent(*encoder.encode(1, FINAL, InferResponse(nothing, error=InferError(ErrorCode.NOT_FOUND, "no m"))))
@@ -186,7 +186,7 @@ def test_errors_parameters_and_ends_of_answers():
 
 def test_answer_headers_are_forgotten_on_both_sides(monkeypatch):
     monkeypatch.setattr("naiad.backend.python.call_codec.MOST_HEADERS", 4)
-    encoder, decoder = AnswerEncoder(), AnswerDecoder()
+    encoder, decoder = CallResponseEncoder(), CallResponseDecoder()
     for number in range(40):
         header = ResponseHeader("m", "1", [TensorSpec(f"T{number}", DataType.FP32, (1,))])
         response = decoder.response(sent(*encoder.encode(1, FINAL, InferResponse(header, [bytes(4)]))))
@@ -205,4 +205,4 @@ def test_answer_headers_are_forgotten_on_both_sides(monkeypatch):
 @pytest.mark.parametrize("words", [[1], [1, 2], [1, 2, 77]])
 def test_nonsense_answers_are_errors(words):
     with pytest.raises(ChannelError, match="unreadable answer"):
-        AnswerDecoder().response(sent(words, None, [], 0))
+        CallResponseDecoder().response(sent(words, None, [], 0))

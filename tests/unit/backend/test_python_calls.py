@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from naiad.backend.python import calls as python_calls
-from naiad.backend.python.calls import CallLine
+from naiad.backend.python.calls import BlsChannel
 from naiad.backend.python.channel import ServerChannel
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, unavailable
@@ -25,7 +25,7 @@ from naiad.worker.api.tensor import Tensor
 from naiad.worker.calls import Calls
 from naiad.worker.channel import buffer_pool as block
 from naiad.worker.channel.channel import Channel
-from naiad.worker.control import Scope
+from naiad.worker.control import ExecutionContext
 from support.model_call_parts import ManualLoop
 
 ONE = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, (1,))])
@@ -125,7 +125,7 @@ class Pair:
     """A worker and its server."""
 
     def __init__(self) -> None:
-        self.side, self.scope, self.port, self.server = Side(), Scope(), Port(), Server()
+        self.side, self.scope, self.port, self.server = Side(), ExecutionContext(), Port(), Server()
         self.scope.is_open = True
         ours, _ = socket.socketpair()
         self._batches = Channel(*os.pipe(), ours, limit_bytes=0, own=memoryview)
@@ -134,7 +134,7 @@ class Pair:
         self.calls._line()
         read_fd, write_fd, blocks = self.side.passed
         self.channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks), limit_bytes=0)
-        self.line = CallLine(self.channel, self.port, self.server)
+        self.line = BlsChannel(self.channel, self.port, self.server)
         self.line.attach()
 
     def ask(self, *tensors: Tensor, execution_timeout: int = 0, **fields):
@@ -243,13 +243,13 @@ def test_who_sends_too_fast_is_told_and_in_the_end_cancelled(pair, monkeypatch):
     responses = pair.ask()
     (call,) = pair.port.calls
     for _ in range(python_calls._AHEAD):
-        assert not call.is_congested
+        assert not call.is_paused
         pair.answer(call, final=False)
-    assert call.is_congested
+    assert call.is_paused
     for _ in range(48):
         next(responses)
     pair.pump()
-    assert not call.is_congested
+    assert not call.is_paused
     for _ in range(100):
         pair.answer(call, final=False)
     assert pair.port.cancelled == [call]

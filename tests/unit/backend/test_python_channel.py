@@ -71,7 +71,7 @@ def test_frames_that_the_pipe_does_not_take_wait_and_arrive_whole_and_in_order(l
 
 def test_blocks_are_told_of_by_a_frame_that_waits(line: Line) -> None:
     line.channel.send(2, text="a" * LONG)
-    block = line.channel.lender.lend([b"x" * 70_000], 70_000)
+    block = line.channel.buffer_owner.lend([b"x" * 70_000], 70_000)
     line.channel.send(2, payload_bytes=70_000, block=block)
     _, told = line.read(2)
     assert bytes(told.payload) == b"x" * 70_000

@@ -14,7 +14,7 @@ import pytest
 from naiad.backend.python import process as python_process
 from naiad.backend.python.channel import ServerChannel
 from naiad.backend.python.conversation import Conversation
-from naiad.backend.python.decoupled import EmittingConversation
+from naiad.backend.python.decoupled import DecoupledConversation
 from naiad.backend.python.process import WorkerProcess, _CallsDoor
 from naiad.backend.python.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
@@ -26,7 +26,7 @@ from naiad.worker.channel import frame as frames
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import create_board
 from naiad.worker.channel.frame import Frame, encode_frame
-from naiad.worker.request_decoder import Intake
+from naiad.worker.request_decoder import RequestDecoder
 from support.backend_parts import make_header, make_request
 
 CAP_BYTES = 1 << 20
@@ -45,7 +45,7 @@ class Talk:
         process: Any = SimpleNamespace(channel=self.channel, board=self.board, settled=threading.Event())
         self.conversation = kind(process, "m_0", "m", "1", CAP_BYTES, TensorRules(ModelConfig(name="m")))
         self._headers: dict[int, Any] = {}
-        self.intake = Intake(frozenset({"OUT"}))
+        self.request_decoder = RequestDecoder(frozenset({"OUT"}))
 
     def begin(self, size: int, request_id: str = "") -> None:
         arrays = {"IN": np.full(size, size % 251, np.uint8)}
@@ -62,9 +62,9 @@ class Talk:
 
     def understand(self, frame: Frame) -> list[int]:
         """Return the only input of a batch."""
-        if isinstance(self.conversation, EmittingConversation):
+        if isinstance(self.conversation, DecoupledConversation):
             frame.words = frame.words[1:]
-        (request,) = self.intake.requests(frame, lambda position: False)
+        (request,) = self.request_decoder.requests(frame, lambda position: False)
         values: list[int] = request.inputs()[0].as_numpy().tolist()
         return values
 
@@ -75,7 +75,7 @@ class Talk:
         os.close(self._board_fd)
 
 
-@pytest.fixture(params=[Conversation, EmittingConversation])
+@pytest.fixture(params=[Conversation, DecoupledConversation])
 def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
     made = Talk(request.param)
     yield made
@@ -113,7 +113,7 @@ def test_a_batch_that_does_not_fit_is_refused_and_the_worker_understands_the_nex
 
 
 def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    lender = block_module.Lender(CAP_BYTES)
+    buffer_owner = block_module.BufferOwner(CAP_BYTES)
     made: list[int] = []
     make = block_module.anonymous_file
 
@@ -127,10 +127,10 @@ def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.
     monkeypatch.setattr(block_module, "anonymous_file", note)
     monkeypatch.setattr(block_module.mmap, "mmap", fail)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        lender.lend([bytes(70_000)], 70_000)
+        buffer_owner.lend([bytes(70_000)], 70_000)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made[0])
-    assert lender.total_bytes == 0
+    assert buffer_owner.total_bytes == 0
 
 
 def test_a_worker_that_reads_nothing_does_not_hold_up_who_sends(talk: Talk) -> None:
@@ -190,8 +190,8 @@ def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: T
     reading.register(talk.worker.fileno(), select.POLLIN)
     talk.conversation.tidy()
     assert reading.poll(0) == []
-    talk.worker.lender.limit_bytes = CAP_BYTES
-    block = talk.worker.lender.lend([bytes(70_000)], 70_000)
+    talk.worker.buffer_owner.limit_bytes = CAP_BYTES
+    block = talk.worker.buffer_owner.lend([bytes(70_000)], 70_000)
     talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
     talk.channel.receive()
     for _ in range(2):
@@ -222,15 +222,15 @@ def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest
 
 
 def test_blocks_that_an_idle_worker_drops_leave_no_descriptors(talk: Talk) -> None:
-    talk.worker.lender.limit_bytes = CAP_BYTES
-    talk.worker.lender.board = talk.board.blocks
-    block = talk.worker.lender.lend([bytes(70_000)], 70_000)
+    talk.worker.buffer_owner.limit_bytes = CAP_BYTES
+    talk.worker.buffer_owner.board = talk.board.blocks
+    block = talk.worker.buffer_owner.lend([bytes(70_000)], 70_000)
     talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
     talk.channel.receive()
     talk.conversation.tidy()
     talk.worker.receive()
-    talk.worker.lender.trim(0.0)  # and says nothing, since it has no batch to answer
+    talk.worker.buffer_owner.trim(0.0)  # and says nothing, since it has no batch to answer
     talk.conversation.tidy()
-    assert talk.channel.borrower.total_bytes == 0
+    assert talk.channel.buffer_user.total_bytes == 0
     talk.worker.send(frames.WAITING)
     assert talk.channel.receive().kind == frames.WAITING

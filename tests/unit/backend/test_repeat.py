@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from naiad.backend import repeat as delayed_emission
-from naiad.backend.repeat import DelayedEmission, RepeatBackend
+from naiad.backend import repeat as delayed_decoupled_responses
+from naiad.backend.repeat import DelayedResponses, RepeatBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, InferError
@@ -68,7 +68,7 @@ def test_every_element_is_a_response_and_an_empty_one_follows(instance):
     assert [(r.final, r.empty_final) for _, r in recorder.received] == [(False, False)] * 3 + [(True, True)]
 
 
-def test_no_elements_give_the_completion_only(instance):
+def test_no_elements_give_the_executor_only(instance):
     recorder = run(instance, request([]))
     recorder.wait_final()
     ((_, response),) = recorder.received
@@ -131,8 +131,8 @@ def test_configurations_that_do_not_fit(change, words):
 class Scripted:
     """Responses with given delays."""
 
-    def __init__(self, name, *delays_ns, is_congested=False):
-        self.request = SimpleNamespace(name=name, is_congested=is_congested, cancelled=False)
+    def __init__(self, name, *delays_ns, is_paused=False):
+        self.request = SimpleNamespace(name=name, is_paused=is_paused, cancelled=False)
         self._delays_ns = list(delays_ns)
 
     def next_delay_ns(self):
@@ -144,30 +144,30 @@ class Scripted:
 
 def test_what_is_due_first_is_sent_first(monkeypatch):
     now_ns = 0
-    monkeypatch.setattr(delayed_emission.time, "monotonic_ns", lambda: now_ns)
-    emission = DelayedEmission("test")
+    monkeypatch.setattr(delayed_decoupled_responses.time, "monotonic_ns", lambda: now_ns)
+    decoupled_responses = DelayedResponses("test")
     recorder = Recorder()
-    emission.begin(Scripted("late", 5, 5), recorder)
-    emission.begin(Scripted("soon", 3, 1, 3), recorder)
+    decoupled_responses.begin(Scripted("late", 5, 5), recorder)
+    decoupled_responses.begin(Scripted("soon", 3, 1, 3), recorder)
     now_ns = 100
-    emission.begin(Scripted("now", 0), recorder)
+    decoupled_responses.begin(Scripted("now", 0), recorder)
     recorder.wait_final(3)
-    emission.close()
+    decoupled_responses.close()
     assert [request.name for request, _ in recorder.received] == ["soon", "soon", "late", "soon", "late", "now"]
 
 
-def test_a_congested_request_waits_while_others_go_on(monkeypatch):
+def test_a_paused_request_waits_while_others_go_on(monkeypatch):
     now_ns = 0
-    monkeypatch.setattr(delayed_emission.time, "monotonic_ns", lambda: now_ns)
-    emission = DelayedEmission("test")
+    monkeypatch.setattr(delayed_decoupled_responses.time, "monotonic_ns", lambda: now_ns)
+    decoupled_responses = DelayedResponses("test")
     recorder = Recorder()
-    congested = Scripted("congested", 0, 0, is_congested=True)
-    emission.begin(congested, recorder)
-    emission.begin(Scripted("free", 0), recorder)
+    paused = Scripted("paused", 0, 0, is_paused=True)
+    decoupled_responses.begin(paused, recorder)
+    decoupled_responses.begin(Scripted("free", 0), recorder)
     recorder.wait_final(1)
     assert [request.name for request, _ in recorder.received] == ["free"]
-    congested.request.is_congested = False
+    paused.request.is_paused = False
     now_ns = 10**9
     recorder.wait_final(2)
-    emission.close()
-    assert [request.name for request, _ in recorder.received] == ["free", "congested", "congested"]
+    decoupled_responses.close()
+    assert [request.name for request, _ in recorder.received] == ["free", "paused", "paused"]

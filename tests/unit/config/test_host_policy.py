@@ -62,7 +62,7 @@ def test_cores_are_read_as_they_are_written(cores):
     assert parse_cores(format_cores(cores)) == cores
 
 
-def test_neighbours_are_written_as_ranges():
+def test_peers_are_written_as_ranges():
     assert format_cores([8, 1, 0, 2]) == "0-2,8"
 
 

@@ -7,9 +7,9 @@ from naiad.options.addresses import (
     covers,
     host_of,
     is_one_port,
-    obstacle,
     owner_of_tls,
     unix_path,
+    unsupported_reason,
 )
 from naiad.options.command_line import OptionError, parse_options
 from naiad.options.options import ServerOptions
@@ -28,12 +28,12 @@ def flags(templates: list[str], protocol: str) -> list[str]:
 
 def grpc_on_http(*arguments: str) -> str:
     found = options(*arguments)
-    return obstacle(found.grpc_place, found.http_place)
+    return unsupported_reason(found.grpc_place, found.http_place)
 
 
 def rest_on_grpc(*arguments: str) -> str:
     found = options(*arguments)
-    return obstacle(found.http_place, found.grpc_place)
+    return unsupported_reason(found.http_place, found.grpc_place)
 
 
 # --- addresses

@@ -66,11 +66,13 @@ def test_file_names_tell_the_backend(tmp_path: Path) -> None:
 
 def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, '\nbackend: "pythn"\n')
-    _, obstacle = prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
-    assert obstacle is not None
-    assert obstacle.message.startswith("unable to find backend library for backend 'pythn', try specifying runtime")
-    assert "config.pbtxt:2:" in obstacle.message
-    assert "'python'" in obstacle.message
+    _, unsupported_reason = prepare_config(read_config(entry, required=False), entry, [], BACKENDS)
+    assert unsupported_reason is not None
+    assert unsupported_reason.message.startswith(
+        "unable to find backend library for backend 'pythn', try specifying runtime"
+    )
+    assert "config.pbtxt:2:" in unsupported_reason.message
+    assert "'python'" in unsupported_reason.message
 
 
 def test_finish_takes_over_what_the_backend_completed_and_adds_instances(tmp_path: Path) -> None:

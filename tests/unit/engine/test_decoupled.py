@@ -22,7 +22,7 @@ def part(number: int, *, final: bool = False) -> InferResponse:
     return InferResponse(HEADER, [], parameters={"number": number}, final=final)
 
 
-def completion() -> InferResponse:
+def executor() -> InferResponse:
     return InferResponse(HEADER, [], final=True, empty_final=True)
 
 
@@ -50,7 +50,7 @@ def test_every_response_arrives_in_order(serve: Serve, loop: StepLoop) -> None:
         assert batch.emit is not None
         for number in range(3):
             batch.emit(batch.requests[0], part(number))
-        batch.emit(batch.requests[0], completion())
+        batch.emit(batch.requests[0], executor())
         return ()
 
     answers = Answers()
@@ -157,7 +157,7 @@ def test_responses_are_counted_by_position_and_outcome(serve: Serve, loop: StepL
         if asked.id == "broken":
             batch.emit(asked, InferResponse(HEADER, error=invalid_argument("no"), final=True))
         else:
-            batch.emit(asked, completion())
+            batch.emit(asked, executor())
         return ()
 
     answers = Answers()
@@ -196,7 +196,7 @@ def test_a_client_slow_for_too_long_fails(
     model.submit(request(answers, "other"))
     while sum(len(batch.requests) for batch in batches) < 2:
         threading.Event().wait(0.001)
-    slow.is_congested = True
+    slow.is_paused = True
     for second in range(31):
         model.check(second * SECOND_NS + 1)
     assert not answers.received
@@ -221,7 +221,7 @@ def test_a_client_that_catches_up_is_not_slow(
         threading.Event().wait(0.001)
     emit = batches[0].emit
     assert emit is not None
-    steady.is_congested = True
+    steady.is_paused = True
     for second in range(1, 100):
         if not second % 20:
             # It was congested whenever it was looked at, but has taken something in between.
@@ -233,7 +233,7 @@ def test_a_client_that_catches_up_is_not_slow(
 
 def test_calls_of_models_have_no_limit() -> None:
     call = ModelCall(RequestHeader(model_name="m"), (), lambda request, response: None)
-    call.is_congested = True
+    call.is_paused = True
     assert not call.waits_for_client
 
 

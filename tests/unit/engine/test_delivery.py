@@ -4,7 +4,7 @@ from collections import deque
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.serving.responses import Delivery, OrderedDelivery
+from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
 from support.engine_parts import Answers, StepLoop, request
 
 HEADER = ResponseHeader("m", "1", ())
@@ -24,17 +24,17 @@ def requests(answers: Answers, names: str) -> list[InferRequest]:
 
 def test_what_is_handed_over_on_the_loop_comes_after_what_was_posted_before(loop: StepLoop) -> None:
     answers = Answers()
-    delivery = Delivery(loop)
+    response_queue = ResponseQueue(loop)
     first, second = requests(answers, "ab")
-    delivery.hand_over([first], [response()])
+    response_queue.hand_over([first], [response()])
     assert ids(answers) == []
-    delivery.hand_over([second], [response()], on_loop=True)
+    response_queue.hand_over([second], [response()], on_loop=True)
     assert ids(answers) == ["a", "b"]
 
 
 def test_response_posted_behind_the_last_wakes_again(loop: StepLoop) -> None:
     answers = Answers()
-    delivery = Delivery(loop)
+    response_queue = ResponseQueue(loop)
     first, second = requests(answers, "ab")
     late = [second]
 
@@ -44,11 +44,11 @@ def test_response_posted_behind_the_last_wakes_again(loop: StepLoop) -> None:
         def __len__(self) -> int:
             count = super().__len__()
             if not count and answers and late:
-                delivery.post([late.pop()], [response()])
+                response_queue.post([late.pop()], [response()])
             return count
 
-    delivery._answers = Queue()
-    delivery.post([first], [response()])
+    response_queue._answers = Queue()
+    response_queue.post([first], [response()])
     loop.run_until(lambda: not late)
     assert loop.wakes == 2
     loop.run_until(lambda: len(answers) == 2)
@@ -63,29 +63,29 @@ def test_a_broken_exchange_does_not_keep_others_from_their_answers(loop: StepLoo
 
     broken, whole = requests(answers, "ab")
     broken.on_response = fail
-    Delivery(loop).hand_over([broken, whole], [response(), response()], on_loop=True)
+    ResponseQueue(loop).hand_over([broken, whole], [response(), response()], on_loop=True)
     assert ids(answers) == ["b"]
 
 
 def test_order_is_that_of_acceptance_whichever_thread_is_done_first(loop: StepLoop) -> None:
     answers = Answers()
-    delivery = OrderedDelivery(loop)
+    response_queue = OrderedResponseQueue(loop)
     first, second, third = requests(answers, "abc")
     for each in (first, second, third):
-        delivery.expect(each)
-    delivery.hand_over([third], [response()])
-    delivery.hand_over([second], [response()], on_loop=True)
+        response_queue.expect(each)
+    response_queue.hand_over([third], [response()])
+    response_queue.hand_over([second], [response()], on_loop=True)
     assert ids(answers) == []
-    delivery.hand_over([first], [response()], on_loop=True)
+    response_queue.hand_over([first], [response()], on_loop=True)
     assert ids(answers) == ["a", "b", "c"]
 
 
 def test_order_is_kept_when_a_thread_pauses_between_release_and_hand_over(loop: StepLoop) -> None:
     answers = Answers()
-    delivery = OrderedDelivery(loop)
+    response_queue = OrderedResponseQueue(loop)
     first, second = requests(answers, "ab")
     for each in (first, second):
-        delivery.expect(each)
+        response_queue.expect(each)
 
     class Lock:
         """Has another instance complete the second as soon as the first thread lets go of the lock."""
@@ -98,9 +98,9 @@ def test_order_is_kept_when_a_thread_pauses_between_release_and_hand_over(loop: 
         def __exit__(self, *_: object) -> None:
             if self.left:
                 self.left -= 1
-                delivery.hand_over([second], [response()], on_loop=True)
+                response_queue.hand_over([second], [response()], on_loop=True)
 
-    delivery._lock = Lock()  # type: ignore[assignment]  # the moment between two lines cannot be met otherwise
-    delivery.hand_over([first], [response()])
+    response_queue._lock = Lock()  # type: ignore[assignment]  # the moment between two lines cannot be met otherwise
+    response_queue.hand_over([first], [response()])
     loop.run_until(lambda: len(answers) == 2)
     assert ids(answers) == ["a", "b"]

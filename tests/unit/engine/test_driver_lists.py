@@ -6,8 +6,8 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.responses import Delivery
-from naiad.engine.serving.runners import Drivers, join_all
+from naiad.engine.serving.responses import ResponseQueue
+from naiad.engine.serving.runners import InstanceRunners, join_all
 from naiad.scheduler.factory import create_scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, request
@@ -47,56 +47,56 @@ class Woken:
 
 
 @pytest.fixture
-def three() -> tuple[Drivers, list[NotedDriver]]:
-    drivers, noted = Drivers(), [NotedDriver(index) for index in range(3)]
-    drivers.replace(noted)
-    drivers.idle.extend(noted)
-    return drivers, noted
+def three() -> tuple[InstanceRunners, list[NotedDriver]]:
+    runners, noted = InstanceRunners(), [NotedDriver(index) for index in range(3)]
+    runners.replace(noted)
+    runners.idle.extend(noted)
+    return runners, noted
 
 
 def test_only_those_with_something_to_do_are_woken_the_first_by_the_caller(
-    three: tuple[Drivers, list[NotedDriver]],
+    three: tuple[InstanceRunners, list[NotedDriver]],
 ) -> None:
-    drivers, noted = three
-    assert drivers.pop_woken(Woken(1, 2)) is noted[1]
-    assert [driver.woken for driver in noted] == [0, 0, 1]
-    assert drivers.idle == [noted[0]]
-    assert drivers.pop_woken(Woken(1, 2)) is None
+    runners, noted = three
+    assert runners.pop_woken(Woken(1, 2)) is noted[1]
+    assert [runner.woken for runner in noted] == [0, 0, 1]
+    assert runners.idle == [noted[0]]
+    assert runners.pop_woken(Woken(1, 2)) is None
 
 
-def test_one_that_was_taken_off_the_idle_cannot_withdraw(three: tuple[Drivers, list[NotedDriver]]) -> None:
-    drivers, noted = three
-    assert drivers.withdraw(noted[1])
-    assert not drivers.withdraw(noted[1])
-    assert drivers.idle == [noted[0], noted[2]]
+def test_one_that_was_taken_off_the_idle_cannot_withdraw(three: tuple[InstanceRunners, list[NotedDriver]]) -> None:
+    runners, noted = three
+    assert runners.withdraw(noted[1])
+    assert not runners.withdraw(noted[1])
+    assert runners.idle == [noted[0], noted[2]]
 
 
 def test_who_leaves_while_idle_is_woken_to_end_and_who_executes_is_not(
-    three: tuple[Drivers, list[NotedDriver]],
+    three: tuple[InstanceRunners, list[NotedDriver]],
 ) -> None:
-    drivers, noted = three
-    drivers.withdraw(noted[0])  # it executes
-    assert drivers.replace([noted[2]]) == noted[:2]
-    assert [driver.woken for driver in noted] == [0, 1, 0]
-    assert drivers.idle == [noted[2]]
-    assert drivers.leaving == set(noted[:2])
-    drivers.forget(noted[:2])
-    assert not drivers.leaving
+    runners, noted = three
+    runners.withdraw(noted[0])  # it executes
+    assert runners.replace([noted[2]]) == noted[:2]
+    assert [runner.woken for runner in noted] == [0, 1, 0]
+    assert runners.idle == [noted[2]]
+    assert runners.leaving == set(noted[:2])
+    runners.forget(noted[:2])
+    assert not runners.leaving
 
 
-def test_a_version_is_as_healthy_as_its_healthiest_instance(three: tuple[Drivers, list[NotedDriver]]) -> None:
-    drivers, noted = three
-    for driver in noted:
-        driver.instance.reason = f"instance {driver.index} is ill"
-    assert drivers.health == "instance 2 is ill"
+def test_a_version_is_as_healthy_as_its_healthiest_instance(three: tuple[InstanceRunners, list[NotedDriver]]) -> None:
+    runners, noted = three
+    for runner in noted:
+        runner.instance.reason = f"instance {runner.index} is ill"
+    assert runners.health == "instance 2 is ill"
     noted[1].instance.reason = ""
-    assert drivers.health == ""
+    assert runners.health == ""
 
 
 def test_all_are_joined_though_one_has_not_ended_in_time() -> None:
     noted = [NotedDriver(0, ends=False), NotedDriver(1)]
     assert not join_all(noted, deadline_s=0.0)
-    assert [driver.joined_for_s for driver in noted] == [0.0, 0.0]
+    assert [runner.joined_for_s for runner in noted] == [0.0, 0.0]
 
 
 @pytest.fixture
@@ -110,50 +110,50 @@ def make_dispatcher(made: ModelConfig) -> Dispatcher:
         config=made,
         scheduler=create_scheduler(made),
         statistics=ModelStatistics("m", "1"),
-        delivery=Delivery(loop),
+        response_queue=ResponseQueue(loop),
         loop=loop,
     )
 
 
 def test_who_looks_without_having_been_woken_is_not_among_the_idle_twice(dispatcher: Dispatcher) -> None:
     # The event loop looks for a driver whose worker has died while it was idle.
-    driver = NotedDriver(0)
-    dispatcher.drivers.replace([driver])
+    runner = NotedDriver(0)
+    dispatcher.runners.replace([runner])
     for _ in range(2):
-        assert dispatcher.take(driver) == (None, 0)
-    assert dispatcher.drivers.idle == [driver]
+        assert dispatcher.take(runner) == (None, 0)
+    assert dispatcher.runners.idle == [runner]
 
 
 def test_who_finds_work_without_having_been_woken_is_not_among_the_idle(dispatcher: Dispatcher) -> None:
-    driver = NotedDriver(0)
-    dispatcher.drivers.replace([driver])
-    assert dispatcher.take(driver) == (None, 0)
+    runner = NotedDriver(0)
+    dispatcher.runners.replace([runner])
+    assert dispatcher.take(runner) == (None, 0)
     dispatcher._scheduler.enqueue(request(Answers()), 1)
-    batch, _ = dispatcher.take(driver)
+    batch, _ = dispatcher.take(runner)
     assert batch is not None
-    assert dispatcher.drivers.idle == []
+    assert dispatcher.runners.idle == []
 
 
-def test_an_ill_driver_is_not_woken_for_requests(dispatcher: Dispatcher) -> None:
+def test_an_ill_runner_is_not_woken_for_requests(dispatcher: Dispatcher) -> None:
     noted = [NotedDriver(0), NotedDriver(1)]
-    dispatcher.drivers.replace(noted)
-    for driver in noted:
-        dispatcher.take(driver)
+    dispatcher.runners.replace(noted)
+    for runner in noted:
+        dispatcher.take(runner)
     noted[1].instance.reason = "it is being restarted"
     assert dispatcher.tend_unhealthy(noted[1])
     dispatcher.enqueue(request(Answers()))
-    assert [driver.woken for driver in noted] == [1, 0]
+    assert [runner.woken for runner in noted] == [1, 0]
 
 
 def test_who_takes_a_batch_has_another_woken() -> None:
     dispatcher = make_dispatcher(config(max_batch_size=1, dynamic_batching={}))
     noted = [NotedDriver(0), NotedDriver(1)]
-    dispatcher.drivers.replace(noted)
-    for driver in noted:
-        dispatcher.take(driver)
+    dispatcher.runners.replace(noted)
+    for runner in noted:
+        dispatcher.take(runner)
     for _ in range(2):
         dispatcher.enqueue(request(Answers()))
-    assert [driver.woken for driver in noted] == [0, 1]
+    assert [runner.woken for runner in noted] == [0, 1]
     batch, _ = dispatcher.take(noted[1])
     assert batch is not None
-    assert [driver.woken for driver in noted] == [1, 1]
+    assert [runner.woken for runner in noted] == [1, 1]

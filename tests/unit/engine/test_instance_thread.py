@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.engine.serving.thread_runner import InstanceThread
+from naiad.engine.serving.thread_runner import ThreadRunner
 from support.engine_parts import ScriptedInstance
 from support.scheduling import MS, waiting_request
 
 if TYPE_CHECKING:
     from naiad.engine.serving.dispatcher import Dispatcher
-    from naiad.engine.serving.executor import Completion
+    from naiad.engine.serving.executor import BatchExecutor
 
 
 class _Instance(ScriptedInstance):
@@ -49,16 +49,16 @@ class _Scene:
         self.waiting = waiting
         self.executed_count = 0
         self.loop = _Loop()
-        self.thread = InstanceThread(
-            cast("Dispatcher", self), cast("Completion", self), _Instance(), cast("Any", self.loop)
+        self.thread = ThreadRunner(
+            cast("Dispatcher", self), cast("BatchExecutor", self), _Instance(), cast("Any", self.loop)
         )
         self.thread._placement = cast("Any", _Placement())
-        self.request_vigil = self
+        self.request_busy_polling = self
 
     def begin(self) -> None:
         pass
 
-    def take(self, driver: object) -> tuple[Batch | None, int]:
+    def take(self, runner: object) -> tuple[Batch | None, int]:
         if not self.waiting:
             return None, 0
         self.waiting -= 1

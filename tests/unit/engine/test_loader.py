@@ -141,7 +141,7 @@ def test_tensors_are_checked_earlier_without_auto_complete(
         make_loader(backend, auto_complete=False).plan(entry)
 
 
-def test_obstacle_of_a_plan_fails_each_version(tmp_path: Path, backend: RecordingBackend) -> None:
+def test_unsupported_reason_of_a_plan_fails_each_version(tmp_path: Path, backend: RecordingBackend) -> None:
     loader = make_loader(backend)
     plan = loader.plan(make_entry(tmp_path, 'input [ { name: "IN" data_type: TYPE_FP32 dims: [ 0 ] } ]'))
     with pytest.raises(InferError, match=r"^model input 'IN' dimension must be integer >= 1, or -1"):
@@ -299,7 +299,7 @@ class TestUpdate:
 
 
 class GpuBackend(RecordingBackend):
-    def gpu_obstacle(self) -> str:
+    def gpu_unsupported_reason(self) -> str:
         return ""
 
 

@@ -9,17 +9,17 @@ from support.sharing_processes import Server, model
 
 def test_an_instance_executes_when_the_owner_says_so() -> None:
     server = Server()
-    claims, (driver,) = server.processes[0].load(model(1))
+    claims, (runner,) = server.processes[0].load(model(1))
     assert not claims.acquire(0)
     assert claims.is_waiting(0)
-    assert driver.woken == 0
+    assert runner.woken == 0
     server.settle()
-    assert driver.woken == 1
+    assert runner.woken == 1
     assert claims.acquire(0)
     claims.start(0)
     claims.release(0)
     server.settle()
-    assert (server.held(), driver.woken) == (0, 1)
+    assert (server.held(), runner.woken) == (0, 1)
 
 
 def test_instances_of_processes_exclude_each_other() -> None:
@@ -40,45 +40,45 @@ def test_a_process_that_ends_gives_back_what_it_held() -> None:
     server = Server()
     holding, waiting = server.processes
     one, _ = holding.load(model(1))
-    other, (driver,) = waiting.load(model(1))
+    other, (runner,) = waiting.load(model(1))
     assert not one.acquire(0)
     server.settle()
     one.start(0)
     assert not other.acquire(0)
     server.settle()
-    assert driver.woken == 0
+    assert runner.woken == 0
     server.end(holding)
     server.settle()
-    assert driver.woken == 1
+    assert runner.woken == 1
     assert other.acquire(0)
 
 
 def test_a_process_that_ends_while_it_waits_is_not_waited_for() -> None:
     server = Server(ResourceAmount("R", 2), process_count=3)
-    (one, _), (greedy, _), (other, (driver,)) = (
+    (one, _), (greedy, _), (other, (runner,)) = (
         process.load(model(count)) for process, count in zip(server.processes, (1, 2, 1), strict=True)
     )
     for claims in (one, greedy, other):
         assert not claims.acquire(0)
         server.settle()
-    assert driver.woken == 0  # what an earlier one waits for is kept for it
+    assert runner.woken == 0  # what an earlier one waits for is kept for it
     server.end(server.processes[1])
     server.settle()
-    assert driver.woken == 1
+    assert runner.woken == 1
 
 
 def test_a_grant_that_crosses_a_withdrawal_is_nobodys() -> None:
     server = Server()
     process = server.processes[0]
-    claims, (driver,) = process.load(model(1))
+    claims, (runner,) = process.load(model(1))
     assert not claims.acquire(0)
     process.deliver()
     assert claims.withdraw(0)
     assert not claims.acquire(0)  # a new question; the answer to the old one is on its way
     process.receive()
-    assert driver.woken == 0
+    assert runner.woken == 0
     server.settle()
-    assert driver.woken == 1
+    assert runner.woken == 1
     assert claims.acquire(0)
     claims.release(0)
     server.settle()

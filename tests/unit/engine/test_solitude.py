@@ -1,16 +1,16 @@
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.engine.serving.busy_polling import ENOUGH, Solitude, watch_for_solitude
+from naiad.engine.serving.busy_polling import ENOUGH, SerialClients, watch_for_serial_clients
 
 
 def test_the_thousandth_batch_alone_is_told_and_no_other():
-    watch = Solitude()
+    watch = SerialClients()
     told = [watch.observe(1) for _ in range(ENOUGH + 10)]
     assert told.index(True) == ENOUGH - 1
     assert told.count(True) == 1
 
 
 def test_company_begins_the_count_anew():
-    watch = Solitude()
+    watch = SerialClients()
     assert not any(watch.observe(1) for _ in range(ENOUGH - 1))
     assert not watch.observe(2)
     assert not any(watch.observe(1) for _ in range(ENOUGH - 1))
@@ -19,8 +19,8 @@ def test_company_begins_the_count_anew():
 
 def test_only_models_that_could_batch_are_watched():
     config = ModelConfig(max_batch_size=8)
-    assert watch_for_solitude(config) is None
+    assert watch_for_serial_clients(config) is None
     config.dynamic_batching.SetInParent()
-    assert watch_for_solitude(config) is not None
+    assert watch_for_serial_clients(config) is not None
     config.max_batch_size = 1
-    assert watch_for_solitude(config) is None
+    assert watch_for_serial_clients(config) is None

@@ -8,7 +8,7 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
-from naiad.engine.transforms.shared_memory import TensorExchange
+from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.cuda import CudaError
 from naiad.memory.regions import SharedMemory
 
@@ -65,7 +65,7 @@ class Bench:
         header = RequestHeader(model_name="m", inputs=inputs, outputs=outputs, shared_memory=shared or {})
         assert not header.is_plain
         request = InferRequest(header, list(data), lambda request, response: self.answers.append(response))
-        return request, TensorExchange(request, Model(), self.memory)
+        return request, SharedMemoryTensors(request, Model(), self.memory)
 
     def answer(self, request, *data, specs=(A,), **named):
         request.on_response(request, InferResponse(ResponseHeader("m", "1", specs), data, **named))

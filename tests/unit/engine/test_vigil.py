@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from naiad.engine.serving import busy_polling as module
-from naiad.engine.serving.busy_polling import Vigil
+from naiad.engine.serving.busy_polling import BusyPolling
 from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS
 from support.engine_parts import StepLoop
 
@@ -27,9 +27,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _has_two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     monkeypatch.setattr(module, "is_charged_for_waiting", lambda: False)
-    module.may_stay_awake.cache_clear()
+    module.may_busy_poll.cache_clear()
     yield
-    module.may_stay_awake.cache_clear()
+    module.may_busy_poll.cache_clear()
 
 
 class CountingLoop(StepLoop):
@@ -52,9 +52,9 @@ class CountingLoop(StepLoop):
             callback()
 
 
-def miss(loop: CountingLoop, vigil: Vigil) -> bool:
+def miss(loop: CountingLoop, busy_polling: BusyPolling) -> bool:
     """Wait for something that does not come in time; whether the loop stayed awake for it."""
-    vigil.begin()
+    busy_polling.begin()
     stayed = loop.is_awake
     while loop.is_awake:
         loop.step()
@@ -63,79 +63,79 @@ def miss(loop: CountingLoop, vigil: Vigil) -> bool:
 
 def test_the_loop_comes_back_until_what_was_due_has_come() -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, FOR_EVER_NS)
-    vigil.begin()
+    busy_polling = BusyPolling(loop, FOR_EVER_NS)
+    busy_polling.begin()
     for _ in range(3):
         loop.step()
-        assert vigil.is_due
+        assert busy_polling.is_due
         assert loop.is_awake
-    vigil.end()
+    busy_polling.end()
     loop.step()
     assert not loop.is_awake
 
 
 def test_it_sleeps_when_the_time_is_over() -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, 0)
-    vigil.begin()
+    busy_polling = BusyPolling(loop, 0)
+    busy_polling.begin()
     loop.step()
     assert not loop.is_awake
-    assert not vigil.is_due
+    assert not busy_polling.is_due
 
 
 def test_what_never_comes_in_time_is_waited_for_asleep_until_all_try_again(clock: list[int]) -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, 0)
-    assert miss(loop, vigil)
+    busy_polling = BusyPolling(loop, 0)
+    assert miss(loop, busy_polling)
     clock[0] = TRIAL_PERIOD_NS - 1
-    assert not miss(loop, vigil)
+    assert not miss(loop, busy_polling)
     clock[0] = TRIAL_PERIOD_NS
-    assert [miss(loop, vigil) for _ in range(20)] == [True] * 20
+    assert [miss(loop, busy_polling) for _ in range(20)] == [True] * 20
     clock[0] = TRIAL_PERIOD_NS + TRIAL_NS
-    assert not miss(loop, vigil)
+    assert not miss(loop, busy_polling)
 
 
 def test_what_comes_in_time_while_all_try_is_waited_for_awake_afterwards(clock: list[int]) -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, 0)
-    assert miss(loop, vigil)
+    busy_polling = BusyPolling(loop, 0)
+    assert miss(loop, busy_polling)
     clock[0] = TRIAL_PERIOD_NS
-    vigil.begin()
-    vigil.end()
+    busy_polling.begin()
+    busy_polling.end()
     loop.step()
     clock[0] += LATER_NS
-    assert miss(loop, vigil)
-    assert not miss(loop, vigil)
+    assert miss(loop, busy_polling)
+    assert not miss(loop, busy_polling)
 
 
 def test_two_times_in_time_make_up_for_one_too_late() -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, 0)
+    busy_polling = BusyPolling(loop, 0)
     for _ in range(8):
-        vigil.begin()
-        vigil.end()
+        busy_polling.begin()
+        busy_polling.end()
         while loop.is_awake:
             loop.step()
-    assert [miss(loop, vigil) for _ in range(6)] == [True] * 5 + [False]
+    assert [miss(loop, busy_polling) for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_a_second_beginning_keeps_one_watch() -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, FOR_EVER_NS)
+    busy_polling = BusyPolling(loop, FOR_EVER_NS)
     for _ in range(3):
-        vigil.begin()
-        vigil.end()
-    vigil.begin()
+        busy_polling.begin()
+        busy_polling.end()
+    busy_polling.begin()
     assert len(loop.ready) == 1
 
 
 def test_an_end_without_a_beginning_earns_nothing() -> None:
     loop = CountingLoop()
-    vigil = Vigil(loop, 0)
+    busy_polling = BusyPolling(loop, 0)
     for _ in range(100):
-        vigil.end()
-    assert miss(loop, vigil)
-    assert not miss(loop, vigil)
+        busy_polling.end()
+    assert miss(loop, busy_polling)
+    assert not miss(loop, busy_polling)
 
 
 @pytest.mark.parametrize(("question", "answer"), [("usable_cores", 1), ("is_charged_for_waiting", True)])
@@ -143,17 +143,17 @@ def test_on_one_core_or_a_small_quota_it_sleeps_at_once(
     monkeypatch: pytest.MonkeyPatch, question: str, answer: object
 ) -> None:
     monkeypatch.setattr(module, question, lambda: answer)
-    module.may_stay_awake.cache_clear()
+    module.may_busy_poll.cache_clear()
     loop = CountingLoop()
-    vigil = Vigil(loop, FOR_EVER_NS)
-    vigil.begin()
+    busy_polling = BusyPolling(loop, FOR_EVER_NS)
+    busy_polling.begin()
     assert not loop.is_awake
-    assert not vigil.is_due
+    assert not busy_polling.is_due
 
 
 def test_it_goes_on_while_others_have_something_due(clock: list[int]) -> None:
     loop = CountingLoop()
-    outer, inner = Vigil(loop, 100), Vigil(loop, 100)
+    outer, inner = BusyPolling(loop, 100), BusyPolling(loop, 100)
     outer.begin()
     for clock[0] in (LATER_NS + 90, LATER_NS + 180, LATER_NS + 270):
         inner.begin()

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from naiad.core.errors import not_found
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.wire.compression import plain_limit
 from naiad.wire.header_fields import HeaderFields, written_fields
@@ -26,7 +26,7 @@ class Models:
 
 class Exchange:
     method, path, arrival_ns = "POST", "/v2/models/m/infer", 5
-    on_disconnect = on_congestion = None
+    on_disconnect = on_pause = None
     has_room, reserved_bytes = True, 0
 
     def __init__(self, body=b"", **headers):
@@ -150,7 +150,7 @@ def test_body_for_an_unknown_model_is_not_decompressed(aside):
 def test_nothing_is_done_for_a_client_that_has_gone(aside):
     route = Route()
     exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     aside.go()
     assert route.seen == []
 
@@ -160,7 +160,7 @@ def test_nothing_is_submitted_for_a_client_that_left_while_its_body_was_decompre
     exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
     work, done, _ = aside.waiting.pop()
     plain = work()
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     done(plain)
     assert route.seen == []
 
@@ -215,14 +215,14 @@ def test_answer_stays_as_it_is_when_nothing_fits(aside, accept):
 
 def test_streamed_answer_stays_as_it_is(aside):
     def stream(exchange, arguments):
-        exchange.on_congestion = print
+        exchange.on_pause = print
         exchange.start_stream(200, ())
         exchange.send((ANSWER,))
         exchange.end()
 
     exchange = handle(Exchange(accept_encoding=b"gzip"), stream, aside)
     assert exchange.streamed == [(200, {}), ANSWER, "end"]
-    assert exchange.on_congestion is print
+    assert exchange.on_pause is print
 
 
 def test_what_fails_aside_is_answered(aside, logged):

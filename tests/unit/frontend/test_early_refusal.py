@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core.errors import not_found
 from naiad.core.request_limits import RequestBudget, unlimited
-from naiad.frontend.access import Refusal
+from naiad.frontend.access import Rejection
 from naiad.frontend.http1.server import Http1Server
 from naiad.frontend.http2.rest_head import RestSide
 from naiad.frontend.rest.cors import Cors
@@ -50,7 +50,7 @@ class KeyRule:
         return True
 
     def refusal(self, category, field):
-        return None if field(b"key") == b"x" else Refusal(401, GrpcStatus.UNAUTHENTICATED, "a key is needed")
+        return None if field(b"key") == b"x" else Rejection(401, GrpcStatus.UNAUTHENTICATED, "a key is needed")
 
 
 def make_router(engine, rule=None):

@@ -9,7 +9,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.protocol import service_pb2 as pb
 from support.recording_engine import RecordingEngine
@@ -222,7 +222,7 @@ class TestInfer:
 class TestCancel:
     def test_reaches_the_engine(self, service, engine):
         it = call(service, "ModelInfer", infer_message())
-        it.on_cancel(Departure.CANCELLED)
+        it.on_cancel(CancelReason.CANCELLED)
         assert engine.cancelled == engine.submitted
 
     def test_answer_drops_the_handler(self, service, engine):
@@ -234,9 +234,9 @@ class TestCancel:
     @pytest.mark.parametrize(
         ("why", "status", "words"),
         [
-            (Departure.CANCELLED, 1, "the client cancelled the request"),
-            (Departure.DISCONNECTED, 1, "the client went away"),
-            (Departure.DEADLINE, 4, "the deadline passed"),
+            (CancelReason.CANCELLED, 1, "the client cancelled the request"),
+            (CancelReason.DISCONNECTED, 1, "the client went away"),
+            (CancelReason.DEADLINE, 4, "the deadline passed"),
         ],
     )
     @pytest.mark.parametrize(("waits", "doing"), [(True, "it waited"), (False, "it was executed")])

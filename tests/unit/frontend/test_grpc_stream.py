@@ -9,7 +9,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.grpc import stream as grpc_stream
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -359,7 +359,7 @@ class TestEnd:
         stage.send("a", "b", "done")
         stage.send("c", model="d")
         stage.answer("a")
-        stage.call.on_cancel(Departure.CANCELLED)
+        stage.call.on_cancel(CancelReason.CANCELLED)
         assert {request.id for request in stage.engine.cancelled} == {"b", "done", "c"}
         stage.answer("b")
         stage.answer("c", final=False)
@@ -467,14 +467,14 @@ class TestBounds:
         stage.call.queued_bytes = 101
         stage.answer("a", final=False)
         assert stage.call.is_held
-        assert stage.request("a").is_congested
+        assert stage.request("a").is_paused
         stage.call.queued_bytes = 51
         stage.service.stream_writable(stage.call)
         assert stage.call.is_held
         stage.call.queued_bytes = 50
         stage.service.stream_writable(stage.call)
         assert not stage.call.is_held
-        assert not stage.request("a").is_congested
+        assert not stage.request("a").is_paused
 
     def test_answers_of_ordinary_models_wait_for_a_slow_reader_and_are_all_sent(self, stage):
         # The transport ends a call that has it queue too much, but these were asked for before the first was slow.
@@ -525,6 +525,6 @@ class TestBounds:
 
     def test_nothing_is_released_after_the_end(self, stage):
         stage.send("a", "b", "c", model="d")
-        stage.call.on_cancel(Departure.CANCELLED)
+        stage.call.on_cancel(CancelReason.CANCELLED)
         stage.answer("a")
         assert stage.call.is_held

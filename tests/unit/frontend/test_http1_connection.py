@@ -3,7 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.http1.server import Http1Server
 from support.http1_scene import GET, Loop, Peer, answer, post
 
@@ -430,7 +430,7 @@ def test_lost_connection_is_told_to_those_who_work_on_answers():
         exchange.on_disconnect = lambda why, i=i: told.append((i, why))
     answer(peer.exchanges[0])
     peer.connection.connection_lost(None)
-    assert told == [(1, Departure.DISCONNECTED)]
+    assert told == [(1, CancelReason.DISCONNECTED)]
     answer(peer.exchanges[1])
     assert peer.statuses == [200]
     assert peer.server.connection_count == 0
@@ -619,7 +619,7 @@ def test_stream_is_told_when_the_peer_does_not_read_and_when_it_does_again():
     peer.send(GET)
     (exchange,) = peer.exchanges
     told = []
-    exchange.on_congestion = told.append
+    exchange.on_pause = told.append
     exchange.start_stream(200, ())
     peer.connection.pause_writing()
     exchange.send((b"abc",))
@@ -653,7 +653,7 @@ def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
     assert peer.transport.aborted
     assert caplog.text.count("left 1001 bytes of streamed answers") == 1
     peer.connection.connection_lost(None)
-    assert gone == [Departure.DISCONNECTED]
+    assert gone == [CancelReason.DISCONNECTED]
 
 
 def test_streams_that_wait_for_their_turn_are_bounded():
@@ -662,7 +662,7 @@ def test_streams_that_wait_for_their_turn_are_bounded():
     first, second, third = peer.exchanges
     told = {exchange: [] for exchange in (second, third)}
     for exchange in told:
-        exchange.on_congestion = told[exchange].append
+        exchange.on_pause = told[exchange].append
         exchange.start_stream(200, ())
     second.send((b"x" * 10,))
     assert told[second] == [True]
@@ -691,7 +691,7 @@ def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
     peer.send(GET * 2)
     first, second = peer.exchanges
     told = []
-    second.on_congestion = told.append
+    second.on_pause = told.append
     second.start_stream(200, ())
     second.send((b"x",))
     peer.connection.pause_writing()
@@ -724,7 +724,7 @@ def test_a_body_that_stops_after_much_is_late():
 
 def test_a_client_that_reads_a_byte_now_and_then_is_dropped(monkeypatch):
     taken = [1]
-    monkeypatch.setattr("naiad.frontend.farewell.acknowledged_bytes", lambda transport: taken[0])
+    monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()
     peer.send(GET)
     gone = []
@@ -743,7 +743,7 @@ def test_a_client_that_reads_a_byte_now_and_then_is_dropped(monkeypatch):
 
 def test_a_client_that_reads_at_the_least_rate_is_kept(monkeypatch):
     taken = [1]
-    monkeypatch.setattr("naiad.frontend.farewell.acknowledged_bytes", lambda transport: taken[0])
+    monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()
     peer.send(GET)
     peer.exchanges[0].start_stream(200, ())

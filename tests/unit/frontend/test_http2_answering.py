@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame, window_update
 from naiad.wire.http2.limits import Http2Limits
@@ -72,7 +72,7 @@ def test_call_whose_peer_does_not_read_tells_what_waits_and_is_ended():
     assert 0 < call.queued_bytes < 100_000
     call.send([bytes(100_000)])
     call.send([bytes(100_000)])
-    assert scene.service.cancelled == [(call, Departure.DROPPED)]
+    assert scene.service.cancelled == [(call, CancelReason.DROPPED)]
     assert scene.frames()[-1][0] == wire.RST_STREAM
     assert scene.protocol.output.queued_bytes == 0
 
@@ -111,7 +111,7 @@ def test_held_call_is_told_of_what_leaves_while_others_are_told():
 def test_reset_cancels_the_call(scene):
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
-    assert scene.service.cancelled == [(call, Departure.CANCELLED) for call in scene.service.calls]
+    assert scene.service.cancelled == [(call, CancelReason.CANCELLED) for call in scene.service.calls]
     scene.service.calls[0].respond([b"late"])
     assert scene.frames() == []
 
@@ -119,7 +119,7 @@ def test_reset_cancels_the_call(scene):
 def test_lost_connection_cancels_all_calls(scene):
     scene.send(scene.request(1, b"a", "/s/Keep") + scene.request(3, b"a", "/s/Keep"))
     scene.protocol.connection_lost(None)
-    assert scene.service.cancelled == [(call, Departure.DISCONNECTED) for call in scene.service.calls]
+    assert scene.service.cancelled == [(call, CancelReason.DISCONNECTED) for call in scene.service.calls]
     scene.service.calls[0].respond([b"late"])
     scene.loop.run_soon()
     assert scene.server.connection_count == 0
@@ -147,7 +147,7 @@ def test_deadline_ends_the_call_and_cancels_it(scene, monkeypatch):
     second.deadline_ns = first.deadline_ns + SECOND_NS
     timers[0].callback()
     assert scene.status(1) == ("4", "Deadline Exceeded")
-    assert scene.service.cancelled == [(first, Departure.DEADLINE)]
+    assert scene.service.cancelled == [(first, CancelReason.DEADLINE)]
     assert scene.loop.timers[-1].delay_s == 1.0  # now for the second
     second.respond([b"in time"])
     scene.frames()
@@ -180,10 +180,10 @@ def test_large_messages_that_wait_get_no_window_for_more():
     scene.send(frame(wire.PING, 0, 0, bytes(8)) + scene.request(9, b"small"))
     assert wire.PING in {kind for kind, _, _, _ in scene.frames()}
     scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
-    assert scene.service.cancelled == [(scene.service.calls[0], Departure.CANCELLED)]
+    assert scene.service.cancelled == [(scene.service.calls[0], CancelReason.CANCELLED)]
     assert len(connection_updates(scene.frames())) == 1
     scene.service.calls[1].finish(13)
-    assert scene.protocol._answering.request_bytes.held_bytes == 60_000
+    assert scene.protocol._responses.request_bytes.held_bytes == 60_000
 
 
 def test_window_of_messages_that_wait_comes_back_with_an_answer():
@@ -196,7 +196,7 @@ def test_window_of_messages_that_wait_comes_back_with_an_answer():
     assert len(connection_updates(scene.frames())) == 1
 
 
-def congested_scene():
+def paused_scene():
     """A client with windows of 64 KiB that has not read an answer of 100 KB."""
     scene = Scene(Http2Limits(queued_bytes=10_000)).open()
     scene.send(scene.request(1, b"a", "/s/Keep"))
@@ -210,7 +210,7 @@ READ = window_update(0, 10**6) + window_update(1, 10**6)
 
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_requests_wait_while_the_peer_does_not_take_answers(size):
-    scene = congested_scene()
+    scene = paused_scene()
     message = bytes(range(256)) * (size // 256) + b"end"
     for stream_id in (3, 5):
         scene.send(scene.headers(stream_id) + data_frame(stream_id, framed(message), end=True))
@@ -219,11 +219,11 @@ def test_requests_wait_while_the_peer_does_not_take_answers(size):
     assert scene.service.messages == [b"a", message, message]
     answers = scene.answers()
     assert [answers[stream_id][1] for stream_id in (3, 5)] == [framed(message)] * 2
-    assert scene.protocol._answering.request_bytes.held_bytes == 0
+    assert scene.protocol._responses.request_bytes.held_bytes == 0
 
 
 def test_requests_that_wait_are_served_when_the_answer_before_them_is_given_up():
-    scene = congested_scene()
+    scene = paused_scene()
     scene.send(scene.request(3, b"b"))
     scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
     assert scene.service.messages == [b"a", b"b"]
@@ -232,14 +232,14 @@ def test_requests_that_wait_are_served_when_the_answer_before_them_is_given_up()
 
 
 def test_request_that_is_reset_while_it_waits_is_not_served():
-    scene = congested_scene()
+    scene = paused_scene()
     scene.send(scene.request(3, b"b") + frame(wire.RST_STREAM, 0, 3, b"\0\0\0\x08"))
     scene.send(READ)
     assert scene.service.messages == [b"a"]
 
 
 def test_request_whose_deadline_passes_while_it_waits_is_not_served(monkeypatch):
-    scene = congested_scene()
+    scene = paused_scene()
     scene.send(scene.request(3, b"b", "/s/Keep", ("grpc-timeout", "1S")))
     monkeypatch.setattr(scene.protocol._receiving._deadlines, "_now_ns", lambda: 1 << 62)
     scene.loop.timers[-1].callback()
@@ -249,11 +249,11 @@ def test_request_whose_deadline_passes_while_it_waits_is_not_served(monkeypatch)
 
 
 def test_requests_that_wait_are_forgotten_with_their_connection():
-    scene = congested_scene()
+    scene = paused_scene()
     scene.send(scene.request(3, b"b"))
     scene.protocol.connection_lost(None)
     assert scene.service.messages == [b"a"]
-    assert not scene.protocol._answering._waiting
+    assert not scene.protocol._responses._waiting
 
 
 def test_large_answer_goes_on_when_the_peer_opens_its_window(scene):

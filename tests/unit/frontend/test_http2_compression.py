@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_conversation import ECHO, STREAM, Conversation
@@ -320,7 +320,7 @@ def test_more_than_can_be_compressed_ends_the_stream(scene):
     stream.call.on_cancel = reasons.append
     for _ in range(200):
         stream.sender.send([ZEROS])
-    assert reasons == [Departure.DROPPED]
+    assert reasons == [CancelReason.DROPPED]
     assert stream.sender.queued_bytes < 70_000_000
     fields, messages = stream.received()
     assert messages == []

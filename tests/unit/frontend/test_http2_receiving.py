@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from naiad.frontend.exchange import Departure
-from naiad.frontend.http2.call import HeldBody
+from naiad.frontend.exchange import CancelReason
+from naiad.frontend.http2.call import PausedBody
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from naiad.wire.http2.limits import Http2Limits
@@ -172,7 +172,7 @@ def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(b"".join(data_frame(1, framed(bytes(16_000))) for _ in range(5)))
     assert scene.frames()[-1][0] == wire.RST_STREAM
-    assert scene.service.cancelled == [(call, Departure.REFUSED) for call in scene.service.calls]
+    assert scene.service.cancelled == [(call, CancelReason.REFUSED) for call in scene.service.calls]
 
 
 def test_what_a_held_call_has_not_taken_counts_as_incomplete():
@@ -180,7 +180,7 @@ def test_what_a_held_call_has_not_taken_counts_as_incomplete():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(data_frame(1, framed(bytes(40))) + data_frame(1, framed(bytes(60))))
     assert scene.status(1)[0] == "8"
-    assert scene.service.cancelled == [(call, Departure.REFUSED) for call in scene.service.calls]
+    assert scene.service.cancelled == [(call, CancelReason.REFUSED) for call in scene.service.calls]
 
 
 def test_held_call_that_is_reset_is_forgotten():
@@ -222,7 +222,7 @@ def test_call_that_the_service_ends_gives_back_what_was_collected(has_more):
 
 
 def test_small_pieces_of_a_held_body_share_memory():
-    body = HeldBody()
+    body = PausedBody()
     for _ in range(100_000):
         body.append(memoryview(b"x"))
     chunks = []

@@ -6,8 +6,8 @@ import pytest
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import Closed
-from naiad.frontend.exchange import Departure
-from naiad.frontend.http2.rest_head import Http2AnswerHeads, RestSide
+from naiad.frontend.exchange import CancelReason
+from naiad.frontend.http2.rest_head import Http2ResponseHeads, RestSide
 from naiad.frontend.http2.server import Http2Server
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame, settings, window_update
@@ -321,7 +321,7 @@ def test_streamed_answer_that_is_not_taken_is_given_up():
     exchange.send((b"12345",))
     exchange.send((b"more",))
     fields, _, _ = scene.answer()
-    assert (fields["reset"], gone) == (wire.Http2Code.ENHANCE_YOUR_CALM, [Departure.DROPPED])
+    assert (fields["reset"], gone) == (wire.Http2Code.ENHANCE_YOUR_CALM, [CancelReason.DROPPED])
     exchange.send((b"nobody",))
     exchange.end()
     assert not scene.frames()
@@ -331,7 +331,7 @@ def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery()
     scene = Scene()
     exchange = exchange_of(scene, scene.head())
     told = []
-    exchange.on_congestion = told.append
+    exchange.on_pause = told.append
     exchange.start_stream(200, ())
     for _ in range(5):
         exchange.send((bytes(100_000),))
@@ -341,14 +341,14 @@ def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery()
     assert told == [True]
     scene.send(window_update(1, 100_000))
     assert told == [True, False]
-    assert not scene.protocol._answering._watching
+    assert not scene.protocol._responses._watching
 
 
-def test_end_of_a_congested_answer_tells_nobody_any_more():
+def test_end_of_a_paused_answer_tells_nobody_any_more():
     scene = Scene()
     exchange = exchange_of(scene, scene.head())
     told = []
-    exchange.on_congestion = told.append
+    exchange.on_pause = told.append
     exchange.start_stream(200, ())
     exchange.send((bytes(500_000),))
     exchange.end()
@@ -387,13 +387,13 @@ def test_route_that_fails_in_the_middle_of_its_answer_resets_the_stream(caplog):
 # --- the peer goes away
 
 
-@pytest.mark.parametrize("why", [Departure.CANCELLED, Departure.DISCONNECTED])
+@pytest.mark.parametrize("why", [CancelReason.CANCELLED, CancelReason.DISCONNECTED])
 def test_route_is_told_when_the_peer_goes_away(why):
     scene = Scene()
     exchange = exchange_of(scene, scene.head())
     gone = []
     exchange.on_disconnect = gone.append
-    if why is Departure.CANCELLED:
+    if why is CancelReason.CANCELLED:
         scene.send(wire.rst_stream(1, wire.Http2Code.CANCEL))
     else:
         scene.protocol.connection_lost(None)
@@ -437,7 +437,7 @@ def test_rest_is_refused_where_it_is_not_served():
 
 
 def test_heads_of_answers_are_remembered_within_bounds():
-    heads = Http2AnswerHeads()
+    heads = Http2ResponseHeads()
     first = heads.complete(200, ((b"A", b"b"),), 1)
     for number in range(1000):
         heads.complete(200, ((b"A", b"%d" % number),), 1)

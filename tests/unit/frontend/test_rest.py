@@ -13,7 +13,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.rest.metrics import MetricsRoute
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
@@ -309,7 +309,7 @@ def test_large_binary_bodies_are_told_nothing(server):
 
 def test_disconnect_cancels(server):
     exchange = server.call("POST", "/v2/models/m/infer", infer_body())
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
 
 
@@ -371,7 +371,7 @@ def test_failed_response_is_logged_and_answered(server, logged):
 def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logged, waits, doing):
     server.engine.waits = waits
     exchange = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     server.engine.answer()
     assert not exchange.answers
     (line,) = logged

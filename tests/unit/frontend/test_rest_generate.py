@@ -12,7 +12,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import ModelMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.slice_runner import SliceRunner
@@ -75,7 +75,7 @@ class Exchange:
 
     def __init__(self, path, body, headers):
         self.path, self.body, self.headers = path, body, headers
-        self.on_disconnect = self.on_congestion = None
+        self.on_disconnect = self.on_pause = None
         self.status = self.answer_headers = self.is_streamed = None
         self._answer = bytearray()
         self.ended = False
@@ -106,7 +106,7 @@ class Exchange:
     def end(self):
         assert not self.ended
         self.ended = True
-        self.on_disconnect = self.on_congestion = None
+        self.on_disconnect = self.on_pause = None
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_response_that_json_cannot_carry_is_a_failure(server):
 
 def test_client_that_goes_away_cancels_its_request(server):
     exchange = server.call("generate")
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(5)
     server.engine.emit(final=True)
@@ -340,7 +340,7 @@ def test_client_that_leaves_a_stream_cancels_its_request(server, emitted):
     for number in range(emitted):
         server.engine.emit(number)
     sent = exchange.answer
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(5)
     server.engine.emit(final=True)
@@ -351,10 +351,10 @@ def test_client_that_leaves_a_stream_cancels_its_request(server, emitted):
 def test_request_knows_that_its_client_is_slow(server):
     exchange = server.call("generate_stream")
     (request,) = server.engine.submitted
-    exchange.on_congestion(True)
-    assert request.is_congested
-    exchange.on_congestion(False)
-    assert not request.is_congested
+    exchange.on_pause(True)
+    assert request.is_paused
+    exchange.on_pause(False)
+    assert not request.is_paused
 
 
 # --- large responses --------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ LONG_OUT = (TensorSpec("OUT", DataType.BYTES, (1,)),)
 LONG_TEXT = "x" * 600_000
 
 
-class Turns:
+class LeaderFollowerLock:
     """An event loop whose turns the test takes, and a clock by which each turn is time for one slice."""
 
     def __init__(self):
@@ -385,7 +385,7 @@ class Turns:
 
 @pytest.fixture
 def turns():
-    return Turns()
+    return LeaderFollowerLock()
 
 
 @pytest.fixture
@@ -441,7 +441,7 @@ def test_client_leaves_while_responses_wait(busy, turns, is_marked):
     if is_marked:
         busy.engine.emit(error=failed("too slow"), final=True)
         request.cancelled = True
-    busy.exchange.on_disconnect(Departure.DISCONNECTED)
+    busy.exchange.on_disconnect(CancelReason.DISCONNECTED)
     turns.take()
     busy.engine.emit(6)
     assert (busy.exchange.answer, busy.exchange.ended) == (b"", False)
@@ -474,16 +474,16 @@ def test_many_large_responses_take_turns(busy, turns):
     assert busy.exchange.ended
 
 
-def test_request_is_congested_while_a_response_is_written(busy, turns):
+def test_request_is_paused_while_a_response_is_written(busy, turns):
     (request,) = busy.engine.submitted
     emit_long(busy.engine)
-    assert request.is_congested
+    assert request.is_paused
     turns.take()
-    assert not request.is_congested
-    busy.exchange.on_congestion(True)
+    assert not request.is_paused
+    busy.exchange.on_pause(True)
     emit_long(busy.engine)
     turns.take()
-    assert request.is_congested
+    assert request.is_paused
 
 
 # --- infer, streamed --------------------------------------------------------------------------------------------
@@ -574,5 +574,5 @@ def test_refusal_of_a_streamed_infer_is_answered_as_ever(server):
 def test_client_that_leaves_lines_cancels_its_request(server):
     exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(5)
-    exchange.on_disconnect(Departure.DISCONNECTED)
+    exchange.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted

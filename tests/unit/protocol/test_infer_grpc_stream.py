@@ -6,7 +6,7 @@ from naiad.core.datatype import DataType
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc.infer import (
-    encode_completion,
+    encode_executor,
     encode_failure,
     encode_refusal,
     encode_response,
@@ -45,8 +45,8 @@ def test_unary_responses_have_no_marker():
     assert not parsed.parameters
 
 
-def test_completion():
-    response = parse(encode_completion("7", "m", "")).infer_response
+def test_executor():
+    response = parse(encode_executor("7", "m", "")).infer_response
     assert (response.id, response.model_name, response.model_version) == ("7", "m", "")
     assert response.parameters["triton_final_response"].bool_param is True
 

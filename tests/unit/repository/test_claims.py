@@ -1,10 +1,10 @@
 import threading
 
-from naiad.repository.control.explicit import Claims
+from naiad.repository.control.explicit import ModelLocks
 
 
 def test_others_wait_for_a_name_and_go_on_beside_it():
-    claims = Claims()
+    claims = ModelLocks()
     order: list[str] = []
     begun = threading.Event()
     let_go = threading.Event()
@@ -34,7 +34,7 @@ def test_others_wait_for_a_name_and_go_on_beside_it():
 
 
 def test_failure_gives_the_names_back():
-    claims = Claims()
+    claims = ModelLocks()
     try:
         with claims.hold({"a"}):
             raise ZeroDivisionError

@@ -5,7 +5,7 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.control.override import BroughtFiles, read_override, with_config
+from naiad.repository.control.override import UploadedFiles, read_override, with_config
 from naiad.repository.store import ModelEntry
 
 CONFIG = json.dumps({"backend": "python", "max_batch_size": 3})
@@ -77,7 +77,7 @@ def test_bad_names_are_refused(name):
 
 
 def test_files_lie_in_a_directory_of_their_own_until_they_are_removed():
-    brought = BroughtFiles("m", {"1/model.py": b"code", "2/deep/x.bin": b"\0", "labels.txt": b"a"})
+    brought = UploadedFiles("m", {"1/model.py": b"code", "2/deep/x.bin": b"\0", "labels.txt": b"a"})
     entry = brought.entry(ModelConfig(name="m"))
     assert sorted(entry.version_dirs) == [1, 2]
     assert (entry.version_dirs[1] / "model.py").read_bytes() == b"code"
@@ -89,7 +89,7 @@ def test_files_lie_in_a_directory_of_their_own_until_they_are_removed():
 def test_files_in_each_others_way_are_refused_and_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(InferError, match="another file of the same load is in its way"):
-        BroughtFiles("m", {"1/model": b"x", "1/model/weights": b"x"})
+        UploadedFiles("m", {"1/model": b"x", "1/model/weights": b"x"})
     assert list(tmp_path.iterdir()) == []
 
 

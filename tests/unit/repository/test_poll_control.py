@@ -9,8 +9,8 @@ import pytest
 
 from naiad.repository.control import poll
 from naiad.repository.control.poll import PollControl
-from naiad.repository.store import Sighting
-from naiad.repository.stores import Look
+from naiad.repository.store import ModelListing
+from naiad.repository.stores import RepositoryListing
 
 
 class Stores:
@@ -19,17 +19,17 @@ class Stores:
         self.models: dict[str, bytes] = {}
         self.read: list[str] = []
 
-    def look(self) -> Look:
+    def look(self) -> RepositoryListing:
         self.on_look()
-        return Look({name: [("/models", _sighting(look))] for name, look in self.models.items()})
+        return RepositoryListing({name: [("/models", _listing(look))] for name, look in self.models.items()})
 
     def contents(self, name: str) -> bytes:
         self.read.append(name)
         raise RuntimeError(f"a defect in reading {name}")
 
 
-def _sighting(fingerprint: bytes) -> Sighting:
-    return Sighting(lambda: pytest.fail("nothing is opened"), fingerprint)
+def _listing(fingerprint: bytes) -> ModelListing:
+    return ModelListing(lambda: pytest.fail("nothing is opened"), fingerprint)
 
 
 class Catalog:

@@ -110,16 +110,16 @@ class TestRule2NobodyIsWokenToWait:
 
     def test_the_second_instance_is_left_asleep(self):
         scheduler, batch, _, now_ns = self.crowded()
-        assert now_ns + duration_ns(1) < scheduler.nudge_ns <= now_ns + 4 * duration_ns(1)
+        assert now_ns + duration_ns(1) < scheduler.wake_up_ns <= now_ns + 4 * duration_ns(1)
         assert not scheduler.enqueue(waiting_request(at_ns=now_ns + 2), now_ns + 2)
         executed(scheduler, batch, now_ns)
         following = scheduler.take(now_ns + duration_ns(1), 0)
         assert (following.size, following.decision) == (2, "turn")
-        assert scheduler.nudge_ns == 0
+        assert scheduler.wake_up_ns == 0
 
-    def test_it_begins_at_the_nudge_when_the_first_is_late(self):
+    def test_it_begins_at_the_wake_up_when_the_first_is_late(self):
         scheduler, _, _, _ = self.crowded()
-        late = scheduler.take(scheduler.nudge_ns, 1)
+        late = scheduler.take(scheduler.wake_up_ns, 1)
         assert (late.size, late.decision) == (1, "turn")
 
     def test_it_is_woken_for_a_full_batch_and_for_another_shape(self):
@@ -131,11 +131,11 @@ class TestRule2NobodyIsWokenToWait:
 
     def test_what_comes_after_all_were_cancelled_is_held_anew(self):
         scheduler, _, request, now_ns = self.crowded()
-        nudge_ns = scheduler.nudge_ns
+        wake_up_ns = scheduler.wake_up_ns
         assert scheduler.cancel(request)
         later_ns = now_ns + duration_ns(1) // 2
         is_woken = scheduler.enqueue(waiting_request(at_ns=later_ns), later_ns)
-        assert is_woken or scheduler.nudge_ns == nudge_ns
+        assert is_woken or scheduler.wake_up_ns == wake_up_ns
 
     def test_requests_that_may_time_out_wake_it(self):
         policy = QueuePolicy(timeout_ns=1000 * MS)

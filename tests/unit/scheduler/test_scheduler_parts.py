@@ -9,7 +9,7 @@ from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
 from naiad.scheduler.ordering import OrderedRelease
-from naiad.scheduler.queue import Deadlines, Lane
+from naiad.scheduler.queue import Deadlines, RequestQueue
 from support.scheduling import MS, enqueue_all, waiting_request
 
 
@@ -19,7 +19,7 @@ def answer(*, final=True):
 
 class TestLane:
     def test_stale_entries_do_not_pile_up(self):
-        lane = Lane()
+        lane = RequestQueue()
         requests = [waiting_request() for _ in range(10_000)]
         for request in requests:
             lane.append(request)
@@ -29,7 +29,7 @@ class TestLane:
         assert len(lane.requests) < 100
 
     def test_trim_forgets_only_the_front(self):
-        lane = Lane()
+        lane = RequestQueue()
         first, second, third = (waiting_request() for _ in range(3))
         for request in (first, second, third):
             lane.append(request)

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from naiad.cluster.member.control_key import everywhere
-from naiad.cluster.messages import GrpcCall, HttpCall, ModelOrder
+from naiad.cluster.messages import GrpcCall, HttpCall, ModelControl
 from naiad.core.model import ModelKey
 from naiad.protocol import service_pb2 as pb
 
@@ -29,10 +29,10 @@ def unload(name: str) -> GrpcCall:
         unload("m"),
         HttpCall("POST", "/v2/repository/models/m/load", (), b""),
         HttpCall("POST", "/v2/repository/models/m/unload", (), b""),
-        ModelOrder("m", is_load=True, parameters={}),
+        ModelControl("m", is_load=True, parameters={}),
     ],
 )
-def test_the_last_load_or_unload_of_a_model_counts(call: HttpCall | GrpcCall | ModelOrder) -> None:
+def test_the_last_load_or_unload_of_a_model_counts(call: HttpCall | GrpcCall | ModelControl) -> None:
     assert everywhere(call).key == ("model", "m")
 
 

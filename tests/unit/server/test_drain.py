@@ -22,7 +22,7 @@ class Engine:
         self.looks += 1
         return int(self.looks < 3)
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         self.reason = reason
 
     def close_to_new_sequences(self) -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from naiad.cluster.member.sharing import FreshAnswers
+from naiad.cluster.member.sharing import RequestCoalescing
 
 
 class Source:
@@ -30,7 +30,7 @@ async def turns(count: int = 5) -> None:
 def test_those_who_ask_while_it_is_asked_share_the_next_answer() -> None:
     async def run() -> None:
         source = Source()
-        answers: FreshAnswers[str, int] = FreshAnswers(source.ask)
+        answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)
         first = asyncio.ensure_future(answers.get("q"))
         await turns()
         later = [asyncio.ensure_future(answers.get("q")) for _ in range(100)]
@@ -47,7 +47,7 @@ def test_those_who_ask_while_it_is_asked_share_the_next_answer() -> None:
 def test_different_questions_do_not_wait_for_each_other() -> None:
     async def run() -> None:
         source = Source()
-        answers: FreshAnswers[str, int] = FreshAnswers(source.ask)
+        answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)
         asked = [asyncio.ensure_future(answers.get(question)) for question in "ab"]
         await turns()
         assert source.begun == 2
@@ -62,7 +62,7 @@ def test_a_failure_reaches_everybody_who_waits_for_it_and_nobody_after() -> None
         source = Source()
         source.error = ValueError("no")
         source.gate.set()
-        answers: FreshAnswers[str, int] = FreshAnswers(source.ask)
+        answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)
         for result in await asyncio.gather(answers.get("q"), answers.get("q"), return_exceptions=True):
             assert isinstance(result, ValueError)
         source.error = None
@@ -76,7 +76,7 @@ def test_a_failure_reaches_everybody_who_waits_for_it_and_nobody_after() -> None
 def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
     async def run() -> None:
         source = Source()
-        answers: FreshAnswers[str, int] = FreshAnswers(source.ask)
+        answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)
         impatient, patient = (asyncio.ensure_future(answers.get("q")) for _ in range(2))
         await turns()
         impatient.cancel()

@@ -1,55 +1,55 @@
 import pytest
 
 from naiad.cluster.member.control_key import everywhere
-from naiad.cluster.messages import GrpcCall, HttpCall, Journal
+from naiad.cluster.messages import ControlLog, GrpcCall, HttpCall
 from naiad.core.errors import InferError
 from naiad.protocol import service_pb2 as pb
 
 
-def entries(journal: Journal[str], number: int = 0) -> list[str]:
-    return [entry for _, entry in journal.after(number)]
+def entries(control_log: ControlLog[str], number: int = 0) -> list[str]:
+    return [entry for _, entry in control_log.after(number)]
 
 
 def test_calls_are_told_in_their_order() -> None:
-    journal: Journal[str] = Journal()
-    journal.add(("model", "a"), "load a")
-    journal.add(("model", "b"), "load b")
-    assert entries(journal) == ["load a", "load b"]
+    control_log: ControlLog[str] = ControlLog()
+    control_log.add(("model", "a"), "load a")
+    control_log.add(("model", "b"), "load b")
+    assert entries(control_log) == ["load a", "load b"]
 
 
 def test_the_last_call_about_a_thing_counts() -> None:
-    journal: Journal[str] = Journal()
-    journal.add(("model", "a"), "load a")
-    journal.add(("model", "b"), "load b")
-    journal.add(("model", "a"), "unload a")
-    assert entries(journal) == ["load b", "unload a"]
+    control_log: ControlLog[str] = ControlLog()
+    control_log.add(("model", "a"), "load a")
+    control_log.add(("model", "b"), "load b")
+    control_log.add(("model", "a"), "unload a")
+    assert entries(control_log) == ["load b", "unload a"]
 
 
 def test_one_that_has_read_so_far_reads_on_from_there() -> None:
-    journal: Journal[str] = Journal()
-    journal.add(("model", "a"), "load a")
-    (number, _), *_ = journal.after(0)
-    assert entries(journal, number) == []
-    journal.add(("model", "a"), "unload a")
-    assert entries(journal, number) == ["unload a"]
+    control_log: ControlLog[str] = ControlLog()
+    control_log.add(("model", "a"), "load a")
+    (number, _), *_ = control_log.after(0)
+    assert entries(control_log, number) == []
+    control_log.add(("model", "a"), "unload a")
+    assert entries(control_log, number) == ["unload a"]
 
 
 def test_what_is_undone_is_forgotten_with_all_that_it_covers() -> None:
-    journal: Journal[str] = Journal()
-    journal.add(("region", "system", "x"), "x")
-    journal.add(("region", "system", "y"), "y")
-    journal.add(("region", "cuda", "x"), "cuda x")
-    journal.undo(("region", "system", "x"))
-    assert entries(journal) == ["y", "cuda x"]
-    journal.undo(("region", "system"))
-    assert entries(journal) == ["cuda x"]
+    control_log: ControlLog[str] = ControlLog()
+    control_log.add(("region", "system", "x"), "x")
+    control_log.add(("region", "system", "y"), "y")
+    control_log.add(("region", "cuda", "x"), "cuda x")
+    control_log.undo(("region", "system", "x"))
+    assert entries(control_log) == ["y", "cuda x"]
+    control_log.undo(("region", "system"))
+    assert entries(control_log) == ["cuda x"]
 
 
 def test_there_is_a_limit() -> None:
-    journal: Journal[str] = Journal(limit=2)
+    control_log: ControlLog[str] = ControlLog(limit=2)
     for name in "abc":
-        journal.add(("model", name), name)
-    assert entries(journal) == ["b", "c"]
+        control_log.add(("model", name), name)
+    assert entries(control_log) == ["b", "c"]
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

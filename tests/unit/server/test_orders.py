@@ -8,7 +8,7 @@ import pytest
 
 from naiad.cluster.channel import ChannelError
 from naiad.cluster.messages import ControlCall, Everywhere, HttpCall, Outcome
-from naiad.cluster.supervisor.control_broadcast import Orders
+from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 
 OK = Outcome(True, 200, b"ok")
 BAD = Outcome(False, 400, b"bad")
@@ -37,8 +37,8 @@ class Member:
         return self._answer
 
 
-def orders_of(members: list[Any]) -> Orders:
-    return Orders(lambda: list(members))
+def orders_of(members: list[Any]) -> ControlBroadcast:
+    return ControlBroadcast(lambda: list(members))
 
 
 def model_order(path: str = "/load", name: str = "m") -> Everywhere:

@@ -4,7 +4,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import AdaptiveState
 from naiad.options.options import MetricsOptions
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
-from naiad.server.publication import Publication
+from naiad.server.ready_set import ReadySetPublisher
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS
 from naiad.telemetry.statistics.model import ModelStatistics
@@ -33,28 +33,28 @@ class Engine:
         self.ready = ready
 
 
-def publish(publication: Publication, **models: Served) -> None:
+def publish(ready_set: ReadySetPublisher, **models: Served) -> None:
     """Publish version 1 of each model in turn, as the life cycle does."""
     ready: dict[str, dict[int, Any]] = {}
     for name, served in models.items():
         ready = {**ready, name: {1: served}}
-        publication.publish(ready, name)
+        ready_set.publish(ready, name)
 
 
 def test_metrics_and_engine_follow_the_ready_versions() -> None:
     engine, registry = Engine(), Registry()
-    publication = Publication(engine, registry)  # type: ignore[arg-type]
+    ready_set = ReadySetPublisher(engine, registry)  # type: ignore[arg-type]
     first, second, replacement = Served("a", "1", team="x"), Served("b", "1"), Served("b", "1")
 
-    publish(publication, a=first, b=second)
+    publish(ready_set, a=first, b=second)
     text = registry.render().decode()
     assert 'nv_inference_pending_request_count{_team="x",model="a",version="1"} 2' in text
     assert 'naiad_inference_executing_request_count{model="b",version="1"} 3' in text
     assert 'nv_model_load_duration_secs{model="b",version="1"} 1.5' in text
 
     ready = {"b": {1: replacement}}
-    publication.publish({"b": {1: second}}, "a")  # type: ignore[dict-item]
-    publication.publish(ready, "b")  # type: ignore[arg-type]
+    ready_set.publish({"b": {1: second}}, "a")  # type: ignore[dict-item]
+    ready_set.publish(ready, "b")  # type: ignore[arg-type]
     assert engine.ready == ready
     text = registry.render().decode()
     assert 'model="a"' not in text
@@ -63,10 +63,10 @@ def test_metrics_and_engine_follow_the_ready_versions() -> None:
 
 def test_only_models_whose_batcher_adapts_have_its_metrics() -> None:
     registry = Registry()
-    publication = Publication(Engine(), registry)  # type: ignore[arg-type]
+    ready_set = ReadySetPublisher(Engine(), registry)  # type: ignore[arg-type]
     adaptive, other = Served("a", "1", team="x"), Served("b", "1")
     adaptive.adaptive_state = AdaptiveScheduler(max_batch_size=4).state()
-    publish(publication, a=adaptive, b=other)
+    publish(ready_set, a=adaptive, b=other)
     text = registry.render().decode()
     assert 'naiad_adaptive_release_total{_team="x",decision="no_gain",model="a",version="1"} 0' in text
     assert 'naiad_adaptive_parallelism{_team="x",model="a",version="1"} 1' in text
@@ -75,14 +75,14 @@ def test_only_models_whose_batcher_adapts_have_its_metrics() -> None:
 
 def test_decoupled_models_have_tritons_histogram_of_first_responses() -> None:
     registry = Registry(MetricsOptions(settings={"histogram_latencies": "true"}))
-    publication = Publication(Engine(), registry)  # type: ignore[arg-type]
+    ready_set = ReadySetPublisher(Engine(), registry)  # type: ignore[arg-type]
     usual, own, other = Served("usual", "1"), Served("own", "1"), Served("other", "1")
     for served in (usual, own):
         served.config.model_transaction_policy.decoupled = True
     control = own.config.model_metrics.metric_control.add()
     control.metric_identifier.family = FIRST_RESPONSE_MS
     control.histogram_options.buckets.extend([-1, 0.0, 2.5])
-    publish(publication, usual=usual, own=own, other=other)
+    publish(ready_set, usual=usual, own=own, other=other)
     for latency_ms in (2.4, 2.6, 501):
         usual.statistics.responses.record(0, SUCCESS, 0, 1, 2)
         usual.statistics.responses.record_first(int(latency_ms * 1e6))
@@ -110,12 +110,12 @@ def test_decoupled_models_have_tritons_histogram_of_first_responses() -> None:
 
 def test_only_models_with_the_response_cache_have_its_metrics() -> None:
     registry = Registry()
-    publication = Publication(Engine(), registry)  # type: ignore[arg-type]
+    ready_set = ReadySetPublisher(Engine(), registry)  # type: ignore[arg-type]
     cached, other = Served("cached", "1"), Served("other", "1")
-    publish(publication, other=other)
+    publish(ready_set, other=other)
     assert "\nnv_cache" not in registry.render().decode()
     cached.config.response_cache.enable = True
-    publish(publication, other=other, cached=cached)
+    publish(ready_set, other=other, cached=cached)
     lines = [line for line in registry.render().decode().splitlines() if line.startswith("nv_cache")]
     assert len(lines) == 4
     assert all('model="cached"' in line for line in lines)

@@ -8,8 +8,8 @@ import pytest
 
 from naiad.cluster.channel import ChannelError
 from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.recorded_response import CapturedCall, CapturedExchange
-from naiad.cluster.member.sharing import Sharing
+from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
+from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import (
     AskIndex,
     AskStatistics,
@@ -23,7 +23,7 @@ from naiad.cluster.messages import (
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, Router
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.metrics.metrics import Registry
@@ -53,7 +53,7 @@ def engine() -> MemberEngine:
     return made
 
 
-def sharing(answer: Callable[[object], object]) -> tuple[Sharing, list[object]]:
+def sharing(answer: Callable[[object], object]) -> tuple[ClusterRoutes, list[object]]:
     asked: list[object] = []
 
     async def ask(question: object) -> object:
@@ -64,18 +64,18 @@ def sharing(answer: Callable[[object], object]) -> tuple[Sharing, list[object]]:
             raise found
         return found
 
-    return Sharing(engine(), ask), asked
+    return ClusterRoutes(engine(), ask), asked
 
 
-def answering(status: int) -> Callable[[HttpExchange, Mapping[str, str]], None]:
+def answering(status: int) -> Callable[[HttpContext, Mapping[str, str]], None]:
     return lambda exchange, arguments: exchange.respond(status, JSON_HEADERS, (b"local",))
 
 
-def router(shared: Sharing) -> Router:
-    def ready(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+def router(shared: ClusterRoutes) -> Router:
+    def ready(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         exchange.respond(200 if shared.engine.is_ready() else 400, (), ())
 
-    def statistics(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def statistics(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         shared.engine.statistics()
         exchange.respond(200, (), ())
 
@@ -95,9 +95,9 @@ def router(shared: Sharing) -> Router:
     return made
 
 
-def exchange(shared: Sharing, routes: Router, method: str, path: str, body: bytes = b"") -> Outcome:
+def exchange(shared: ClusterRoutes, routes: Router, method: str, path: str, body: bytes = b"") -> Outcome:
     async def run() -> Outcome:
-        made = CapturedExchange(HttpCall(method, path, ((b"a", b"b"),), body))
+        made = RecordedHttpContext(HttpCall(method, path, ((b"a", b"b"),), body))
         routes.handle(made)
         return await made.outcome
 
@@ -185,11 +185,11 @@ def test_a_member_carries_calls_out_for_itself_alone() -> None:
 # --- gRPC -----------------------------------------------------------------------------------------------------------
 
 
-def grpc(shared: Sharing, method: str, message: Buffer = b"") -> Outcome:
+def grpc(shared: ClusterRoutes, method: str, message: Buffer = b"") -> Outcome:
     service = shared.grpc_service()
 
     async def run() -> Outcome:
-        call = CapturedCall(GrpcCall(SERVICE + method, (), bytes(message)))
+        call = RecordedGrpcCall(GrpcCall(SERVICE + method, (), bytes(message)))
         service.unary(call, message)
         return await call.outcome
 

@@ -117,7 +117,7 @@ def test_an_nvml_that_cannot_be_used_says_why():
         Nvml(object())
 
 
-def test_what_an_old_driver_does_not_know_is_left_out():
+def test_what_an_old_runner_does_not_know_is_left_out():
     nvml = Nvml(Library(nvmlInit_v2=0, nvmlDeviceGetUtilizationRates=0, nvmlDeviceGetPowerUsage=3))
     assert nvml.read(GPUS[0]) == GpuReading(0.0, None, None, None, None, None)
 

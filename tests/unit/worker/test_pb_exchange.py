@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from naiad.worker.api import inference as exchange
 from naiad.worker.api.failure import describe, format_traceback
-from naiad.worker.api.inference import SingleAnswer
+from naiad.worker.api.inference import SingleResponse
 from naiad.worker.execution import ExecutionFault, answered, awaited, checked
 
 TENSOR = pb_utils.Tensor("x", np.zeros(2, np.float32))
@@ -167,7 +167,7 @@ def test_a_sender_may_send_after_execute_has_returned():
     sender = late.get_response_sender()
     waiting, are_late = checked([late], None)
     assert are_late
-    assert type(waiting[0]) is SingleAnswer
+    assert type(waiting[0]) is SingleResponse
     sent = response()
     sender.send(sent, flags=1)
     assert awaited(waiting) == [sent]

@@ -17,7 +17,7 @@ from naiad.backend.python.settings import read_settings
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from naiad.worker.api.logger import LineStream, Logger, set_sink
-from naiad.worker.control import SideLine
+from naiad.worker.control import ControlSocket
 from support.backend_parts import make_context
 
 WORKER_FILES = sorted(Path(naiad.worker.__file__).parent.rglob("*.py"))
@@ -223,7 +223,7 @@ def test_lines_that_several_threads_print_are_not_mixed():
 def test_what_is_logged_while_something_is_logged_waits_for_nobody():
     """A signal handler may log, and an object that the garbage collector finds."""
     ours, theirs = socket.socketpair()
-    side = SideLine(theirs)
+    side = ControlSocket(theirs)
 
     def log_twice() -> None:
         with side._lock:

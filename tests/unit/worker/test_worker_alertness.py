@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.worker import busy_polling as alertness
-from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS, Alertness
+from naiad.worker import busy_polling as spin_wait
+from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS, SpinWait
 
 LATER_NS = TRIAL_PERIOD_NS // 2
 """A time at which nobody tries because all do."""
@@ -27,29 +27,29 @@ class Poll:
 def poll(monkeypatch: pytest.MonkeyPatch) -> Poll:
     # Every look takes 10 us.
     made = Poll()
-    monkeypatch.setattr(alertness.time, "monotonic_ns", lambda: made.began_ns + made.looks * 10_000)
-    monkeypatch.setattr(alertness.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(spin_wait.time, "monotonic_ns", lambda: made.began_ns + made.looks * 10_000)
+    monkeypatch.setattr(spin_wait.os, "sched_getaffinity", lambda _: {0, 1})
     return made
 
 
-def looks_of(wait: Alertness, poll: Poll, input_after: int) -> int:
+def looks_of(wait: SpinWait, poll: Poll, input_after: int) -> int:
     poll.looks, poll.input_after = 0, input_after
     wait.wait()
     return poll.looks
 
 
 def test_sleeps_at_once_unless_the_last_batch_was_one_request(poll: Poll) -> None:
-    assert looks_of(Alertness(poll), poll, 5) == 0
+    assert looks_of(SpinWait(poll), poll, 5) == 0
 
 
 def test_looks_until_there_is_input(poll: Poll) -> None:
-    wait = Alertness(poll)
+    wait = SpinWait(poll)
     wait.had_single_request = True
     assert [looks_of(wait, poll, 5) for _ in range(50)] == [6] * 50
 
 
 def test_gives_up_after_a_moment_and_then_sleeps_until_all_try_again(poll: Poll) -> None:
-    wait = Alertness(poll)
+    wait = SpinWait(poll)
     wait.had_single_request = True
     assert looks_of(wait, poll, 10_000) == 61
     assert looks_of(wait, poll, 5) == 0
@@ -60,7 +60,7 @@ def test_gives_up_after_a_moment_and_then_sleeps_until_all_try_again(poll: Poll)
 
 
 def test_input_in_time_while_all_try_is_waited_for_awake_afterwards(poll: Poll) -> None:
-    wait = Alertness(poll)
+    wait = SpinWait(poll)
     wait.had_single_request = True
     looks_of(wait, poll, 10_000)
     poll.began_ns = TRIAL_PERIOD_NS
@@ -70,7 +70,7 @@ def test_input_in_time_while_all_try_is_waited_for_awake_afterwards(poll: Poll) 
 
 
 def test_input_in_time_makes_up_for_some_that_is_late(poll: Poll) -> None:
-    wait = Alertness(poll)
+    wait = SpinWait(poll)
     wait.had_single_request = True
     for _ in range(16):
         looks_of(wait, poll, 0)
@@ -79,14 +79,14 @@ def test_input_in_time_makes_up_for_some_that_is_late(poll: Poll) -> None:
 
 
 def test_never_on_one_core(poll: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alertness.os, "sched_getaffinity", lambda _: {0})
-    wait = Alertness(poll)
+    monkeypatch.setattr(spin_wait.os, "sched_getaffinity", lambda _: {0})
+    wait = SpinWait(poll)
     wait.had_single_request = True
     assert looks_of(wait, poll, 5) == 0
 
 
 def test_sleeps_at_once_where_a_quota_is_charged(poll: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(alertness.NEVER_AWAKE, "1")
-    wait = Alertness(poll)
+    monkeypatch.setenv(spin_wait.NEVER_AWAKE, "1")
+    wait = SpinWait(poll)
     wait.had_single_request = True
     assert looks_of(wait, poll, 5) == 0

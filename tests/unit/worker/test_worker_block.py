@@ -5,7 +5,14 @@ import os
 import numpy as np
 import pytest
 
-from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, Borrower, Lender, TransportFullError, rounded
+from naiad.worker.channel.buffer_pool import (
+    GRANULE_BYTES,
+    NUMBERS,
+    BufferOwner,
+    BufferUser,
+    TransportFullError,
+    rounded,
+)
 
 LIMIT = 64 * GRANULE_BYTES
 
@@ -14,29 +21,29 @@ class Pair:
     """A lender and a borrower, with the notices carried between them by hand."""
 
     def __init__(self, limit_bytes=LIMIT):
-        self.lender = Lender(limit_bytes)
-        self.borrower = Borrower()
+        self.buffer_owner = BufferOwner(limit_bytes)
+        self.buffer_user = BufferUser()
 
     def send(self, *parts):
         size = sum(len(part) for part in parts)
-        number = self.lender.lend(parts, size)
+        number = self.buffer_owner.lend(parts, size)
         self.carry()
-        return self.borrower.view(number, size)
+        return self.buffer_user.view(number, size)
 
     def carry(self):
-        for number, size, descriptor in self.lender.opened:
-            self.borrower.open(number, size, descriptor)
-        self.borrower.drop(self.lender.dropped)
-        self.lender.opened, self.lender.dropped = [], []
-        self.lender.take_back(self.borrower.released())
+        for number, size, descriptor in self.buffer_owner.opened:
+            self.buffer_user.open(number, size, descriptor)
+        self.buffer_user.drop(self.buffer_owner.dropped)
+        self.buffer_owner.opened, self.buffer_owner.dropped = [], []
+        self.buffer_owner.take_back(self.buffer_user.released())
 
 
 @pytest.fixture
 def pair():
     made = Pair()
     yield made
-    made.lender.close()
-    made.borrower.close()
+    made.buffer_owner.close()
+    made.buffer_user.close()
 
 
 def descriptor_count():
@@ -54,7 +61,7 @@ def test_blocks_that_are_given_up_leave_no_descriptor(pair):
         pair.send(bytes(size))
         pair.carry()
     assert descriptor_count() > before
-    pair.lender.trim(0.0)
+    pair.buffer_owner.trim(0.0)
     pair.carry()
     assert descriptor_count() == before
 
@@ -64,7 +71,7 @@ def test_a_block_is_used_again_when_nobody_refers_to_it(pair):
     del view
     pair.carry()
     pair.send(bytes(90_000))
-    assert pair.lender.total_bytes == rounded(100_000)
+    assert pair.buffer_owner.total_bytes == rounded(100_000)
 
 
 def test_what_the_receiver_keeps_is_not_overwritten(pair):
@@ -74,18 +81,18 @@ def test_what_the_receiver_keeps_is_not_overwritten(pair):
     pair.carry()
     pair.send(b"b" * 100_000)
     assert bytes(part) == b"aaaaa"
-    assert pair.lender.total_bytes == 2 * rounded(100_000)
+    assert pair.buffer_owner.total_bytes == 2 * rounded(100_000)
     del part
     pair.carry()
     assert bytes(pair.send(b"c" * 100_000)[:3]) == b"ccc"
-    assert pair.lender.total_bytes == 2 * rounded(100_000)
+    assert pair.buffer_owner.total_bytes == 2 * rounded(100_000)
 
 
 def test_limit_refuses_and_names_what_was_needed(pair):
     with pytest.raises(TransportFullError) as caught:
         pair.send(bytes(LIMIT + 1))
     assert (caught.value.needed_bytes, caught.value.limit_bytes) == (LIMIT + 1, LIMIT)
-    assert pair.lender.total_bytes == 0
+    assert pair.buffer_owner.total_bytes == 0
 
 
 def test_free_blocks_make_way_for_a_larger_one(pair):
@@ -95,8 +102,8 @@ def test_free_blocks_make_way_for_a_larger_one(pair):
     views.clear()
     pair.carry()
     assert len(pair.send(bytes(LIMIT))) == LIMIT
-    assert pair.lender.total_bytes == LIMIT
-    assert pair.borrower.total_bytes == LIMIT
+    assert pair.buffer_owner.total_bytes == LIMIT
+    assert pair.buffer_user.total_bytes == LIMIT
 
 
 def test_a_much_larger_block_is_not_wasted_on_a_small_payload_unless_the_limit_is_near(pair):
@@ -105,8 +112,8 @@ def test_a_much_larger_block_is_not_wasted_on_a_small_payload_unless_the_limit_i
     del del_me
     pair.carry()
     kept = pair.send(small)
-    assert pair.lender.total_bytes == LIMIT // 2 + GRANULE_BYTES
-    pair.lender.limit_bytes = pair.lender.total_bytes
+    assert pair.buffer_owner.total_bytes == LIMIT // 2 + GRANULE_BYTES
+    pair.buffer_owner.limit_bytes = pair.buffer_owner.total_bytes
     assert len(pair.send(small)) == len(small)
     assert len(kept) == len(small)
 
@@ -115,18 +122,18 @@ def test_trim_gives_up_free_blocks_only(pair):
     kept = pair.send(b"k" * 100_000)
     pair.send(bytes(200_000))
     pair.carry()
-    pair.lender.trim(0.0)
+    pair.buffer_owner.trim(0.0)
     pair.carry()
-    assert pair.lender.total_bytes == pair.borrower.total_bytes == rounded(100_000)
+    assert pair.buffer_owner.total_bytes == pair.buffer_user.total_bytes == rounded(100_000)
     assert bytes(kept[:2]) == b"kk"
 
 
 def test_view_refuses_what_is_not_there(pair):
     pair.send(bytes(100_000))
     with pytest.raises(LookupError):
-        pair.borrower.view(9, 1)
+        pair.buffer_user.view(9, 1)
     with pytest.raises(ValueError, match="in a block of"):
-        pair.borrower.view(1, 10**9)
+        pair.buffer_user.view(1, 10**9)
 
 
 @pytest.mark.parametrize("size", [1, GRANULE_BYTES, 10**6, 50_000_000, 2**26, 2**26 + 1])
@@ -138,33 +145,33 @@ def test_rounding_wastes_little(size):
 def test_a_block_that_was_dropped_is_unmapped_before_a_message_tells_of_it(pair):
     # An idle worker drops blocks and sends nothing: their descriptors would stay open in the server.
     board = memoryview(bytearray(NUMBERS))
-    pair.lender.board = board
+    pair.buffer_owner.board = board
     first, second = pair.send(b"x" * 70_000), pair.send(b"y" * 70_000)
     del first
     pair.carry()
-    pair.lender.trim(0.0)
-    assert len(pair.lender.dropped) == 1
-    pair.borrower.drop_gone(board)
-    assert pair.borrower.total_bytes == rounded(70_000)
+    pair.buffer_owner.trim(0.0)
+    assert len(pair.buffer_owner.dropped) == 1
+    pair.buffer_user.drop_gone(board)
+    assert pair.buffer_user.total_bytes == rounded(70_000)
     assert bytes(second) == b"y" * 70_000
-    pair.borrower.drop(pair.lender.dropped)  # the message comes after all
-    pair.lender.told()
+    pair.buffer_user.drop(pair.buffer_owner.dropped)  # the message comes after all
+    pair.buffer_owner.told()
     assert not any(board)
 
 
 def test_a_new_block_in_the_place_of_a_dropped_one_is_not_taken_for_one_that_was_let_go(pair):
     board = memoryview(bytearray(NUMBERS))
-    pair.lender.board = board
+    pair.buffer_owner.board = board
     view = pair.send(b"x" * 70_000)
     del view
     pair.carry()
-    pair.lender.trim(0.0)
-    pair.lender._last_number = NUMBERS  # once around: the next would have the same place
-    number = pair.lender.lend([b"y" * 70_000], 70_000)
+    pair.buffer_owner.trim(0.0)
+    pair.buffer_owner._last_number = NUMBERS  # once around: the next would have the same place
+    number = pair.buffer_owner.lend([b"y" * 70_000], 70_000)
     assert number == NUMBERS + 1
-    pair.lender.reclaim(board)
-    pair.borrower.drop_gone(board)
-    assert pair.borrower.total_bytes == rounded(70_000)  # the message tells
+    pair.buffer_owner.reclaim(board)
+    pair.buffer_user.drop_gone(board)
+    assert pair.buffer_user.total_bytes == rounded(70_000)  # the message tells
     pair.carry()
-    assert bytes(pair.borrower.view(number, 70_000)) == b"y" * 70_000
-    assert number in pair.lender._lent
+    assert bytes(pair.buffer_user.view(number, 70_000)) == b"y" * 70_000
+    assert number in pair.buffer_owner._lent

@@ -126,13 +126,13 @@ def test_a_channel_that_was_closed_touches_no_file_that_has_its_number_now():
 
 def test_a_frame_that_cannot_be_encoded_leaves_what_it_was_to_tell_of_blocks_to_the_next(line):
     # A descriptor without its notice would be taken for that of the next block: other memory, wrong answers.
-    peer, lender = line.peer(), line.channel.lender
-    lender.limit_bytes = 1 << 24
-    not_sent = lender.lend([b"x" * 70_000], 70_000)
+    peer, buffer_owner = line.peer(), line.channel.buffer_owner
+    buffer_owner.limit_bytes = 1 << 24
+    not_sent = buffer_owner.lend([b"x" * 70_000], 70_000)
     with pytest.raises(AttributeError):
         line.channel.send(20, text=5, payload_bytes=70_000, block=not_sent)
     for filling in (b"a", b"b"):
-        block = lender.lend([filling * 80_000], 80_000)
+        block = buffer_owner.lend([filling * 80_000], 80_000)
         line.channel.send(20, payload_bytes=80_000, block=block)
         assert bytes(peer.receive().payload) == filling * 80_000
     peer.close()
@@ -140,13 +140,13 @@ def test_a_frame_that_cannot_be_encoded_leaves_what_it_was_to_tell_of_blocks_to_
 
 def test_blocks_that_were_let_go_are_told_of_with_the_next_frame_if_one_cannot_be_encoded(line):
     peer = line.peer()
-    peer.lender.limit_bytes = 1 << 24
-    number = peer.lender.lend([b"x" * 70_000], 70_000)
+    peer.buffer_owner.limit_bytes = 1 << 24
+    number = peer.buffer_owner.lend([b"x" * 70_000], 70_000)
     peer.send(20, payload_bytes=70_000, block=number)
     line.channel.receive()
     with pytest.raises(AttributeError):
         line.channel.send(20, text=5)
     line.channel.send(20)
     peer.receive()
-    assert peer.lender.lend([b"y" * 70_000], 70_000) == number
+    assert peer.buffer_owner.lend([b"y" * 70_000], 70_000) == number
     peer.close()

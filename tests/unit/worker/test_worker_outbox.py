@@ -10,17 +10,17 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.backend.python.decoupled import EmissionDecoder
+from naiad.backend.python.decoupled import DecoupledDecoder
 from naiad.backend.python.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode
 from naiad.core.response import InferResponse
 from naiad.worker.api.inference import InferenceResponseSender
 from naiad.worker.channel import frame as frames
-from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, Lender
-from naiad.worker.channel.flags_page import CANCELLED, CONGESTED, Board, create_board
+from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, BufferOwner
+from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage, create_board
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame, decode_frame, encode_frame
-from naiad.worker.response_sender import Outbox, Stream
+from naiad.worker.response_sender import ResponseSender, Stream
 from support.backend_parts import output_arrays
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -32,7 +32,7 @@ class PaperChannel:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.lender = Lender(8 * GRANULE_BYTES)
+        self.buffer_owner = BufferOwner(8 * GRANULE_BYTES)
         self.frames: list[Frame] = []
         self.arrived = threading.Semaphore(0)
         self.is_closed = False
@@ -44,17 +44,17 @@ class PaperChannel:
         data = encode_frame(kind, words, text, extra, parts, payload_bytes, block, 0)
         self.frames.append(decode_frame(data, memoryview))
         if block:
-            self.frames[-1].payload = memoryview(self.lender._lent[block].map)[:payload_bytes].tobytes()
+            self.frames[-1].payload = memoryview(self.buffer_owner._lent[block].map)[:payload_bytes].tobytes()
         self.arrived.release()
         if kind == frames.WAITING:
             self.on_waiting()
 
 
-def decoder() -> EmissionDecoder:
+def decoder() -> DecoupledDecoder:
     config = ModelConfig(name="m")
     config.output.add(name="OUT", data_type="TYPE_FP32", dims=[-1])
     config.output.add(name="TEXT", data_type="TYPE_STRING", dims=[-1])
-    return EmissionDecoder("m", "1", TensorRules(config))
+    return DecoupledDecoder("m", "1", TensorRules(config))
 
 
 class Ends:
@@ -62,14 +62,14 @@ class Ends:
 
     def __init__(self) -> None:
         self.server_board, descriptor = create_board()
-        self.board = Board(descriptor)
+        self.board = FlagsPage(descriptor)
         os.close(descriptor)
         self.channel = PaperChannel()
-        self.outbox = Outbox(self.channel, self.board)  # type: ignore[arg-type]
+        self.response_sender = ResponseSender(self.channel, self.board)  # type: ignore[arg-type]
         self._decoder = decoder()
 
     def stream(self, slot: int = 0) -> Stream:
-        return Stream(self.outbox, slot, OUTPUTS)
+        return Stream(self.response_sender, slot, OUTPUTS)
 
     def sender(self, slot: int = 0) -> InferenceResponseSender:
         return InferenceResponseSender(self.stream(slot))
@@ -86,10 +86,10 @@ class Ends:
 
     def close(self) -> None:
         self.channel.is_closed = True
-        self.outbox._over()
-        self.outbox.give_up(0)
-        self.outbox._jobs.put(0)
-        self.channel.lender.close()
+        self.response_sender._over()
+        self.response_sender.abort(0)
+        self.response_sender._jobs.put(0)
+        self.channel.buffer_owner.close()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def numbers(came: list[tuple[int, InferResponse]]) -> list[tuple[int, float]]:
 
 def test_the_first_leaves_at_once_and_the_rest_gathers_until_the_server_has_read(ends):
     sender = ends.sender(7)
-    ends.outbox._is_armed = True  # nothing leaves by itself in this test
+    ends.response_sender._is_armed = True  # nothing leaves by itself in this test
     sender.send(number(0))
     assert len(ends.channel.frames) == 1
     for n in range(1, 10):
@@ -138,7 +138,7 @@ def test_what_has_gathered_leaves_by_itself(ends):
 
 
 def test_arrays_may_be_written_to_after_send(ends):
-    ends.outbox._is_armed = True
+    ends.response_sender._is_armed = True
     sender = ends.sender()
     array = np.zeros(1, np.float32)
     tensor = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])
@@ -150,20 +150,20 @@ def test_arrays_may_be_written_to_after_send(ends):
 
 
 def test_many_or_large_responses_do_not_gather(ends):
-    ends.outbox._is_armed = True
+    ends.response_sender._is_armed = True
     sender = ends.sender()
     for n in range(5000):
         sender.send(number(n))
-    waiting = len(ends.outbox._reply.words)
+    waiting = len(ends.response_sender._reply.words)
     assert 0 < waiting <= 2048
     sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full(20_000, 5000, np.float32))]))
-    assert not ends.outbox._reply.words
+    assert not ends.response_sender._reply.words
     assert numbers(ends.read()) == [(0, float(n)) for n in range(5001)]
     sender.send(flags=FINAL)
 
 
 def test_a_response_that_cannot_be_sent_leaves_the_others_alone(ends):
-    ends.outbox._is_armed = True
+    ends.response_sender._is_armed = True
     sender = ends.sender()
     strange = np.empty(1, object)
     strange[0] = "\ud800"
@@ -184,7 +184,7 @@ def test_a_response_that_cannot_be_sent_leaves_the_others_alone(ends):
 
 
 def test_a_large_response_needs_no_room_for_what_has_gathered(ends):
-    ends.outbox._is_armed = True
+    ends.response_sender._is_armed = True
     sender = ends.sender()
     for n in range(3):
         sender.send(number(n))
@@ -198,7 +198,7 @@ def test_a_full_memory_is_waited_for_until_the_server_lets_go(ends):
     """The server says on the board which blocks it has read, when it is asked."""
 
     def let_go() -> None:
-        for block in list(ends.channel.lender._lent):
+        for block in list(ends.channel.buffer_owner._lent):
             ends.server_board.blocks[block % NUMBERS] = 1
 
     ends.channel.on_waiting = let_go
@@ -209,12 +209,12 @@ def test_a_full_memory_is_waited_for_until_the_server_lets_go(ends):
     asked = [frame for frame in ends.channel.frames if frame.kind == frames.WAITING]
     assert 1 <= len(asked) < 8
     assert numbers(ends.read()) == [(0, float(n)) for n in range(8)]
-    assert ends.channel.lender.total_bytes <= 8 * GRANULE_BYTES
+    assert ends.channel.buffer_owner.total_bytes <= 8 * GRANULE_BYTES
 
 
-def test_a_congested_client_is_waited_for_until_the_server_says_otherwise(ends):
+def test_a_paused_client_is_waited_for_until_the_server_says_otherwise(ends):
     sender = ends.sender(3)
-    ends.server_board.slots[3] = CONGESTED
+    ends.server_board.slots[3] = PAUSED
     asked = []
 
     def answer() -> None:
@@ -245,12 +245,12 @@ def test_nothing_but_the_end_goes_to_a_client_that_is_gone(ends):
 
 
 def test_a_failed_batch_closes_its_streams_behind_what_they_have_sent(ends):
-    ends.outbox._is_armed = True
+    ends.response_sender._is_armed = True
     streams = [ends.stream(0), ends.stream(1)]
     senders = [InferenceResponseSender(stream) for stream in streams]
     for sender in senders:
         sender.send(number(1))
-    ends.outbox.failed(streams, {"message": "no"})
+    ends.response_sender.failed(streams, {"message": "no"})
     assert [frame.kind for frame in ends.channel.frames] == [frames.EMITTED, frames.EMITTED, frames.FAILED]
     for sender in senders:
         with pytest.raises(pb_utils.TritonModelException, match="Response sender has been closed"):

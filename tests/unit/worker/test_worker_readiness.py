@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from naiad.worker.channel.flags_page import READY_LIMIT_S, Board, create_board
+from naiad.worker.channel.flags_page import READY_LIMIT_S, FlagsPage, create_board
 from naiad.worker.loading import Readiness
 
 LIMIT_NS = int(READY_LIMIT_S * 1e9)
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
+def board() -> Iterator[FlagsPage]:
     made, descriptor = create_board()
     os.close(descriptor)
     yield made
@@ -42,7 +42,7 @@ class AsyncModel(Model):
 
 
 @pytest.mark.parametrize("kind", [Model, AsyncModel])
-def test_the_answer_is_on_the_board(board: Board, log: list[str], kind: type[Model]) -> None:
+def test_the_answer_is_on_the_board(board: FlagsPage, log: list[str], kind: type[Model]) -> None:
     model = kind()
     readiness = Readiness(model, board)
     for answer in (True, False, False, True):
@@ -60,7 +60,7 @@ def test_the_answer_is_on_the_board(board: Board, log: list[str], kind: type[Mod
         (1, "not int"),
     ],
 )
-def test_what_is_no_answer_is_not_ready(board: Board, log: list[str], answer: object, words: str) -> None:
+def test_what_is_no_answer_is_not_ready(board: FlagsPage, log: list[str], answer: object, words: str) -> None:
     model = Model()
     model.answer = answer
     Readiness(model, board).ask()
@@ -68,7 +68,7 @@ def test_what_is_no_answer_is_not_ready(board: Board, log: list[str], answer: ob
     assert words in log[0]
 
 
-def test_a_model_that_is_asked_for_too_long_is_not_ready(board: Board) -> None:
+def test_a_model_that_is_asked_for_too_long_is_not_ready(board: FlagsPage) -> None:
     board.begin_question()
     asked_ns = time.monotonic_ns()
     assert board.says_ready(asked_ns + LIMIT_NS - 1_000_000_000)
@@ -77,6 +77,6 @@ def test_a_model_that_is_asked_for_too_long_is_not_ready(board: Board) -> None:
     assert board.says_ready(asked_ns + LIMIT_NS + 1)
 
 
-def test_a_model_without_the_method_is_ready(board: Board) -> None:
+def test_a_model_without_the_method_is_ready(board: FlagsPage) -> None:
     Readiness(object(), board).start()
     assert board.says_ready(time.monotonic_ns())

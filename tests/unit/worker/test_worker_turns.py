@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from naiad.worker.api.iteration import Turns, Waiter
+from naiad.worker.api.iteration import LeaderFollowerLock, Waiter
 
 
 class Wish(Waiter):
@@ -24,11 +24,11 @@ class Line:
 
     def __init__(self) -> None:
         self.messages: queue.Queue[Wish] = queue.Queue()
-        self.turns = Turns(self._read)
+        self.turns = LeaderFollowerLock(self._read)
         self.reading = 0
         self.most_reading = 0
 
-    def _read(self, may_stay_awake: bool) -> None:
+    def _read(self, may_busy_poll: bool) -> None:
         self.reading += 1
         self.most_reading = max(self.most_reading, self.reading)
         wish = self.messages.get(timeout=60)
@@ -66,14 +66,14 @@ def test_a_reader_that_fails_hands_the_turn_on():
     is_broken = True
     read = line._read
 
-    def fail_once(may_stay_awake: bool) -> None:
+    def fail_once(may_busy_poll: bool) -> None:
         nonlocal is_broken
         if is_broken:
             is_broken = False
             raise KeyboardInterrupt
-        read(may_stay_awake)
+        read(may_busy_poll)
 
-    line.turns = Turns(fail_once)
+    line.turns = LeaderFollowerLock(fail_once)
     line.messages.put(good)
     caught: list[BaseException] = []
 

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.python.codec import BatchEncoder, ReplyDecoder, join_ids
+from naiad.backend.python.codec import BatchEncoder, ResponseDecoder, join_ids
 from naiad.backend.python.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -21,8 +21,8 @@ from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
 from naiad.worker.api.inference import InferenceRequest
 from naiad.worker.channel.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
-from naiad.worker.request_decoder import Intake
-from naiad.worker.response_encoder import ReplyEncoder
+from naiad.worker.request_decoder import RequestDecoder
+from naiad.worker.response_encoder import ResponseEncoder
 
 
 def make_request(arrays: Mapping[str, Array], header: RequestHeader | None = None, **fields: object) -> InferRequest:
@@ -53,8 +53,8 @@ class AnythingGoes(TensorRules):
         return True
 
 
-def decoder() -> ReplyDecoder:
-    return ReplyDecoder("m", "1", AnythingGoes())
+def decoder() -> ResponseDecoder:
+    return ResponseDecoder("m", "1", AnythingGoes())
 
 
 def some_requests(count: int) -> list[InferRequest]:
@@ -66,15 +66,15 @@ class Wire:
 
     def __init__(self, outputs: Sequence[str] = ("OUT", "OTHER")) -> None:
         self.batches = BatchEncoder(AnythingGoes())
-        self.intake = Intake(frozenset(outputs))
-        self.replies = ReplyEncoder()
+        self.request_decoder = RequestDecoder(frozenset(outputs))
+        self.replies = ResponseEncoder()
         self.decoder = decoder()
         self.asked: list[int] = []
 
     def forth(self, requests: Sequence[InferRequest]) -> list[InferenceRequest]:
         words, extra, parts, size = self.batches.encode(requests)
         data = encode_frame(EXECUTE, words, join_ids(requests), extra, parts, size, 0, 0)
-        return list(self.intake.requests(decode_frame(data, bytearray), self._cancellation))
+        return list(self.request_decoder.requests(decode_frame(data, bytearray), self._cancellation))
 
     def back(self, requests: Sequence[InferenceRequest], responses: Sequence[pb_utils.InferenceResponse]) -> Frame:
         reply = self.replies.encode(requests, responses)
@@ -180,7 +180,7 @@ def test_headers_without_end_do_not_fill_memory():
     for _ in range(3000):
         assert wire.forth(some_requests(1))[0].inputs()[0].as_numpy().shape == (1,)
     assert len(wire.batches._shapes) < 1100
-    assert len(wire.intake._headers) < 1100
+    assert len(wire.request_decoder._headers) < 1100
 
 
 def test_bf16_input_keeps_its_bits():
@@ -202,7 +202,7 @@ def test_a_payload_of_another_size_is_refused():
     words, extra, _, _ = wire.batches.encode([make_request({"IN": np.zeros(4, np.float32)})])
     data = encode_frame(EXECUTE, words, "", extra, [bytes(32)], 32, 0, 0)
     with pytest.raises(ChannelError, match="32 bytes where 16 were announced"):
-        wire.intake.requests(decode_frame(data, bytearray), wire._cancellation)
+        wire.request_decoder.requests(decode_frame(data, bytearray), wire._cancellation)
 
 
 # --- and back -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,13 @@ from typing import ClassVar
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, OnnxInstance
 from naiad.backend.onnx.library import onnxruntime
-from naiad.backend.onnx.options import SessionPlan, gpu_obstacle, inspection_options, model_path, thread_count
+from naiad.backend.onnx.options import (
+    SessionPlan,
+    gpu_unsupported_reason,
+    inspection_options,
+    model_path,
+    thread_count,
+)
 from naiad.backend.onnx.scalars import ScalarBf16OnnxInstance, ScalarGpuOnnxInstance, ScalarOnnxInstance
 from naiad.backend.onnx.sessions import OnnxSessions, open_session
 from naiad.backend.onnx.signature import DEFAULT_MAX_BATCH_SIZE, SignatureCheck, complete, is_complete, read_signature
@@ -49,9 +55,9 @@ class OnnxRuntimeBackend(Backend):
         cores = context.host_policies.get("cpu") or range(context.usable_cores)
         return 2 if min(len(cores), context.usable_cores) >= 4 else 1
 
-    def gpu_obstacle(self) -> str:
+    def gpu_unsupported_reason(self) -> str:
         """Return what the installed onnxruntime lacks."""
-        return gpu_obstacle()
+        return gpu_unsupported_reason()
 
     def load(self, context: ModelContext) -> Model:
         """Open the sessions and hold the configuration against the model. Raises InferError."""

@@ -279,7 +279,7 @@ def _available(config: ModelConfig, accelerator: str, provider: str) -> str:
     raise _missing(config, accelerator, provider, present)
 
 
-def gpu_obstacle() -> str:
+def gpu_unsupported_reason() -> str:
     """Return why sessions cannot be on GPUs; empty when they can."""
     if PROVIDERS["cuda"] in onnxruntime.get_available_providers():
         return ""

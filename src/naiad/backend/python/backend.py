@@ -21,10 +21,10 @@ from naiad.backend.api import (
 )
 from naiad.backend.cores import is_charged_for_waiting
 from naiad.backend.onnx import telemetry as onnx_telemetry
-from naiad.backend.python.calls import CallingWorker, CallLine, listen
+from naiad.backend.python.calls import BlsChannel, CallingWorker, listen
 from naiad.backend.python.channel import ServerChannel
 from naiad.backend.python.conversation import Conversation
-from naiad.backend.python.decoupled import EmittingConversation
+from naiad.backend.python.decoupled import DecoupledConversation
 from naiad.backend.python.late_responses import OrdinaryConversation
 from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.process import WorkerProcess
@@ -87,7 +87,7 @@ class PythonBackend(Backend):
             raise_problems(problems)
         return completed
 
-    def gpu_obstacle(self) -> str:
+    def gpu_unsupported_reason(self) -> str:
         """Nothing is in the way: the model is told the number of its GPU, and does with it what it likes."""
         return ""
 
@@ -150,10 +150,10 @@ class PythonInstance(RemoteInstance):
         }
         environment = settings.interpreter.environ(worker_environment(context, spec.host_policy))
         port = context.port
-        self._calls: CallLine | None = None
+        self._calls: BlsChannel | None = None
         self._metrics = metrics = InstanceMetrics(context.metrics)
 
-        def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> CallLine:
+        def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> BlsChannel:
             worker = CallingWorker(context.name, self, self._life, process, metrics.holder)
             self._calls = listen(worker, channel, port)
             return self._calls
@@ -175,7 +175,7 @@ class PythonInstance(RemoteInstance):
             conversation = self.conversation_type(
                 process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
             )
-            if isinstance(conversation, (EmittingConversation, OrdinaryConversation)):
+            if isinstance(conversation, (DecoupledConversation, OrdinaryConversation)):
                 conversation.owner = self
             return conversation
 
@@ -296,7 +296,7 @@ class PythonInstance(RemoteInstance):
             self._calls.parent_cancelled(request)
 
     @property
-    def incarnation(self) -> int:
+    def generation(self) -> int:
         """Another number for every worker."""
         return self._life.restart_count
 
@@ -331,7 +331,7 @@ class PythonInstance(RemoteInstance):
         self._life.close()
         self._metrics.close()
 
-    def warm_again(self, warm_up: Callable[[], None]) -> None:
+    def warm_up_after_restart(self, warm_up: Callable[[], None]) -> None:
         """Have every further worker execute this before it gets requests."""
         self._life.warm_up = warm_up
 
@@ -345,7 +345,7 @@ class PythonInstance(RemoteInstance):
 class DecoupledInstance(PythonInstance):
     """A worker whose requests stay open after their batch was executed, until their final responses."""
 
-    conversation_type: ClassVar[type[Conversation]] = EmittingConversation
+    conversation_type: ClassVar[type[Conversation]] = DecoupledConversation
 
 
 # --- what a worker is told ------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class _AnswerHeader:
         self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.outputs)
 
 
-class AnswerEncoder:
+class CallResponseEncoder:
     """Makes the variable part of answers to one worker; headers travel once."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from naiad.backend.custom_metrics import MetricHolder
 from naiad.backend.python import metrics as python_metrics
-from naiad.backend.python.call_codec import AnswerEncoder, CallDecoder
+from naiad.backend.python.call_codec import CallDecoder, CallResponseEncoder
 from naiad.backend.python.channel import ServerChannel
 from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.worker_life import WorkerLife
@@ -75,7 +75,7 @@ class Caller(Protocol):
         """End the worker, which breaks the rules."""
 
 
-class CallLine:
+class BlsChannel:
     """One worker's calls. Everything but `close` and `parent_cancelled` is called on the event loop."""
 
     def __init__(self, channel: ServerChannel, port: InferencePort, worker: Caller) -> None:
@@ -84,7 +84,7 @@ class CallLine:
         self._worker = worker
         self._loop = port.loop
         self._decoder = CallDecoder()
-        self._encoder = AnswerEncoder()
+        self._encoder = CallResponseEncoder()
         self._open: dict[int, _OpenCall] = {}
         self._known_bytes = 0
         self._header = ResponseHeader(worker.model, "", ())
@@ -139,11 +139,11 @@ class CallLine:
             call = self._open.get(frame.words[0])
             if call is not None:
                 call.ahead_count -= frame.words[1]
-                call.is_congested = call.is_congested and call.ahead_count >= _AHEAD // 2
+                call.is_paused = call.is_paused and call.ahead_count >= _AHEAD // 2
         elif kind == frames.CALL_CANCEL:
             call = self._open.get(frame.words[0])
             if call is not None:
-                self._give_up(call, self._cancelled(call, "the model that made it has cancelled it"))
+                self._abort(call, self._cancelled(call, "the model that made it has cancelled it"))
         elif kind == frames.COMMAND:
             self._take_command(frame)
         elif kind in (frames.METRIC, frames.METRIC_RELEASED):
@@ -167,7 +167,7 @@ class CallLine:
         call.traced_with = traced_with
         call.holds_execution = flags & HOLDS != 0
         call.is_during_execution = flags & EXECUTING != 0
-        call.refuse = self._give_up
+        call.refuse = self._abort
         call.is_stream = flags & DECOUPLED != 0
         call.is_answered = False
         call.ahead_count = 0
@@ -280,10 +280,10 @@ class CallLine:
         if not is_final:
             call.ahead_count += 1
             if call.ahead_count >= _AHEAD:
-                call.is_congested = True
+                call.is_paused = True
             if call.ahead_count >= _MOST_AHEAD:
                 name = call.header.model_name
-                self._give_up(call, unavailable(f"model '{name}' sends responses faster than its caller takes them"))
+                self._abort(call, unavailable(f"model '{name}' sends responses faster than its caller takes them"))
 
     def _settle(self, call: _OpenCall) -> None:
         """Note that the worker needs no further response."""
@@ -310,9 +310,9 @@ class CallLine:
             self._loop.call_soon(self._detach)  # not at once: the caller goes through the calls
 
     def _lend(self, parts: Sequence[Any], payload_bytes: int) -> int:
-        lender = self._channel.lender
-        lender.limit_bytes = self._worker.room_bytes - self._channel.borrower.total_bytes
-        block = lender.lend(parts, payload_bytes)
+        buffer_owner = self._channel.buffer_owner
+        buffer_owner.limit_bytes = self._worker.room_bytes - self._channel.buffer_user.total_bytes
+        block = buffer_owner.lend(parts, payload_bytes)
         self._see_memory()
         if self._trim_timer is None:
             self._trim_timer = self._loop.call_later(IDLE_S, self._trim)
@@ -327,12 +327,12 @@ class CallLine:
     def _trim(self) -> None:
         """Give up memory that has not been used for a while, for as long as there is some."""
         self._trim_timer = None
-        lender = self._channel.lender
-        lender.trim()
+        buffer_owner = self._channel.buffer_owner
+        buffer_owner.trim()
         with contextlib.suppress(ChannelClosedError):  # the reader sees it
             if self._channel.has_news:
                 self._channel.send(frames.TIDY)
-        if lender.total_bytes:
+        if buffer_owner.total_bytes:
             self._trim_timer = self._loop.call_later(IDLE_S, self._trim)
 
     def _await_room(self) -> None:
@@ -363,16 +363,14 @@ class CallLine:
         for call in list(self._open.values()):
             parents = call.parents
             if any(parent is request for parent in parents) and all(parent.cancelled for parent in parents):
-                self._give_up(call, self._cancelled(call, "the request that it was made for is cancelled"))
+                self._abort(call, self._cancelled(call, "the request that it was made for is cancelled"))
 
     def _on_timeout(self, call: _OpenCall, timeout_us: int) -> None:
         call.timer = None
         name = call.header.model_name
-        self._give_up(
-            call, unavailable(f"the call of model '{name}' exceeded its execution_timeout, {timeout_us} us")
-        )
+        self._abort(call, unavailable(f"the call of model '{name}' exceeded its execution_timeout, {timeout_us} us"))
 
-    def _give_up(self, call: ModelCall, error: InferError) -> None:
+    def _abort(self, call: ModelCall, error: InferError) -> None:
         """Answer a call with an error at once, and cancel it."""
         opened: _OpenCall = call  # type: ignore[assignment]  # made in _take_call
         if not opened.is_answered:
@@ -447,8 +445,8 @@ class CallingWorker:
         self._process.kill(why)
 
 
-def listen(worker: CallingWorker, channel: ServerChannel, port: InferencePort) -> CallLine:
+def listen(worker: CallingWorker, channel: ServerChannel, port: InferencePort) -> BlsChannel:
     """Begin to listen to a worker's calls; callable on any thread."""
-    line = CallLine(channel, port, worker)
+    line = BlsChannel(channel, port, worker)
     port.loop.call_soon_threadsafe(line.attach)
     return line

@@ -67,11 +67,11 @@ class ServerChannel(Channel):
             self.on_full()
 
     def _told(self) -> None:
-        lender = self.lender
+        buffer_owner = self.buffer_owner
         with self._rest_lock:
-            self._unpassed.extend(descriptor for _, _, descriptor in lender.opened)
-            lender.opened = []
-            lender.told()
+            self._unpassed.extend(descriptor for _, _, descriptor in buffer_owner.opened)
+            buffer_owner.opened = []
+            buffer_owner.told()
             self._pass_waiting()
             is_full = bool(self._unpassed)
         if is_full:

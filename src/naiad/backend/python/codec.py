@@ -152,7 +152,7 @@ class ResponseShape:
             self.payload_bytes += size + -size % ALIGNMENT
 
 
-class ReplyDecoder:
+class ResponseDecoder:
     """Makes responses of the executed frames of one worker."""
 
     may_vary: ClassVar[bool] = False

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from naiad.backend.api import InstanceDiedError
-from naiad.backend.python.codec import BatchEncoder, ReplyDecoder, join_ids
+from naiad.backend.python.codec import BatchEncoder, ResponseDecoder, join_ids
 from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.tensors import TensorRules
 from naiad.core.batch import Batch, SequenceEnd
@@ -40,7 +40,7 @@ class Conversation:
         self._instance = instance
         self._cap_bytes = self._transport_bytes = transport_bytes
         self._encoder = BatchEncoder(rules)
-        self._decoder = ReplyDecoder(model, version, rules)
+        self._decoder = ResponseDecoder(model, version, rules)
         self._has_marks = False
         self._broken: ChannelError | None = None
         self._closed_at_s = 0.0
@@ -56,7 +56,7 @@ class Conversation:
     @property
     def has_blocks(self) -> bool:
         """Whether there is shared memory that could be given up one day."""
-        return bool(self._channel.lender.total_bytes or self._channel.borrower.total_bytes)
+        return bool(self._channel.buffer_owner.total_bytes or self._channel.buffer_user.total_bytes)
 
     @property
     def says_ready(self) -> bool:
@@ -85,14 +85,14 @@ class Conversation:
         except BaseException:
             # The worker hears neither of the headers that were to be sent nor of the payload.
             self._encoder.restart()
-            channel.lender.take_back([block] if block else ())
+            channel.buffer_owner.take_back([block] if block else ())
             raise
         self._serial += 1
         self._batch = batch
         self._requests = requests
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
         # Calls and batches ask for memory at the same time, so that both together may have more than there is.
-        allowance_bytes = max(0, self._transport_bytes - channel.lender.total_bytes)
+        allowance_bytes = max(0, self._transport_bytes - channel.buffer_owner.total_bytes)
         kind = frames.EXECUTE if batch.late is not None else frames.EXECUTE_COMPLETELY
         try:
             channel.send(kind, words, join_ids(requests), extra, parts, payload_bytes, block, allowance_bytes)
@@ -181,10 +181,10 @@ class Conversation:
         return words
 
     def _lend(self, parts: Sequence[Buffer], payload_bytes: int) -> int:
-        lender = self._channel.lender
-        lender.limit_bytes = self._transport_bytes - self._channel.borrower.total_bytes
+        buffer_owner = self._channel.buffer_owner
+        buffer_owner.limit_bytes = self._transport_bytes - self._channel.buffer_user.total_bytes
         try:
-            return lender.lend(parts, payload_bytes)
+            return buffer_owner.lend(parts, payload_bytes)
         except TransportFullError as error:
             raise self._full(error.needed_bytes) from None
 
@@ -195,9 +195,9 @@ class Conversation:
 
     def tidy(self) -> None:
         """Give up memory that has not been used for a while and say so; no batch may be running."""
-        self._channel.lender.trim()
+        self._channel.buffer_owner.trim()
         # An idle worker drops blocks as well, and has no occasion to say so.
-        self._channel.borrower.drop_gone(self._process.board.blocks)
+        self._channel.buffer_user.drop_gone(self._process.board.blocks)
         if not self._channel.has_news:
             # A worker that is stopped reads nothing: in the end the pipe would be full, and who writes to it wait.
             return

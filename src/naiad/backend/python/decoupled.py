@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from naiad.backend.api import InstanceDiedError, RemoteInstance
-from naiad.backend.python.codec import ReplyDecoder, ResponseShape
+from naiad.backend.python.codec import ResponseDecoder, ResponseShape
 from naiad.backend.python.conversation import Conversation
 from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.tensors import TensorRules
@@ -25,7 +25,7 @@ from naiad.core.response import RESCHEDULE, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
-from naiad.worker.channel.flags_page import CANCELLED, CONGESTED, SLOTS
+from naiad.worker.channel.flags_page import CANCELLED, PAUSED, SLOTS
 from naiad.worker.channel.frame import ALIGNMENT, ChannelError, Frame
 from naiad.worker.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
@@ -42,7 +42,7 @@ _UNTOLD = internal("the model sent an error")
 """Stands where the error of a failed response goes, which follows in the notes of the same frame."""
 
 
-class EmissionDecoder(ReplyDecoder):
+class DecoupledDecoder(ResponseDecoder):
     """Makes responses of the emitted frames of one worker."""
 
     may_vary: ClassVar[bool] = True
@@ -116,7 +116,7 @@ def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> t
     return data, position
 
 
-class EmittingConversation(Conversation):
+class DecoupledConversation(Conversation):
     """A conversation in which requests stay open after their batch was executed, until their final responses.
 
     Each open request has a slot: its number in messages, and its byte on the board.
@@ -134,12 +134,12 @@ class EmittingConversation(Conversation):
         super().__init__(process, instance, model, version, transport_bytes, rules)
         self.owner: RemoteInstance | None = None
         """The instance that converses."""
-        self._emissions = EmissionDecoder(model, version, rules)
+        self._emissions = DecoupledDecoder(model, version, rules)
         self._emit: Emit | None = None
         self._open: dict[int, InferRequest] = {}
         self._slots: dict[InferRequest, int] = {}
         self._free: list[int] = []
-        self._congested: dict[int, int] = {}
+        self._paused: dict[int, int] = {}
         """Slots whose clients are slow, and since when."""
         self._blocking: set[int] = set()
         """Words of the worker: those of them whose senders wait, and whether their threads are shared."""
@@ -170,9 +170,9 @@ class EmittingConversation(Conversation):
             self._break(error)
             self._settle()
             return None
-        if self._channel.borrower.held:
+        if self._channel.buffer_user.held:
             self._release_blocks()
-        if self._congested or self._untaken_bytes:
+        if self._paused or self._untaken_bytes:
             self._see_who_caught_up()
         if self._blocking:
             self._unblock()
@@ -192,7 +192,7 @@ class EmittingConversation(Conversation):
         """Let the worker see whether an open request was cancelled."""
         slot = self._slots.get(request)
         if slot is not None:
-            self._congested.pop(slot, None)
+            self._paused.pop(slot, None)
             self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
 
     def _receive(self) -> Frame | None:
@@ -223,23 +223,23 @@ class EmittingConversation(Conversation):
                 emit(request, response)
                 continue
             emit(request, response)
-            if request.is_congested and slot not in self._congested and not request.cancelled:
+            if request.is_paused and slot not in self._paused and not request.cancelled:
                 self._hold_back(slot, request, response)
 
     def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
         """Have the model wait for a slow client, or count what gathers for it."""
         gathered_bytes = self._untaken_bytes.get(slot)
         if gathered_bytes is None:
-            self._congested[slot] = _now_ns()
-            self._process.board.slots[slot] = CONGESTED
+            self._paused[slot] = _now_ns()
+            self._process.board.slots[slot] = PAUSED
             return
         gathered_bytes += sum(map(len, response.data))
         self._untaken_bytes[slot] = gathered_bytes
         if gathered_bytes > _UNTAKEN_BYTES:
             del self._untaken_bytes[slot]
-            self._give_up(request, gathered_bytes)
+            self._abort(request, gathered_bytes)
 
-    def _give_up(self, request: InferRequest, gathered_bytes: int) -> None:
+    def _abort(self, request: InferRequest, gathered_bytes: int) -> None:
         """Fail a request whose client is too slow; its slot stays open until the model's final response."""
         error = InferError(
             ErrorCode.UNAVAILABLE,
@@ -265,9 +265,9 @@ class EmittingConversation(Conversation):
             return
         for word in blocking:
             slot, is_shared = word >> 1, word & 1
-            is_slow = now_ns - self._congested.get(slot, now_ns) > _SLOW_NS
+            is_slow = now_ns - self._paused.get(slot, now_ns) > _SLOW_NS
             if is_slow and (is_shared or is_quiet):
-                self._congested.pop(slot, None)
+                self._paused.pop(slot, None)
                 self._untaken_bytes[slot] = 0
                 board.slots[slot] = 0
 
@@ -298,7 +298,7 @@ class EmittingConversation(Conversation):
         for request in batch.requests:
             slot = free.pop() if free else next(self._fresh)
             marks[slot] = 0
-            self._congested.pop(slot, None)
+            self._paused.pop(slot, None)
             self._untaken_bytes.pop(slot, None)
             self._open[slot] = request
             self._slots[request] = slot
@@ -315,21 +315,21 @@ class EmittingConversation(Conversation):
 
     def _see_who_caught_up(self) -> None:
         """Let models go on that wait for their clients; they ask now and then while they wait."""
-        for slot in list(self._congested):
+        for slot in list(self._paused):
             request = self._open.get(slot)
-            if request is None or not request.is_congested:
-                self._congested.pop(slot, None)
+            if request is None or not request.is_paused:
+                self._paused.pop(slot, None)
                 if request is not None:
                     self._process.board.slots[slot] = 0
         for slot in list(self._untaken_bytes):
             request = self._open.get(slot)
-            if request is None or not request.is_congested:
+            if request is None or not request.is_paused:
                 del self._untaken_bytes[slot]
 
     def _release_blocks(self) -> None:
         """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""
         blocks = self._process.board.blocks
-        for number in self._channel.borrower.released():
+        for number in self._channel.buffer_user.released():
             blocks[number % NUMBERS] = RELEASED
 
     def _settle(self) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from naiad.backend.python.codec import ResponseShape
 from naiad.backend.python.conversation import Conversation
-from naiad.backend.python.decoupled import EmissionDecoder
+from naiad.backend.python.decoupled import DecoupledDecoder
 from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.tensors import TensorRules
 from naiad.core.batch import Batch, LateResponses
@@ -23,7 +23,7 @@ from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_L
 from naiad.worker.channel.frame import ChannelError, Frame
 
 
-class LateDecoder(EmissionDecoder):
+class LateDecoder(DecoupledDecoder):
     """Makes responses of late ones, which have to be what the configuration says."""
 
     may_vary: ClassVar[bool] = False
@@ -101,7 +101,7 @@ class OrdinaryConversation(Conversation):
                 self._leave_open(frame, self._batch)
             elif frame.kind != frames.WAITING:
                 raise ChannelError(f"a frame of kind {frame.kind}")
-        if self._channel.borrower.held:
+        if self._channel.buffer_user.held:
             self._release_blocks()
         return outcome
 
@@ -153,7 +153,7 @@ class OrdinaryConversation(Conversation):
     def _release_blocks(self) -> None:
         """Note on the board which blocks are used no more: the worker may wait for one between two batches."""
         blocks = self._process.board.blocks
-        for number in self._channel.borrower.released():
+        for number in self._channel.buffer_user.released():
             blocks[number % NUMBERS] = RELEASED
 
     def _settle(self) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from naiad.cluster.messages import ControlCall, ControlKey, Everywhere, HttpCall, ModelOrder
+from naiad.cluster.messages import ControlCall, ControlKey, Everywhere, HttpCall, ModelControl
 from naiad.frontend.access import category_of_call, category_of_path
 from naiad.protocol.grpc.walk import last_text
 
@@ -18,7 +18,7 @@ def everywhere(call: ControlCall) -> Everywhere:
     of all regions of its kind. Settings are told one after the other, but each only once. Raises InferError for a
     gRPC message that cannot be parsed.
     """
-    if isinstance(call, ModelOrder):
+    if isinstance(call, ModelControl):
         return Everywhere(call, _model_key(call.name))
     return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)
 

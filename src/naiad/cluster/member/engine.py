@@ -10,7 +10,7 @@ from naiad.cluster.messages import (
     AskStatistics,
     IsModelReady,
     IsReady,
-    ModelOrder,
+    ModelControl,
     Question,
 )
 from naiad.core.errors import InferError
@@ -24,7 +24,7 @@ class MemberEngine(Engine):
 
     ask_index: Callable[[], Sequence[IndexEntry]] | None = None
     """Returns the repository index of all processes; blocks, and raises InferError. None before the server serves."""
-    order: Callable[[ModelOrder], None] | None = None
+    order: Callable[[ModelControl], None] | None = None
     """Has all processes carry out what a model wants; blocks, raises InferError. None before the server serves."""
     sequences_elsewhere: Callable[[], int] | None = None
     """Returns how many sequences other processes have to which this one has sent requests. None without others."""
@@ -116,7 +116,7 @@ class MemberEngine(Engine):
         if self.order is None:
             super().load_everywhere(name, parameters)
         else:
-            self.order(ModelOrder(name, is_load=True, parameters=parameters))
+            self.order(ModelControl(name, is_load=True, parameters=parameters))
 
     def unload_everywhere(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
@@ -125,4 +125,4 @@ class MemberEngine(Engine):
         if self.order is None:
             super().unload_everywhere(name, parameters, on_withdrawn)
         else:
-            self.order(ModelOrder(name, is_load=False, parameters=parameters))
+            self.order(ModelControl(name, is_load=False, parameters=parameters))

@@ -51,11 +51,11 @@ class Cancel(NamedTuple):
     number: int
 
 
-class Congested(NamedTuple):
+class Paused(NamedTuple):
     """Whether the client of a request takes what it is sent."""
 
     number: int
-    is_congested: bool
+    is_paused: bool
 
 
 class CountSequences(NamedTuple):

@@ -18,8 +18,8 @@ from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.forwarded import (
     Answer,
     Cancel,
-    Congested,
     CountSequences,
+    Paused,
     ResponseHeaders,
     Submit,
     pack_refusal,
@@ -38,12 +38,12 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 128
 _RETRY_S = 0.5
-_CONGESTION_POLL_S = 0.01
+_PAUSE_POLL_S = 0.01
 _FLUSH_POLL_S = 0.005
 _FLUSH_TIMEOUT_S = 5.0
 
 
-class Neighbours:
+class Peers:
     """Sends requests to other members and executes theirs. Implements `sequence_model.Forwarding`."""
 
     def __init__(self, engine: MemberEngine, directory: Path, slot: int) -> None:
@@ -173,7 +173,7 @@ class Outgoing:
         self._open: dict[int, InferRequest] = {}
         self._number_of: dict[int, int] = {}
         """By the identity of a request that is open."""
-        self._congested: set[int] = set()
+        self._paused: set[int] = set()
         self._headers = ResponseHeaders()
         self._live_count = 1
         """Sequences that it said it has; before it was asked there may be one."""
@@ -223,29 +223,29 @@ class Outgoing:
                 unpack_times(message.times, request.times)
         header = self._headers.find(request.model.name, message.model_version, message.outputs)
         _respond(request, unpack_response(message, header))
-        if request.is_congested and not message.final and number not in self._congested:
-            self._congested.add(number)
-            self.channel.tell(Congested(number, is_congested=True))
+        if request.is_paused and not message.final and number not in self._paused:
+            self._paused.add(number)
+            self.channel.tell(Paused(number, is_paused=True))
             self._watch(number)
 
     def _forget(self, number: int, request: InferRequest) -> None:
         del self._open[number]
         del self._number_of[id(request)]
-        self._congested.discard(number)
+        self._paused.discard(number)
 
     def _watch(self, number: int) -> None:
-        asyncio.get_running_loop().call_later(_CONGESTION_POLL_S, self._look, number)
+        asyncio.get_running_loop().call_later(_PAUSE_POLL_S, self._look, number)
 
     def _look(self, number: int) -> None:
         """Tell when the client of a request takes what it is sent again: nobody says so here."""
         request = self._open.get(number)
-        if request is None or number not in self._congested:
+        if request is None or number not in self._paused:
             return
-        if request.is_congested:
+        if request.is_paused:
             self._watch(number)
         else:
-            self._congested.discard(number)
-            self.channel.tell(Congested(number, is_congested=False))
+            self._paused.discard(number)
+            self.channel.tell(Paused(number, is_paused=False))
 
     async def asked(self, question: object) -> object:
         """Nothing is asked."""
@@ -287,14 +287,14 @@ class Incoming:
         """Take a request, or news about one."""
         if isinstance(message, Submit):
             self._submit(message)
-        elif isinstance(message, Cancel | Congested):
+        elif isinstance(message, Cancel | Paused):
             request = self._open.get(message.number)
             if request is None:
                 return  # its answer is on its way
             if isinstance(message, Cancel):
                 self._engine.cancel(request)
             else:
-                request.is_congested = message.is_congested
+                request.is_paused = message.is_paused
 
     def _submit(self, submit: Submit) -> None:
         request = InferRequest(

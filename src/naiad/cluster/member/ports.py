@@ -13,7 +13,7 @@ from naiad.server.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
 _log = logging.getLogger(__name__)
 
 
-class HandedService(Service):
+class PassedConnections(Service):
     """Serves connections that are handed to it, and counts those that have closed."""
 
     def __init__(

@@ -13,12 +13,12 @@ from pathlib import Path
 from naiad.backend.cores import share_cores
 from naiad.cluster import messages
 from naiad.cluster.channel import Channel, ChannelError, receive_first
-from naiad.cluster.connection_passing import Receiver
+from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.peers import Neighbours
-from naiad.cluster.member.ports import HandedService
+from naiad.cluster.member.peers import Peers
+from naiad.cluster.member.ports import PassedConnections
 from naiad.cluster.member.sequence_model import Membership, SequenceModel
-from naiad.cluster.member.sharing import Sharing
+from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import (
     AskIndex,
     ControlCall,
@@ -61,10 +61,10 @@ _SETTLE_S = 1.0
 """How long connections that were just handed over may take to begin before the rest is drained."""
 
 
-def main(control_fd: int, handover_fd: int) -> None:
+def main(control_fd: int, connection_passing_fd: int) -> None:
     """Run a member to its end; the two descriptors are its ends of the supervisor's socket pairs."""
     # Programs that models start must not get them.
-    for descriptor in (control_fd, handover_fd):
+    for descriptor in (control_fd, connection_passing_fd):
         os.set_inheritable(descriptor, False)
     control = socket.socket(fileno=control_fd)
     try:
@@ -74,7 +74,7 @@ def main(control_fd: int, handover_fd: int) -> None:
     assert isinstance(welcome, Welcome)
     share_cores(welcome.process_count)
     logging.disable(welcome.quiet_below)
-    member = Member(welcome, control, socket.socket(fileno=handover_fd))
+    member = Member(welcome, control, socket.socket(fileno=connection_passing_fd))
     status = run_to_status(welcome.options, member.run)
     # The interpreter takes handlers back while it ends, and a late signal would look like a violent death. What is
     # ignored stays ignored, and nobody is started any more who could inherit that.
@@ -100,11 +100,11 @@ class SupervisedStop(StopSignal):
 class _MemberLoader(ModelLoader):
     """Loads models; those of sequences know which process has each sequence."""
 
-    _shares: tuple[Membership, Neighbours] | None = None
+    _shares: tuple[Membership, Peers] | None = None
 
-    def share_sequences(self, membership: Membership, neighbours: Neighbours) -> None:
+    def share_sequences(self, membership: Membership, peers: Peers) -> None:
         """Have sequences shared out; called once, before anything is loaded."""
-        self._shares = (membership, neighbours)
+        self._shares = (membership, peers)
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version as ever. Raises InferError."""
@@ -123,23 +123,23 @@ class Member(Server):
     _engine_type = MemberEngine
     _loader_type = _MemberLoader
 
-    def __init__(self, welcome: Welcome, control: socket.socket, handover: socket.socket) -> None:
+    def __init__(self, welcome: Welcome, control: socket.socket, connection_passing: socket.socket) -> None:
         self._supervised = SupervisedStop()
         super().__init__(welcome.options, self._supervised)
         self._welcome = welcome
         self._control = control
-        self._handover = handover
+        self._connection_passing = connection_passing
         self._link: Link | None = None
-        self._neighbours = Neighbours(self._engine, Path(welcome.directory), welcome.slot)
-        self._engine.sequences_elsewhere = self._neighbours.live_sequence_count
+        self._peers = Peers(self._engine, Path(welcome.directory), welcome.slot)
+        self._engine.sequences_elsewhere = self._peers.live_sequence_count
 
     async def run(self) -> int:
         """Serve until the supervisor ends it and return the exit status."""
-        link = self._link = Link(self._welcome, self._engine, self._supervised, self._handover)
+        link = self._link = Link(self._welcome, self._engine, self._supervised, self._connection_passing)
         channel = link.channel = await Channel.open(self._control, link)
         try:
             status = await super().run()
-            await self._neighbours.close()
+            await self._peers.close()
             if not link.has_loaded:
                 channel.tell(Failed(self._failure()))
             return status
@@ -165,7 +165,7 @@ class Member(Server):
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         loader = super()._make_loader(loop, store)
         assert isinstance(loader, _MemberLoader)
-        loader.share_sequences(self._welcome, self._neighbours)
+        loader.share_sequences(self._welcome, self._peers)
         return loader
 
     def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
@@ -180,7 +180,7 @@ class Member(Server):
 
     def _serves(self) -> None:
         assert self._link is not None
-        self._neighbours.listen()
+        self._peers.listen()
         logging.disable(logging.NOTSET)
         self._link.serve()
 
@@ -188,7 +188,9 @@ class Member(Server):
 class Link:
     """A member's side of the channel, and what the ports get from it. Implements `ports.Group` and `channel.Peer`."""
 
-    def __init__(self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, handover: socket.socket) -> None:
+    def __init__(
+        self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket
+    ) -> None:
         self.channel: Channel | None = None
         self.has_loaded = False
         self.calls: ModelCalls | None = None
@@ -197,10 +199,10 @@ class Link:
         self._directory = welcome.directory
         self._engine = engine
         self._stop = stop
-        self._sharing = Sharing(engine, self._ask)
+        self._sharing = ClusterRoutes(engine, self._ask)
         self._resources: SharedResources | None = None
-        self._services: dict[int, HandedService] = {}
-        self._receiver = Receiver(handover, len(welcome.ports), self._adopt)
+        self._services: dict[int, PassedConnections] = {}
+        self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
         self._is_telling = False
         self._closed = [0] * len(welcome.ports)
         """Connections whose end has not been told yet, by port."""
@@ -233,7 +235,7 @@ class Link:
 
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
         """Return the service of a port, whose connections are handed over."""
-        service = HandedService(flag, connections, tls, self._on_close)
+        service = PassedConnections(flag, connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service
         return service
 
@@ -297,7 +299,7 @@ class Link:
 
     async def asked(self, question: object) -> object:
         """Answer for this process alone, or carry a control call out."""
-        if isinstance(question, messages.HttpCall | messages.GrpcCall | messages.ModelOrder):
+        if isinstance(question, messages.HttpCall | messages.GrpcCall | messages.ModelControl):
             call: ControlCall = question
             return await self._sharing.carry_out(call)
         if isinstance(question, AskIndex):

@@ -10,11 +10,11 @@ from naiad.core.tensor import Buffer
 from naiad.wire.header_fields import Headers
 
 if TYPE_CHECKING:
-    from naiad.frontend.exchange import OnDeparture
+    from naiad.frontend.exchange import OnCancel
 
 
-class CapturedExchange:
-    """An `HttpExchange` whose answer is awaited here."""
+class RecordedHttpContext:
+    """An `HttpContext` whose answer is awaited here."""
 
     def __init__(self, call: HttpCall) -> None:
         self.method = call.method
@@ -23,8 +23,8 @@ class CapturedExchange:
         self.body: Buffer = call.body
         self.client: object = self
         self.arrival_ns = time.monotonic_ns()
-        self.on_disconnect: OnDeparture | None = None
-        self.on_congestion: Callable[[bool], object] | None = None
+        self.on_disconnect: OnCancel | None = None
+        self.on_pause: Callable[[bool], object] | None = None
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._started: tuple[int, Headers] = (200, ())
         self._pieces: list[bytes] = []
@@ -55,7 +55,7 @@ class CapturedExchange:
         """The bytes of the call are counted where it came from."""
 
 
-class CapturedCall:
+class RecordedGrpcCall:
     """A unary `GrpcCall` whose answer is awaited here."""
 
     deadline_ns = 0
@@ -65,7 +65,7 @@ class CapturedCall:
         self.metadata = call.metadata
         self.client: object = self
         self.arrival_ns = time.monotonic_ns()
-        self.on_cancel: OnDeparture | None = None
+        self.on_cancel: OnCancel | None = None
         self.context: object | None = None
         self.queued_bytes = 0
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from naiad.core.errors import InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
-from naiad.engine.serving.served import Served, ServedFront
+from naiad.engine.serving.served import Served, ServedProxy
 
 
 class Forwarding(Protocol):
@@ -44,7 +44,7 @@ def owner_of(model: str, sequence_id: int | str, process_count: int) -> int:
     return int.from_bytes(digest.digest(), "little") % process_count
 
 
-class SequenceModel(ServedFront):
+class SequenceModel(ServedProxy):
     """Stands before the served version of this process, and passes on what belongs to another.
 
     What it tells, counts and measures is this process's own: what is forwarded is counted where it is executed.

@@ -15,7 +15,7 @@ from naiad.cluster import messages
 from naiad.cluster.channel import ChannelError
 from naiad.cluster.member.control_key import everywhere
 from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.recorded_response import CapturedCall, CapturedExchange
+from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
@@ -24,7 +24,7 @@ from naiad.cluster.messages import (
     ControlCall,
     IsModelReady,
     IsReady,
-    ModelOrder,
+    ModelControl,
     Outcome,
     Question,
 )
@@ -33,7 +33,7 @@ from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.engine.calls.commands import ModelCommands
 from naiad.frontend.access import AccessRule, category_of_call, category_of_path
-from naiad.frontend.exchange import GrpcCall, HttpExchange
+from naiad.frontend.exchange import GrpcCall, HttpContext
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
@@ -98,7 +98,7 @@ _Q = TypeVar("_Q", bound=Hashable)
 _A = TypeVar("_A")
 
 
-class FreshAnswers(Generic[_Q, _A]):
+class RequestCoalescing(Generic[_Q, _A]):
     """Asks, and joins those who ask the same.
 
     While a question is being asked further callers wait for the next time it is: what they want to know may have
@@ -137,7 +137,7 @@ Ask = Callable[[object], Coroutine[object, object, object]]
 """Asks the supervisor. Raises ChannelError."""
 
 
-class Sharing:
+class ClusterRoutes:
     """What a member does with requests that concern all processes.
 
     The routes and calls themselves are those of a server of one process: a question's answer is what the engine
@@ -147,10 +147,10 @@ class Sharing:
     def __init__(self, engine: MemberEngine, ask: Ask) -> None:
         self.engine = engine
         self._ask = ask
-        self._answers: FreshAnswers[Question, Answer] = FreshAnswers(self._ask_all)
+        self._answers: RequestCoalescing[Question, Answer] = RequestCoalescing(self._ask_all)
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone: Router | None = None
-        self._grpc: SharedGrpcService | None = None
+        self._grpc: ClusterGrpcService | None = None
         self._commands: ModelCommands | None = None
 
     # --- building ---------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Sharing:
             answer = asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop)
             return answer.result()  # type: ignore[return-value]  # AskIndex is answered with entries
 
-        def order(wanted: ModelOrder) -> None:
+        def order(wanted: ModelControl) -> None:
             outcome = asyncio.run_coroutine_threadsafe(self.everywhere(wanted), loop).result()
             if not outcome.is_success:
                 raise InferError(outcome.code, outcome.text)
@@ -185,12 +185,12 @@ class Sharing:
         runner: SliceRunner | None = None,
     ) -> InferenceGrpcService:
         """Return the gRPC service that answers for all processes."""
-        self._grpc = SharedGrpcService(self, forwarding, compression, repository, runner)
+        self._grpc = ClusterGrpcService(self, forwarding, compression, repository, runner)
         return self._grpc
 
     def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
         """Return the metrics route that answers for all processes."""
-        return SharedMetricsRoute(self, rule)
+        return ClusterMetricsRoute(self, rule)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -221,21 +221,21 @@ class Sharing:
 
     async def carry_out(self, call: ControlCall) -> Outcome:
         """Carry a control call out in this process alone, and return its answer."""
-        if isinstance(call, ModelOrder):
+        if isinstance(call, ModelControl):
             return await self._obey(call)
         if isinstance(call, messages.HttpCall):
-            exchange = CapturedExchange(call)
+            exchange = RecordedHttpContext(call)
             if self._alone is None:
                 raise ChannelError("HTTP is not served")
             self._alone.handle(exchange)
             return await exchange.outcome
-        captured = CapturedCall(call)
+        captured = RecordedGrpcCall(call)
         if self._grpc is None:
             raise ChannelError("gRPC is not served")
         self._grpc.alone(captured, call.message)
         return await captured.outcome
 
-    async def _obey(self, order: ModelOrder) -> Outcome:
+    async def _obey(self, order: ModelControl) -> Outcome:
         if self._commands is None:
             raise ChannelError("this process does not serve yet")
         done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
@@ -258,29 +258,29 @@ class Sharing:
         return actions
 
     def _asking(self, question: Question, action: Action) -> Action:
-        def ask(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        def ask(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
             self.spawn(_answered(exchange, self._ask_and_act(question, action, exchange, arguments)))
 
         return ask
 
     async def _ask_and_act(
-        self, question: Question, action: Action, exchange: HttpExchange, arguments: Mapping[str, str]
+        self, question: Question, action: Action, exchange: HttpContext, arguments: Mapping[str, str]
     ) -> None:
         answer = await self.answer_of_all(question)
         with self.engine.knowing(question, answer):
             action(exchange, arguments)
 
-    def _carry_out_everywhere(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _carry_out_everywhere(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         self.spawn(_answered(exchange, self._forward(exchange)))
 
-    async def _forward(self, exchange: HttpExchange) -> None:
+    async def _forward(self, exchange: HttpContext) -> None:
         headers = tuple(exchange.headers.items())
         call = messages.HttpCall(exchange.method, exchange.path, headers, bytes(exchange.body))
         outcome = await self.everywhere(call)
         exchange.respond(outcome.status, outcome.headers, (outcome.body,) if outcome.body else ())
 
 
-async def _answered(exchange: HttpExchange, work: Coroutine[object, object, None]) -> None:
+async def _answered(exchange: HttpContext, work: Coroutine[object, object, None]) -> None:
     """See to it that a failure of `work` is answered as a router would."""
     try:
         await work
@@ -302,27 +302,27 @@ async def _finished(call: GrpcCall, work: Coroutine[object, object, None]) -> No
         grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
 
 
-class SharedMetricsRoute(MetricsRoute):
+class ClusterMetricsRoute(MetricsRoute):
     """The metrics of all processes."""
 
-    def __init__(self, sharing: Sharing, rule: AccessRule | None) -> None:
+    def __init__(self, sharing: ClusterRoutes, rule: AccessRule | None) -> None:
         super().__init__(sharing.engine.metrics_text, rule)
         self._sharing = sharing
 
-    def _answer(self, exchange: HttpExchange) -> None:
+    def _answer(self, exchange: HttpContext) -> None:
         self._sharing.spawn(_answered(exchange, self._ask_and_answer(exchange)))
 
-    async def _ask_and_answer(self, exchange: HttpExchange) -> None:
+    async def _ask_and_answer(self, exchange: HttpContext) -> None:
         text = await self._sharing.answer_of_all(AskMetrics())
         respond_metrics(exchange, text)  # type: ignore[arg-type]  # the answer to it
 
 
-class SharedGrpcService(InferenceGrpcService):
+class ClusterGrpcService(InferenceGrpcService):
     """The gRPC service; inference is as fast as in a server of one process, for only control calls differ."""
 
     def __init__(
         self,
-        sharing: Sharing,
+        sharing: ClusterRoutes,
         forwarding: HeaderForwarding | None,
         compression: GrpcCompression | None,
         repository: RepositoryCalls | None,

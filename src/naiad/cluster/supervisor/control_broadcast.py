@@ -6,18 +6,18 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import ControlCall, ControlKey, Everywhere, Journal, Outcome
+from naiad.cluster.messages import ControlCall, ControlKey, ControlLog, Everywhere, Outcome
 from naiad.cluster.supervisor.member_process import MemberProcess
 
 _log = logging.getLogger(__name__)
 
 
-class Orders:
+class ControlBroadcast:
     """Has members carry out control calls; those about the same thing in the same order everywhere."""
 
     def __init__(self, serving: Callable[[], Sequence[MemberProcess]]) -> None:
         self._serving = serving
-        self._journal: Journal[ControlCall] = Journal()
+        self._control_log: ControlLog[ControlCall] = ControlLog()
         self._locks: dict[ControlKey, tuple[asyncio.Lock, int]] = {}
         """With how many hold or wait for each."""
         self._catching_up_count = 0
@@ -56,11 +56,11 @@ class Orders:
 
     def _remember(self, order: Everywhere) -> None:
         if order.undoes:
-            self._journal.undo(order.key)
+            self._control_log.undo(order.key)
         if not order.undoes or self._catching_up_count:
             # A member that is catching up may have carried out what is forgotten now; it does not serve yet, so
             # only the journal tells it that this was undone.
-            self._journal.add(order.key, order.call)
+            self._control_log.add(order.key, order.call)
 
     async def _carry_out(self, member: MemberProcess, call: ControlCall) -> Outcome | None:
         try:
@@ -75,7 +75,7 @@ class Orders:
         number = 0
         self._catching_up_count += 1
         try:
-            while entries := list(self._journal.after(number)):
+            while entries := list(self._control_log.after(number)):
                 for number, call in entries:  # noqa: B007 - the last number is where the next round begins
                     outcome = await self._carry_out(member, call)
                     if outcome is not None and not outcome.is_success:

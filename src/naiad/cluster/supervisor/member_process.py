@@ -9,7 +9,7 @@ import sys
 from typing import Protocol
 
 from naiad.cluster.channel import Channel, send_first
-from naiad.cluster.connection_passing import Giver, socket_pair
+from naiad.cluster.connection_passing import ConnectionSender, socket_pair
 from naiad.cluster.messages import Welcome
 
 _EXIT_TIMEOUT_S = 5.0
@@ -50,19 +50,19 @@ class MemberProcess:
         """Why it cannot start, in its own words."""
         self._listener = listener
         control, their_control = socket.socketpair()
-        handover, their_handover = socket_pair()
-        self.connections = Giver(handover)
+        connection_passing, their_connection_passing = socket_pair()
+        self.connections = ConnectionSender(connection_passing)
         """Where its connections go."""
         try:
-            self._process = _spawn(welcome.slot, their_control, their_handover)
+            self._process = _spawn(welcome.slot, their_control, their_connection_passing)
             send_first(control, welcome)
         except OSError:
             control.close()
-            handover.close()
+            connection_passing.close()
             raise
         finally:
             their_control.close()
-            their_handover.close()
+            their_connection_passing.close()
         self._control = control
         self._channel: Channel | None = None
 
@@ -128,11 +128,11 @@ class MemberProcess:
         self._listener.lost(self)
 
 
-def _spawn(slot: int, control: socket.socket, handover: socket.socket) -> "subprocess.Popen[bytes]":
-    program = _PROGRAM.format(path=sys.path, control=control.fileno(), handover=handover.fileno())
+def _spawn(slot: int, control: socket.socket, connection_passing: socket.socket) -> "subprocess.Popen[bytes]":
+    program = _PROGRAM.format(path=sys.path, control=control.fileno(), connection_passing=connection_passing.fileno())
     # The words at the end are for those who look at a list of processes.
     command = [sys.executable, "-c", program, "naiad", "serve", f"process={slot + 1}"]
-    return subprocess.Popen(command, pass_fds=(control.fileno(), handover.fileno()))
+    return subprocess.Popen(command, pass_fds=(control.fileno(), connection_passing.fileno()))
 
 
 def _signal_name(number: int) -> str:

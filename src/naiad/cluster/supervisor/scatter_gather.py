@@ -20,7 +20,7 @@ from naiad.telemetry.statistics.sums import sum_statistics
 from naiad.telemetry.statistics.version import VersionStatistics
 
 
-class Ledger:
+class ExitedCounters:
     """The last counts of every process, and what is left of the dead.
 
     Sums are made of what was noted, never of an answer alone: a process that dies while others are still being asked
@@ -49,7 +49,7 @@ class Ledger:
         """Take over what a process shows."""
         self._metrics[slot] = exposition_sum.parse(text)
 
-    def bury(self, slot: int) -> None:
+    def retire(self, slot: int) -> None:
         """Keep what a process had counted; another may take its slot."""
         self._left_statistics = sum_statistics([self._left_statistics, self._statistics.pop(slot, ())])
         metrics = self._metrics.pop(slot, None)
@@ -127,13 +127,13 @@ _TIMEOUT_S = 5.0
 """A member whose event loop does not answer for so long is left out."""
 
 
-class Inquiry:
+class ScatterGather:
     """Asks whoever serves."""
 
     def __init__(self, serving: Callable[[], Sequence[MemberProcess]], slot_count: int) -> None:
         self._serving = serving
         self._slot_count = slot_count
-        self.ledger = Ledger()
+        self.exited_counters = ExitedCounters()
         self.restart_count = 0
         """Processes that were started in the place of one that had died."""
         self.families: list[Callable[[], str]] = []
@@ -145,7 +145,7 @@ class Inquiry:
         if isinstance(question, AskIndex) and not answers:
             raise ChannelError("no process could tell; the log says why")
         if isinstance(question, AskStatistics):
-            return self.ledger.statistics()
+            return self.exited_counters.statistics()
         if isinstance(question, AskMetrics):
             return self._exposition()
         if isinstance(question, AskIndex):
@@ -171,9 +171,9 @@ class Inquiry:
         # What a member said with its last breath has been buried already, without it.
         if member.is_alive:
             if isinstance(question, AskStatistics):
-                self.ledger.note_statistics(member.slot, answer)  # type: ignore[arg-type]  # as asked
+                self.exited_counters.note_statistics(member.slot, answer)  # type: ignore[arg-type]  # as asked
             elif isinstance(question, AskMetrics):
-                self.ledger.note_metrics(member.slot, answer)  # type: ignore[arg-type]  # as asked
+                self.exited_counters.note_metrics(member.slot, answer)  # type: ignore[arg-type]  # as asked
         return answer
 
     def _exposition(self) -> bytes:
@@ -188,4 +188,4 @@ class Inquiry:
         )
         own = [format_family(name, kind, text, [f"{name} {value}"]) for name, kind, text, value in families]
         own += [render() for render in self.families]
-        return self.ledger.metrics().render() + ("\n".join(own) + "\n").encode()
+        return self.exited_counters.metrics().render() + ("\n".join(own) + "\n").encode()

@@ -30,10 +30,10 @@ from naiad.cluster.messages import (
     Suspected,
     Welcome,
 )
-from naiad.cluster.supervisor.control_broadcast import Orders
+from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.cluster.supervisor.restarts import Supervision, share_of
-from naiad.cluster.supervisor.scatter_gather import Inquiry
+from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
 from naiad.engine.resource_owner import ResourceOwner, Suspicion
 from naiad.options.limits import RateLimitOptions
@@ -73,9 +73,9 @@ class Supervisor:
         self._starts = [0] * self._count
         self._ended: list[MemberProcess] = []
         """Before the server is open, and while it exits."""
-        self._inquiry = Inquiry(self._serving, self._count)
-        self._orders = Orders(self._serving)
-        self._resources = _open_resources(options.rate_limit, self._inquiry)
+        self._scatter_gather = ScatterGather(self._serving, self._count)
+        self._orders = ControlBroadcast(self._serving)
+        self._resources = _open_resources(options.rate_limit, self._scatter_gather)
         self._acceptors: dict[str, Acceptor] = {}
         self._stop = StopSignal(self._exit_now)
         self._news = asyncio.Event()
@@ -163,7 +163,7 @@ class Supervisor:
             return
         self._members[slot] = member
         if not is_first_time:
-            self._inquiry.restart_count += 1
+            self._scatter_gather.restart_count += 1
         await member.connect()
 
     def _open(self, listeners: Sequence[Listener]) -> None:
@@ -212,7 +212,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(interval_s)
             began_s = time.monotonic()
-            await self._inquiry.note_all()
+            await self._scatter_gather.note_all()
             interval_s = max(self._options.metrics.interval_ms / 1000, (time.monotonic() - began_s) * _NOTE_SHARE)
 
     def _died(self, slot: int, cause: str) -> None:
@@ -245,14 +245,14 @@ class Supervisor:
             return await self._orders.everywhere(question)
         if isinstance(question, RegisterClaims) and self._resources is not None:
             return self._resources.register(member, question.terms)
-        return await self._inquiry.answer(question)  # type: ignore[arg-type]  # nothing else is asked
+        return await self._scatter_gather.answer(question)  # type: ignore[arg-type]  # nothing else is asked
 
     def lost(self, member: MemberProcess) -> None:
         """Stop counting on a member, and see what has become of it."""
         self._balance.remove(member.slot)
         if self._resources is not None:
             self._resources.lose(member)
-        self._inquiry.ledger.bury(member.slot)
+        self._scatter_gather.exited_counters.retire(member.slot)
         for port, connection in member.connections.close():
             self._acceptors[self._addresses[port].flag].give_back(connection)
         self._spawn(self._reap(member))
@@ -338,12 +338,14 @@ class Supervisor:
         os._exit(status)
 
 
-def _open_resources(options: RateLimitOptions, inquiry: Inquiry) -> "ResourceOwner[MemberProcess] | None":
+def _open_resources(
+    options: RateLimitOptions, scatter_gather: ScatterGather
+) -> "ResourceOwner[MemberProcess] | None":
     """Return the resources that the instances of all processes share, with metrics; None without a rate limiter."""
     if not options.is_on:
         return None
     resources = ResourceOwner[MemberProcess](options.resources, lambda member, grants: member.tell(Granted(grants)))
-    inquiry.families += renderers(resources).values()
+    scatter_gather.families += renderers(resources).values()
     return resources
 
 

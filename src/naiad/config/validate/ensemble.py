@@ -189,7 +189,7 @@ def _check_order(findings: Findings, available: set[str], writers: Mapping[str, 
                 )
 
 
-def circle_message(circle: Sequence[str]) -> str:
+def cycle_message(circle: Sequence[str]) -> str:
     """Return Triton's words for the circle that `find_ensemble_cycle` found, and the whole of it if it is longer."""
     message = f"circular dependency between ensembles: {circle[0]} -> ... -> {circle[-2]} -> {circle[-1]}"
     return message if len(circle) <= _SHOWN_OF_CIRCLE else f"{message}; the circle is {' -> '.join(circle)}"

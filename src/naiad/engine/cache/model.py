@@ -15,7 +15,7 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.cache.store import CachedResponse, ResponseStore, Share
-from naiad.engine.serving.served import Served, ServedFront
+from naiad.engine.serving.served import Served, ServedProxy
 
 _now_ns = time.monotonic_ns
 _DIGEST_BYTES = 24
@@ -56,7 +56,7 @@ class SharedRequest(InferRequest):
         return next(iter(self.pending.waiting), None)
 
 
-class CachedModel(ServedFront):
+class CachedModel(ServedProxy):
     """Stands before a served version. Everything but `stop` and the counts is called on the event loop."""
 
     def __init__(self, served: Served, store: ResponseStore, limit_bytes: int = 0) -> None:

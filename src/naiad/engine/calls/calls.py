@@ -128,7 +128,7 @@ class ModelCalls:
         waiting = [call for call in stuck if is_waiting(call)]
         if waiting:
             newest = max(waiting, key=lambda call: call.arrival_ns)
-            newest.refuse(newest, _circle_error(newest, describe(newest, stuck)))
+            newest.refuse(newest, _cycle_error(newest, describe(newest, stuck)))
         self._suspect([call for call in holding if now_ns - call.arrival_ns > _PATIENCE_NS])
         self._timer = self.loop.call_later(_LOOK_AGAIN_S if waiting else _LOOK_S, self._look)
 
@@ -165,7 +165,7 @@ def _holds(call: ModelCall, now_ns: int) -> bool:
     return call.holds_execution or (call.is_during_execution and now_ns - call.arrival_ns > _PATIENCE_NS)
 
 
-def _circle_error(call: ModelCall, circle: list[str]) -> InferError:
+def _cycle_error(call: ModelCall, circle: list[str]) -> InferError:
     path = " -> ".join(circle)
     name = call.header.model_name
     return unavailable(

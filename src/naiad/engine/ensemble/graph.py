@@ -107,7 +107,7 @@ class EnsembleGraph:
         }
         self.limit = config.ensemble_scheduling.max_inflight_requests
         """Most requests of one step that execute at a time; 0 for any number."""
-        self.congestion_count = self.limit or DEFAULT_LIMIT
+        self.pause_count = self.limit or DEFAULT_LIMIT
         self._check_decoupled()
         self._whole = self._plan(self.outputs, self.steps)
         self._plans: dict[tuple[str, ...], Plan] = {}

@@ -32,7 +32,7 @@ _NO_SEQUENCE: Mapping[str, ParameterValue] = MappingProxyType(
 )
 
 
-class _Room:
+class _ConcurrencySlots:
     """How many requests of a step may execute at a time, and who waits for one of them to end."""
 
     __slots__ = ("is_giving", "limit", "started_count", "waiting")
@@ -75,7 +75,7 @@ class EnsembleModel:
         self._router = router
         self._loop = loop
         self._rules = AdmissionRules(config)
-        self._rooms = [_Room(self._limit_of(step)) for step in self.graph.steps]
+        self._rooms = [_ConcurrencySlots(self._limit_of(step)) for step in self.graph.steps]
         self._runs: dict[int, EnsembleRun] = {}
         self._response_headers: dict[tuple[int, ...], tuple[Sequence[TensorSpec], ResponseHeader]] = {}
         self._error_header = ResponseHeader(name, self.version, ())
@@ -375,7 +375,7 @@ class EnsembleModel:
         """Empty: a member that is lost may come back."""
         return ""
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all requests that have not ended."""
         self._stopping = True
         for run in list(self._runs.values()):

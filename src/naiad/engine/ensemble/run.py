@@ -113,12 +113,12 @@ class StepRequest(InferRequest):
         return bool(self.flow.level) or len(self.flow.started) > 1
 
     @property
-    def is_congested(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether a decoupled member should wait before it emits more."""
-        return self.run.is_congested
+        return self.run.is_paused
 
-    @is_congested.setter
-    def is_congested(self, value: bool) -> None:
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
         """Ignore it: the run knows."""
 
     @property
@@ -208,9 +208,9 @@ class EnsembleRun:
         """Sums over the executions of all steps."""
 
     @property
-    def is_congested(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether responses come faster than the steps after them, or the client, take them."""
-        return len(self.waiting) > self._ensemble.graph.congestion_count or self.request.is_congested
+        return len(self.waiting) > self._ensemble.graph.pause_count or self.request.is_paused
 
     @property
     def open_steps(self) -> list[StepRequest]:

@@ -15,7 +15,7 @@ from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
 from naiad.config.pbtxt.lexer import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.scheduling_rules import batching_hints
-from naiad.config.validate.ensemble import circle_message
+from naiad.config.validate.ensemble import cycle_message
 from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import ErrorCode, UnloadableError, invalid_argument, unsupported
@@ -117,7 +117,7 @@ class ModelLoader:
         versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
         inspected = _inspected_directory(entry, versions)
         files = [] if inspected is None else _list_files(inspected)
-        config, obstacle = prepare_config(
+        config, unsupported_reason = prepare_config(
             parsed, entry, files, self._backends.names(), auto_complete=self._auto_complete
         )
         config.runtime = config.runtime or self._backends.runtime_of(config.backend)
@@ -128,15 +128,15 @@ class ModelLoader:
                 f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
                 f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
             )
-        return ModelPlan(entry, config, versions, parsed, obstacle=obstacle)
+        return ModelPlan(entry, config, versions, parsed, unsupported_reason=unsupported_reason)
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
 
         Raises InferError; nothing is left behind then.
         """
-        if plan.obstacle is not None:
-            raise plan.obstacle
+        if plan.unsupported_reason is not None:
+            raise plan.unsupported_reason
         start_ns = time.monotonic_ns()
         is_ensemble = plan.config.HasField("ensemble_scheduling")
         served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
@@ -235,7 +235,7 @@ class ModelLoader:
         if router is None:
             raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
         if plan.circle:
-            raise invalid_argument(f"{circle_message(plan.circle)}; an ensemble cannot contain itself")
+            raise invalid_argument(f"{cycle_message(plan.circle)}; an ensemble cannot contain itself")
         members = find_members(config, router)
         raise_problems(ensemble_member_problems(config, members, plan.source))
         # Triton: whatever its own policy says.
@@ -263,13 +263,13 @@ class ModelLoader:
         """Return how many GPUs instances may be on. Raises InferError when they must be on one and cannot."""
         if not self._gpu_count:
             return 0
-        obstacle = backend.gpu_obstacle()
-        if obstacle and any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
+        unsupported_reason = backend.gpu_unsupported_reason()
+        if unsupported_reason and any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
             raise unsupported(
-                f"an instance group of model '{config.name}' has kind KIND_GPU, but {obstacle}; or use KIND_CPU or "
-                "KIND_AUTO"
+                f"an instance group of model '{config.name}' has kind KIND_GPU, but {unsupported_reason}; or use "
+                "KIND_CPU or KIND_AUTO"
             )
-        return 0 if obstacle else self._gpu_count
+        return 0 if unsupported_reason else self._gpu_count
 
     def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
         return ModelContext(

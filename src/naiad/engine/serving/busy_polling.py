@@ -23,7 +23,7 @@ ENOUGH = 1000
 """Batches of one request in a row, with nothing beside them, that are worth a hint."""
 
 
-class Solitude:
+class SerialClients:
     """Counts batches that had company in neither queue nor instances; tells once when there are many in a row."""
 
     __slots__ = ("_count",)
@@ -41,13 +41,13 @@ class Solitude:
         return self._count == ENOUGH
 
 
-def watch_for_solitude(config: ModelConfig) -> Solitude | None:
+def watch_for_serial_clients(config: ModelConfig) -> SerialClients | None:
     """Return what watches a model; None for one whose requests never share a batch, or whose batches stay open."""
     batches = config.HasField("dynamic_batching") and config.max_batch_size > 1
-    return Solitude() if batches and not config.model_transaction_policy.decoupled else None
+    return SerialClients() if batches and not config.model_transaction_policy.decoupled else None
 
 
-def solitude_hint(name: str) -> str:
+def serial_clients_hint(name: str) -> str:
     """Return what to tell about a model."""
     return (
         f"model '{name}' batches, but its last {ENOUGH} requests came one at a time: the next was sent after the "
@@ -60,7 +60,7 @@ _MISS_COST = 2
 _CREDIT_LIMIT = 32
 
 
-class Vigil:
+class BusyPolling:
     """Keeps the loop from sleeping after `begin` until `end`, for a while, if that proves to be worth it.
 
     Meanwhile the loop goes on looking at everything it watches. Used on the loop only.
@@ -75,7 +75,7 @@ class Vigil:
         """`window_ns`: how long to stay awake at most."""
         self._loop = loop
         self._window_ns = window_ns
-        self._is_possible = may_stay_awake()
+        self._is_possible = may_busy_poll()
         self._is_kept = False
         self._end_ns = 0
         self._credit = 0
@@ -92,7 +92,7 @@ class Vigil:
         if self._is_asleep and not is_trial(now_ns):
             return
         self.is_due = True
-        Vigil.last_begin_ns = now_ns
+        BusyPolling.last_begin_ns = now_ns
         self._end_ns = now_ns + self._window_ns
         if not self._is_kept:
             self._is_kept = True
@@ -108,7 +108,7 @@ class Vigil:
     def _has_time(self) -> bool:
         now_ns = time.monotonic_ns()
         if now_ns >= self._end_ns:
-            self._end_ns = Vigil.last_begin_ns + self._window_ns
+            self._end_ns = BusyPolling.last_begin_ns + self._window_ns
         return now_ns < self._end_ns
 
     def _keep(self) -> None:
@@ -133,6 +133,6 @@ class Vigil:
 
 
 @functools.cache
-def may_stay_awake() -> bool:
+def may_busy_poll() -> bool:
     """Tell whether staying awake is a question at all: on one core it keeps others from doing what is waited for."""
     return usable_cores() > 1 and not is_charged_for_waiting()

@@ -38,7 +38,7 @@ class _Deliver(Protocol):
 class _Open:
     """A request that has not had its final response."""
 
-    __slots__ = ("congested_count", "congested_since_ns", "owner", "request", "response_count", "since_ns")
+    __slots__ = ("owner", "paused_count", "paused_since_ns", "request", "response_count", "since_ns")
 
     def __init__(self, request: InferRequest, since_ns: int) -> None:
         self.request = request
@@ -47,22 +47,22 @@ class _Open:
         self.response_count = 0
         self.since_ns = since_ns
         """When its next response was begun: when the one before was sent."""
-        self.congested_since_ns = 0
+        self.paused_since_ns = 0
         """When it was first found congested with `congested_count` responses; 0 for not."""
-        self.congested_count = 0
+        self.paused_count = 0
 
-    def congested_s(self, now_ns: int) -> float:
+    def paused_s(self, now_ns: int) -> float:
         """Return for how long its client has kept the instance waiting, as far as was seen."""
         if not self.request.waits_for_client:
-            self.congested_since_ns = 0
-        elif not self.congested_since_ns or self.congested_count != self.response_count:
-            self.congested_since_ns, self.congested_count = now_ns, self.response_count
+            self.paused_since_ns = 0
+        elif not self.paused_since_ns or self.paused_count != self.response_count:
+            self.paused_since_ns, self.paused_count = now_ns, self.response_count
         else:
-            return (now_ns - self.congested_since_ns) / 1e9
+            return (now_ns - self.paused_since_ns) / 1e9
         return 0.0
 
 
-class Emission:
+class DecoupledResponses:
     """Takes the responses that instances emit, from any thread, until the final one of each request.
 
     A request is open from the moment its batch is handed to an instance until its final response. Bounded by the
@@ -222,7 +222,7 @@ class Emission:
 
     def slow_clients(self, now_ns: int) -> list[InferRequest]:
         """Return the requests whose clients keep instances waiting for too long; to be called now and then."""
-        return [entry.request for entry in list(self._open.values()) if entry.congested_s(now_ns) > SLOW_CLIENT_S]
+        return [entry.request for entry in list(self._open.values()) if entry.paused_s(now_ns) > SLOW_CLIENT_S]
 
     def is_owner(self, owner: object) -> bool:
         """Tell whether any open request belongs to this owner."""

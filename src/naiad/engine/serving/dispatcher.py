@@ -19,10 +19,10 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import prefix
 from naiad.engine.resources import ModelResources
-from naiad.engine.serving.busy_polling import Vigil, solitude_hint, watch_for_solitude
-from naiad.engine.serving.decoupled import Emission
-from naiad.engine.serving.responses import Delivery, OrderedDelivery
-from naiad.engine.serving.runners import Driver, Drivers, join_all
+from naiad.engine.serving.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients
+from naiad.engine.serving.decoupled import DecoupledResponses
+from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.runners import InstanceRunner, InstanceRunners, join_all
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
@@ -51,43 +51,47 @@ class Dispatcher:
         config: ModelConfig,
         scheduler: Scheduler,
         statistics: ModelStatistics,
-        delivery: Delivery,
+        response_queue: ResponseQueue,
         loop: Loop,
         resources: ModelResources | None = None,
     ) -> None:
         """`resources` is what instances need to execute, with a rate limiter."""
-        self.drivers = Drivers()
-        self.emission: Emission | None = None
+        self.runners = InstanceRunners()
+        self.decoupled_responses: DecoupledResponses | None = None
         """Of a decoupled model: takes the responses of requests that stay open beyond their batch."""
         if config.model_transaction_policy.decoupled:
-            self.emission = Emission(delivery.hand_over, statistics.responses, self._on_final, self._on_again)
-        self.late = None if self.emission is not None else self._late_responses(config, delivery.hand_over)
+            self.decoupled_responses = DecoupledResponses(
+                response_queue.hand_over, statistics.responses, self._on_final, self._on_again
+            )
+        self.late = (
+            None if self.decoupled_responses is not None else self._late_responses(config, response_queue.hand_over)
+        )
         """Of an ordinary model: takes the responses that come after `execute` has returned."""
-        self.open_requests = self.emission or self.late
+        self.open_requests = self.decoupled_responses or self.late
         """Requests that stay open beyond their batch, whatever the model."""
-        if self.emission is not None:
-            loop.call_soon_threadsafe(self.emission.bind_loop_thread)
-        self.request_vigil = Vigil(loop, _NEXT_REQUEST_NS)
+        if self.decoupled_responses is not None:
+            loop.call_soon_threadsafe(self.decoupled_responses.bind_loop_thread)
+        self.request_busy_polling = BusyPolling(loop, _NEXT_REQUEST_NS)
         """For drivers on the loop: begins when the last request is answered, and ends with the next."""
         self._scheduler = scheduler
         self._statistics = statistics
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
-        self._delivery = delivery
-        self._ordered = delivery if isinstance(delivery, OrderedDelivery) else None
+        self._response_queue = response_queue
+        self._ordered = response_queue if isinstance(response_queue, OrderedResponseQueue) else None
         self._loop = loop
         self._resources = resources
-        self._solitude = watch_for_solitude(config)
+        self._serial_clients = watch_for_serial_clients(config)
         self._lock = threading.Lock()
-        self._idle, self._leaving = self.drivers.idle, self.drivers.leaving
+        self._idle, self._leaving = self.runners.idle, self.runners.leaving
         self._executing_count = 0
         self._is_stopping = self._is_refusing = False
         """`_is_refusing`: whether only requests are taken that go on with a live sequence."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
-        self._nudge: TimerHandle | None = None
+        self._wake_up: TimerHandle | None = None
         """Of the scheduler's `nudge_ns`, or of one before it."""
 
-    def _late_responses(self, config: ModelConfig, deliver: Callable[..., None]) -> Emission | None:
+    def _late_responses(self, config: ModelConfig, deliver: Callable[..., None]) -> DecoupledResponses | None:
         """Return what takes late responses; None for models whose batches are only complete with all responses.
 
         A sequence goes on with the state that a response carries, and padding is taken off a whole batch.
@@ -95,15 +99,15 @@ class Dispatcher:
         if config.HasField("sequence_batching") or read_padding(config) is not None:
             return None
         # Triton: responses are counted one by one for decoupled models only.
-        return Emission(deliver, ResponseStatistics(), self._on_final)
+        return DecoupledResponses(deliver, ResponseStatistics(), self._on_final)
 
     # --- called on the event loop -------------------------------------------------------------------------------
 
     def enqueue(self, request: InferRequest) -> None:
         """Take in a request that was admitted. Raises InferError(UNAVAILABLE) when it is refused all the same."""
         # hot: bench/micro_engine.py
-        if self.request_vigil.is_due:
-            self.request_vigil.end()
+        if self.request_busy_polling.is_due:
+            self.request_busy_polling.end()
         idle = None
         with self._lock:
             if self._is_refusing and not self._scheduler.admits_while_stopping(request):
@@ -114,13 +118,13 @@ class Dispatcher:
             if is_worth_waking and self._idle:
                 idle = self._pop_idle()
             expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
-            nudge_ns = self._scheduler.nudge_ns if self._nudge is None else 0
+            wake_up_ns = self._scheduler.wake_up_ns if self._wake_up is None else 0
         if idle is not None:
             idle.wake()
         if expire_ns:
             self._arm_timer(expire_ns)
-        if nudge_ns:
-            self._arm_nudge(nudge_ns)
+        if wake_up_ns:
+            self._arm_wake_up(wake_up_ns)
 
     def cancel(self, request: InferRequest) -> bool:
         """Answer a request if it still waits, and count that it was cancelled; False when it has left already."""
@@ -150,21 +154,21 @@ class Dispatcher:
         if expire_ns:
             self._arm_timer(expire_ns)
 
-    def _arm_nudge(self, nudge_ns: int) -> None:
-        self._nudge = self._loop.call_later(max(0.0, (nudge_ns - _now_ns()) / 1e9), self._on_nudge)
+    def _arm_wake_up(self, wake_up_ns: int) -> None:
+        self._wake_up = self._loop.call_later(max(0.0, (wake_up_ns - _now_ns()) / 1e9), self._on_wake_up)
 
-    def _on_nudge(self) -> None:
+    def _on_wake_up(self) -> None:
         """Wake an instance for what was left to one that is late, or look again when the next one would be."""
-        self._nudge = None
+        self._wake_up = None
         idle = None
         with self._lock:
-            nudge_ns = self._scheduler.nudge_ns
-            if 0 < nudge_ns <= _now_ns():
-                idle, nudge_ns = self._pop_idle(), 0
+            wake_up_ns = self._scheduler.wake_up_ns
+            if 0 < wake_up_ns <= _now_ns():
+                idle, wake_up_ns = self._pop_idle(), 0
         if idle is not None:
             idle.wake()
-        if nudge_ns:
-            self._arm_nudge(nudge_ns)
+        if wake_up_ns:
+            self._arm_wake_up(wake_up_ns)
 
     # --- called on any thread -----------------------------------------------------------------------------------
 
@@ -197,48 +201,48 @@ class Dispatcher:
         with self._lock:
             return self._scheduler.instance_of(request)
 
-    def start(self, drivers: Sequence[Driver]) -> None:
+    def start(self, runners: Sequence[InstanceRunner]) -> None:
         """Have the first drivers begin to take batches; one for each instance that the scheduler counts on."""
-        self.drivers.replace(drivers)
+        self.runners.replace(runners)
         if self._resources is not None:
-            self._resources.bind(drivers, self.drivers.instances)
-        for driver in drivers:
-            driver.start()
+            self._resources.bind(runners, self.runners.instances)
+        for runner in runners:
+            runner.start()
 
-    def replace_drivers(self, drivers: Sequence[Driver]) -> list[Driver]:
+    def replace_runners(self, runners: Sequence[InstanceRunner]) -> list[InstanceRunner]:
         """Go on with these drivers, of which some take batches already; return those that leave.
 
         Accepted requests wait on. Who leaves takes no batch any more; `forget_drivers` is to be called when it has
         left.
         """
         with self._lock:
-            new = [driver for driver in drivers if driver not in self.drivers]
-            leaving = self.drivers.replace(drivers)
-            self._scheduler.change_instance_count(len(drivers))
-        for driver in new:
-            driver.start()
+            new = [runner for runner in runners if runner not in self.runners]
+            leaving = self.runners.replace(runners)
+            self._scheduler.change_instance_count(len(runners))
+        for runner in new:
+            runner.start()
         return leaving
 
-    def _may_leave(self, driver: Driver) -> bool:
+    def _may_leave(self, runner: InstanceRunner) -> bool:
         """Tell whether a driver that is leaving has nothing left to take. The lock is held."""
         return True
 
-    def lingers(self, driver: Driver) -> bool:
+    def lingers(self, runner: InstanceRunner) -> bool:
         """Tell whether a driver that is leaving has more to do than to finish its batch."""
-        if self.open_requests is not None and self.open_requests.is_owner(driver.instance):
+        if self.open_requests is not None and self.open_requests.is_owner(runner.instance):
             return True
         with self._lock:
-            return not self._may_leave(driver)
+            return not self._may_leave(runner)
 
     @property
     def is_stopping(self) -> bool:
         """Whether the version is being stopped."""
         return self._is_stopping
 
-    def forget_drivers(self, drivers: Collection[Driver]) -> None:
+    def forget_runners(self, runners: Collection[InstanceRunner]) -> None:
         """Let go of drivers that were leaving and have left."""
         with self._lock:
-            self.drivers.forget(drivers)
+            self.runners.forget(runners)
 
     def close_to_new_sequences(self) -> None:
         """Take only requests of live sequences from now on, if this is a model of sequences."""
@@ -250,12 +254,12 @@ class Dispatcher:
         """
         with self._lock:
             self._is_stopping = self._is_refusing = True
-            self.drivers.wake_all()
+            self.runners.wake_all()
         if self._resources is not None:
-            for driver in self.drivers:
-                if self._resources.withdraw(driver.index):
-                    driver.wake_now()
-        have_ended = join_all([*self.drivers, *list(self._leaving)], deadline_s)
+            for runner in self.runners:
+                if self._resources.withdraw(runner.index):
+                    runner.wake_now()
+        have_ended = join_all([*self.runners, *list(self._leaving)], deadline_s)
         with self._lock:
             left = self._scheduler.drain()
             self._scheduler.close()
@@ -271,13 +275,15 @@ class Dispatcher:
             self._statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
             # A queue may keep its entry for a while; the inputs need not stay in memory for that.
             request.data = ()
-            if self.emission is not None:
-                self.emission.forget(request)
-            self._delivery.hand_over([request], [InferResponse(self._error_header, error=error)], on_loop=on_loop)
+            if self.decoupled_responses is not None:
+                self.decoupled_responses.forget(request)
+            self._response_queue.hand_over(
+                [request], [InferResponse(self._error_header, error=error)], on_loop=on_loop
+            )
 
     # --- called by the drivers ----------------------------------------------------------------------------------
 
-    def take(self, driver: Driver) -> tuple[Batch | None, int]:
+    def take(self, runner: InstanceRunner) -> tuple[Batch | None, int]:
         """Return the next batch for a free instance.
 
         Without one the driver has joined the idle, and the second value is the monotonic time at which it should ask
@@ -287,11 +293,11 @@ class Dispatcher:
         wake_ns = 0
         other = None
         with self._lock:
-            if driver in self._idle:
+            if runner in self._idle:
                 # It looks without having been woken: twice on the list, or there while it executes, it would be woken
                 # in vain in place of another.
-                self._idle.remove(driver)
-            if self._leaving and driver in self._leaving and self._may_leave(driver):
+                self._idle.remove(runner)
+            if self._leaving and runner in self._leaving and self._may_leave(runner):
                 # It was woken for a request that another one has to look at.
                 self._wake_another()
                 return None, STOPPED
@@ -299,19 +305,19 @@ class Dispatcher:
             scheduler = self._scheduler
             dropped = scheduler.expire(now_ns) if scheduler.has_timeouts else ()
             if self._resources is None:
-                batch = scheduler.take(now_ns, driver.index)
+                batch = scheduler.take(now_ns, runner.index)
             else:
-                batch = self._resources.take(scheduler, now_ns, driver.index)
+                batch = self._resources.take(scheduler, now_ns, runner.index)
             if batch is not None and batch.requests[0].arrival_ns < now_ns - _LATE_NS:
-                batch, overdue = self._without_overdue(batch, now_ns, driver)
+                batch, overdue = self._without_overdue(batch, now_ns, runner)
                 dropped = (*dropped, *overdue)
             if scheduler.dropped:
                 dropped = (*dropped, *scheduler.pop_dropped())
             if batch is None:
-                wake_ns = self._rest(driver)
+                wake_ns = self._rest(runner)
             else:
-                if self.emission is not None:
-                    self.emission.begin(batch, driver.instance)
+                if self.decoupled_responses is not None:
+                    self.decoupled_responses.begin(batch, runner.instance)
                 else:
                     batch.late = self.late
                     self._executing_count += len(batch.requests)
@@ -323,7 +329,7 @@ class Dispatcher:
         return batch, wake_ns
 
     def _without_overdue(
-        self, batch: Batch | None, now_ns: int, driver: Driver
+        self, batch: Batch | None, now_ns: int, runner: InstanceRunner
     ) -> tuple[Batch | None, Sequence[Dropped]]:
         """Return a batch, or a later one, without the requests whose clients wait no longer, and those requests.
 
@@ -345,12 +351,12 @@ class Dispatcher:
                 batch.exec_start_ns = batch.exec_end_ns = now_ns
                 self._scheduler.record_execution(batch, failed=True)
             if self._resources is None:
-                batch = self._scheduler.take(now_ns, driver.index)
+                batch = self._scheduler.take(now_ns, runner.index)
             else:
-                batch = self._resources.take(self._scheduler, now_ns, driver.index)
+                batch = self._resources.take(self._scheduler, now_ns, runner.index)
         return batch, dropped
 
-    def _pop_idle(self) -> Driver | None:
+    def _pop_idle(self) -> InstanceRunner | None:
         """Take a driver off the list of the idle for what waits, if there is one. The lock is held."""
         return self._idle.pop() if self._idle and self._scheduler.pending_count else None
 
@@ -359,76 +365,76 @@ class Dispatcher:
         if other is not None:
             other.wake_now()
 
-    def _rest(self, driver: Driver) -> int:
+    def _rest(self, runner: InstanceRunner) -> int:
         """Return what `take` says to a driver that has nothing to do, which joins the idle. The lock is held."""
-        if self._resources is not None and self._resources.is_waiting(driver.index):
+        if self._resources is not None and self._resources.is_waiting(runner.index):
             # Another instance, which needs other things or none, may do what this one cannot do now.
             self._wake_another()
             return 0
         if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
             return STOPPED
-        self._idle.append(driver)
-        return self._scheduler.wake_ns(driver.index)
+        self._idle.append(runner)
+        return self._scheduler.wake_ns(runner.index)
 
     def _may_put_back(self) -> bool:
         """Tell whether requests that no driver has may come to wait again. The lock is held."""
         return False
 
-    def join_idle(self, driver: Driver) -> bool:
+    def join_idle(self, runner: InstanceRunner) -> bool:
         """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""
         with self._lock:
             if self._is_stopping or self._scheduler.pending_count:
                 return True
-            self._idle.append(driver)
+            self._idle.append(runner)
         return False
 
-    def withdraw(self, driver: Driver) -> bool:
+    def withdraw(self, runner: InstanceRunner) -> bool:
         """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
         with self._lock:
-            return self.drivers.withdraw(driver)
+            return self.runners.withdraw(runner)
 
-    def tend_unhealthy(self, driver: Driver) -> bool:
+    def tend_unhealthy(self, runner: InstanceRunner) -> bool:
         """See to the queue while an instance cannot execute; False when its driver is to end.
 
         Requests wait for an instance that is being restarted, as long as their timeouts and it allow. What no
         instance will execute soon is answered here, since no driver takes it.
         """
         if self._resources is not None:
-            self._resources.release(driver.index)
+            self._resources.release(runner.index)
         with self._lock:
             # It may have been woken for a request that another instance can execute, which sleeps.
-            self.drivers.withdraw(driver)
+            self.runners.withdraw(runner)
             self._wake_another()
-        self.refuse_hindered(driver)
-        return not (self._is_stopping or driver in self._leaving)
+        self.refuse_hindered(runner)
+        return not (self._is_stopping or runner in self._leaving)
 
-    def refuse_hindered(self, driver: Driver) -> None:
+    def refuse_hindered(self, runner: InstanceRunner) -> None:
         """Answer what only an instance that cannot execute could, unless it is being restarted."""
-        reason = self._hindrance(driver)
-        if reason and not self._awaits_restart(driver):
+        reason = self._hindrance(runner)
+        if reason and not self._awaits_restart(runner):
             with self._lock:
-                left = self._drain_for(driver)
+                left = self._drain_for(runner)
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
         with self._lock:
             self._is_stopping = self._is_refusing = True
             left = self._scheduler.drain()
         self._drop([(request, unavailable(reason)) for request in left], on_loop=True)
-        for driver in (*self.drivers, *list(self._leaving)):
-            driver.give_up(InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.OTHER))
+        for runner in (*self.runners, *list(self._leaving)):
+            runner.abort(InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.OTHER))
         if self.open_requests is not None:
             self.open_requests.bind_loop_thread()
             self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
 
-    def _hindrance(self, driver: Driver) -> str:
+    def _hindrance(self, runner: InstanceRunner) -> str:
         """Return why nobody can execute what an unhealthy instance cannot; empty when another one can."""
-        return self.drivers.health
+        return self.runners.health
 
-    def _awaits_restart(self, driver: Driver) -> bool:
+    def _awaits_restart(self, runner: InstanceRunner) -> bool:
         """Tell whether an instance will soon execute what an unhealthy one cannot."""
-        return self.drivers.await_restart
+        return self.runners.await_restart
 
     def put_back(self, batch: Batch) -> bool:
         """Have the requests of a batch wait again that its instance has not begun; False when they cannot.
@@ -442,11 +448,11 @@ class Dispatcher:
                 return False
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=True)
-            if self.emission is None:
+            if self.decoupled_responses is None:
                 self._executing_count -= len(batch.requests)
             for request in batch.requests:
-                if self.emission is not None:
-                    self.emission.withdraw(request)
+                if self.decoupled_responses is not None:
+                    self.decoupled_responses.withdraw(request)
                 try:
                     if request.cancelled:
                         raise InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
@@ -471,7 +477,7 @@ class Dispatcher:
         if expire_ns:
             self._arm_timer(expire_ns)
 
-    def _drain_for(self, driver: Driver) -> list[InferRequest]:
+    def _drain_for(self, runner: InstanceRunner) -> list[InferRequest]:
         """Return what nobody can execute then, which waits no more. The lock is held."""
         return self._scheduler.drain()
 
@@ -480,15 +486,15 @@ class Dispatcher:
         # hot: bench/micro_engine.py
         is_hinted = False
         with self._lock:
-            if self._solitude is not None:
-                is_hinted = self._solitude.observe(self._executing_count + self._scheduler.pending_count)
-            if self.emission is None:
+            if self._serial_clients is not None:
+                is_hinted = self._serial_clients.observe(self._executing_count + self._scheduler.pending_count)
+            if self.decoupled_responses is None:
                 self._executing_count -= len(batch.requests)
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=failed)
         if is_hinted:
-            self._solitude = None
-            _log.info(solitude_hint(self._statistics.model))
+            self._serial_clients = None
+            _log.info(serial_clients_hint(self._statistics.model))
 
     # --- for requests that are over later than their batch; called on any thread ----------------------------------
 

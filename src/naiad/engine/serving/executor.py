@@ -11,7 +11,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.iterative import split
-from naiad.engine.serving.responses import Delivery
+from naiad.engine.serving.responses import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
 from naiad.engine.transforms.padding import PaddedRequests
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
@@ -20,7 +20,7 @@ from naiad.telemetry.statistics.model import ModelStatistics
 _now_ns = time.monotonic_ns
 
 
-class Completion:
+class BatchExecutor:
     """Counts what was executed, frees the instance for more, and answers; callable on any thread."""
 
     def __init__(
@@ -28,7 +28,7 @@ class Completion:
         dispatcher: Dispatcher,
         *,
         statistics: ModelStatistics,
-        delivery: Delivery,
+        response_queue: ResponseQueue,
         sequence_tensors: SequenceTensors | None = None,
         padding: PaddedRequests | None = None,
         is_iterative: bool = False,
@@ -40,9 +40,9 @@ class Completion:
         that workers may have died of.
         """
         self._dispatcher = dispatcher
-        self._emission = dispatcher.emission
+        self._decoupled_responses = dispatcher.decoupled_responses
         self._statistics = statistics
-        self._delivery = delivery
+        self._response_queue = response_queue
         self._padding = padding
         self._extended = sequence_tensors or padding
         self._is_iterative = is_iterative
@@ -81,7 +81,7 @@ class Completion:
         try:
             if self._extended is not None:
                 responses = self._extended.settle(batch, responses)
-            if self._emission is None:
+            if self._decoupled_responses is None:
                 if len(responses) != len(batch.requests):
                     raise internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests")
                 batch.exec_end_ns = end_ns = _now_ns()
@@ -91,7 +91,7 @@ class Completion:
             # Also what a backend of somebody else returns by mistake: it costs the batch, not the instance.
             self.fail(batch, error, on_loop=on_loop)
             return
-        if self._emission is not None:
+        if self._decoupled_responses is not None:
             self._complete_decoupled(batch, responses, on_loop=on_loop)
             return
         if self._is_iterative:
@@ -104,7 +104,7 @@ class Completion:
         if self._suspects.found:
             self._suspects.clear(requests)
         self._dispatcher.note_executed(batch)
-        self._delivery.hand_over(requests, responses, on_loop=on_loop)
+        self._response_queue.hand_over(requests, responses, on_loop=on_loop)
 
     def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
         """Answer those requests of an iterative model that are done, and put the others back."""
@@ -114,7 +114,7 @@ class Completion:
         _tell_times(batch)
         self._dispatcher.note_executed(batch)
         self._dispatcher.go_on(done, again)
-        self._delivery.hand_over(done, answers, on_loop=on_loop)
+        self._response_queue.hand_over(done, answers, on_loop=on_loop)
 
     def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
         """Count a batch whose instance is free again; its requests stay open until their final responses."""
@@ -139,7 +139,7 @@ class Completion:
         if isinstance(error, InstanceDiedError):
             if not error.has_begun and self._dispatcher.put_back(batch):
                 return
-            if error.has_begun and self._emission is None:
+            if error.has_begun and self._decoupled_responses is None:
                 self._suspects.accuse(batch.requests, error.message, _now_ns())
         if not isinstance(error, InferError):
             error = InferError(
@@ -152,16 +152,16 @@ class Completion:
         _tell_times(batch)
         response = InferResponse(self._error_header, error=error)
         self._dispatcher.note_executed(batch, failed=True)
-        if self._emission is not None:
-            self._emission.resume(self._dispatcher.pop_put_back(batch))
-            self._emission.fail(batch.requests, response)
+        if self._decoupled_responses is not None:
+            self._decoupled_responses.resume(self._dispatcher.pop_put_back(batch))
+            self._decoupled_responses.fail(batch.requests, response)
             return
         self._dispatcher.go_on(batch.requests, ())
         requests = batch.requests
         if batch.left_open:
             # It failed by what followed its answer; what is open is answered by itself.
             requests = [request for request in requests if request not in batch.left_open]
-        self._delivery.hand_over(requests, [response] * len(requests), on_loop=on_loop)
+        self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
 
 
 def _end(batch: Batch) -> int:

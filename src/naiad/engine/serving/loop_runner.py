@@ -9,9 +9,9 @@ from naiad.backend.api import RemoteInstance
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
 from naiad.core.ports import Loop, TimerHandle
-from naiad.engine.serving.busy_polling import Vigil
+from naiad.engine.serving.busy_polling import BusyPolling
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
-from naiad.engine.serving.executor import Completion
+from naiad.engine.serving.executor import BatchExecutor
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _ANSWER_NS = 600_000
 """An answer that comes within this is waited for awake."""
 
 
-class InstanceOnLoop:
+class LoopRunner:
     """Begins a batch on the loop, and takes the next when the answer has come.
 
     A request at a time, this costs two context switches fewer than a thread between loop and worker would. While the
@@ -35,21 +35,21 @@ class InstanceOnLoop:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, completion: Completion, instance: RemoteInstance, loop: Loop, *, index: int = 0
+        self, dispatcher: Dispatcher, executor: BatchExecutor, instance: RemoteInstance, loop: Loop, *, index: int = 0
     ) -> None:
         self.index = index
         """Number of the instance among those of its version."""
         self.instance: RemoteInstance = instance
         self._dispatcher = dispatcher
-        self._completion = completion
+        self._executor = executor
         self._loop = loop
         self._batch: Batch | None = None
         self._watched_fd = -1
-        self._watched_incarnation = -1
+        self._watched_generation = -1
         self._timer: TimerHandle | None = None
         self._exit_timer: TimerHandle | None = None
         self._watch_timer: TimerHandle | None = None
-        self._answer_vigil = Vigil(loop, _ANSWER_NS)
+        self._answer_busy_polling = BusyPolling(loop, _ANSWER_NS)
         self._ended = threading.Event()
         instance.others_wait = dispatcher.has_pending
 
@@ -74,14 +74,14 @@ class InstanceOnLoop:
         """Nothing that the engine has to limit: the instance notices itself when its process hangs."""
         return None
 
-    def give_up(self, error: InferError) -> bool:
+    def abort(self, error: InferError) -> bool:
         """Answer the batch that executes with an error, and end: the server exits. On the loop."""
         batch, self._batch = self._batch, None
         self._ended.set()
         self._unwatch()
         if batch is None:
             return False
-        self._completion.fail(batch, error, on_loop=True)
+        self._executor.fail(batch, error, on_loop=True)
         return True
 
     def _pump(self) -> None:
@@ -116,16 +116,16 @@ class InstanceOnLoop:
             return
         batch.exec_start_ns = time.monotonic_ns()
         try:
-            self._completion.prepare(batch)
+            self._executor.prepare(batch)
             self.instance.begin(batch)
         except Exception as error:
-            self._completion.fail(batch, error, on_loop=True)
+            self._executor.fail(batch, error, on_loop=True)
             self._loop.call_soon(self._pump)
             return
         self._batch = batch
-        if self.instance.incarnation != self._watched_incarnation:
+        if self.instance.generation != self._watched_generation:
             self._try_to_watch()
-        self._answer_vigil.begin()
+        self._answer_busy_polling.begin()
 
     def _on_readable(self) -> None:
         batch = self._batch
@@ -138,26 +138,26 @@ class InstanceOnLoop:
             responses = self.instance.finish()
         except Exception as error:
             self._batch = None
-            self._answer_vigil.end()
+            self._answer_busy_polling.end()
             if not self.instance.is_busy:
                 self._unwatch()
             if batch is None:
                 raise  # it has no business to
-            self._completion.fail(batch, error, on_loop=True)
+            self._executor.fail(batch, error, on_loop=True)
         else:
             if responses is None or batch is None:
                 self._after_some()
                 return
             self._batch = None
-            self._answer_vigil.end()
-            self._completion.complete(batch, responses, on_loop=True)
+            self._answer_busy_polling.end()
+            self._executor.complete(batch, responses, on_loop=True)
         self._pump()
         self._await_request(batch)
 
     def _await_request(self, answered: Batch) -> None:
         """Have the loop stay awake for the next request when there is nothing else to do."""
         if self._batch is None and len(answered.requests) == 1:
-            self._dispatcher.request_vigil.begin()
+            self._dispatcher.request_busy_polling.begin()
 
     def _after_some(self) -> None:
         """Go on after responses of a decoupled model, or after the end of the other process."""
@@ -174,7 +174,7 @@ class InstanceOnLoop:
 
     def _execute_elsewhere(self, batch: Batch) -> None:
         try:
-            self._completion.execute(self.instance, batch)
+            self._executor.execute(self.instance, batch)
         finally:
             self._loop.call_soon_threadsafe(self._after_elsewhere)
 
@@ -207,7 +207,7 @@ class InstanceOnLoop:
         self._unwatch()
         # A duplicate: the instance closes its own when the process has died, and the number is soon another file's.
         self._watched_fd = os.dup(self.instance.fileno())
-        self._watched_incarnation = self.instance.incarnation
+        self._watched_generation = self.instance.generation
         self._loop.add_reader(self._watched_fd, self._on_readable)
 
     def _unwatch(self) -> None:
@@ -217,7 +217,7 @@ class InstanceOnLoop:
         if self._watched_fd >= 0:
             self._loop.remove_reader(self._watched_fd)
             os.close(self._watched_fd)
-            self._watched_fd = self._watched_incarnation = -1
+            self._watched_fd = self._watched_generation = -1
 
     def _end(self) -> None:
         # What is open goes on being answered.

@@ -1,4 +1,4 @@
-"""Delivery: finished batches go from instance threads to the event loop, one loop callback for many of them."""
+"""ResponseQueue: finished batches go from instance threads to the event loop, one loop callback for many of them."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 Answers = tuple[Sequence[InferRequest], Sequence[InferResponse]]
 
 
-class Delivery:
+class ResponseQueue:
     """A queue of answers towards the loop.
 
     Waking the loop costs a system call, so it is woken only when it does not already know of answers: batches that
@@ -58,7 +58,7 @@ class Delivery:
             _answer(*answers.popleft())
 
 
-class OrderedDelivery(Delivery):
+class OrderedResponseQueue(ResponseQueue):
     """Answers requests in the order in which they were accepted, whichever is done first."""
 
     def __init__(self, loop: Loop) -> None:

@@ -12,8 +12,8 @@ from naiad.core.request import InferRequest
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.iterative import IterativeRequests
-from naiad.engine.serving.responses import Delivery
-from naiad.engine.serving.runners import Driver
+from naiad.engine.serving.responses import ResponseQueue
+from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
@@ -37,7 +37,7 @@ class SequenceDispatcher(Dispatcher):
         config: ModelConfig,
         scheduler: Scheduler,
         statistics: ModelStatistics,
-        delivery: Delivery,
+        response_queue: ResponseQueue,
         loop: Loop,
         sequence_tensors: SequenceTensors | None = None,
         resources: ModelResources | None = None,
@@ -47,7 +47,7 @@ class SequenceDispatcher(Dispatcher):
             config=config,
             scheduler=scheduler,
             statistics=statistics,
-            delivery=delivery,
+            response_queue=response_queue,
             loop=loop,
             resources=resources,
         )
@@ -101,15 +101,15 @@ class SequenceDispatcher(Dispatcher):
         """Take only requests of live sequences from now on."""
         self._is_refusing = True
 
-    def take(self, driver: Driver) -> tuple[Batch | None, int]:
+    def take(self, runner: InstanceRunner) -> tuple[Batch | None, int]:
         """Return the next batch for a free instance, after it was told which sequences have ended without END."""
-        batch, wake_ns = super().take(driver)
+        batch, wake_ns = super().take(runner)
         with self._lock:
-            ended = self._scheduler.pop_ended(driver.index)
-            if batch is not None and self._iterative is not None and self.emission is not None:
+            ended = self._scheduler.pop_ended(runner.index)
+            if batch is not None and self._iterative is not None and self.decoupled_responses is not None:
                 self._iterative.took(batch)
         if ended:
-            driver.instance.end_sequences(ended)
+            runner.instance.end_sequences(ended)
         if batch is not None and self._sequence_tensors is not None:
             self._sequence_tensors.prepare(batch)
         return batch, wake_ns
@@ -125,30 +125,30 @@ class SequenceDispatcher(Dispatcher):
         if other is not None:
             other.wake_now()
 
-    def replace_drivers(self, drivers: Sequence[Driver]) -> list[Driver]:
+    def replace_runners(self, runners: Sequence[InstanceRunner]) -> list[InstanceRunner]:
         """Go on with these drivers. Those that leave go on with the sequences that they have, and get no others."""
         with self._lock:
-            new = [driver for driver in drivers if driver not in self.drivers]
+            new = [runner for runner in runners if runner not in self.runners]
             for _ in new:
                 self._scheduler.add_instance(_now_ns())
-            for driver in self.drivers:
-                if driver not in drivers:
-                    self._scheduler.retire_instance(driver.index)
-            leaving = self.drivers.replace(drivers)
-        for driver in new:
-            driver.start()
+            for runner in self.runners:
+                if runner not in runners:
+                    self._scheduler.retire_instance(runner.index)
+            leaving = self.runners.replace(runners)
+        for runner in new:
+            runner.start()
         return leaving
 
-    def _may_leave(self, driver: Driver) -> bool:
-        return self._scheduler.is_vacated(driver.index)
+    def _may_leave(self, runner: InstanceRunner) -> bool:
+        return self._scheduler.is_vacated(runner.index)
 
-    def tend_unhealthy(self, driver: Driver) -> bool:
+    def tend_unhealthy(self, runner: InstanceRunner) -> bool:
         """See to the queue while an instance cannot execute; one that is leaving does not wait to be restarted."""
-        serves_on = super().tend_unhealthy(driver)
-        if driver in self._leaving and not self._is_stopping:
-            reason = driver.instance.health
+        serves_on = super().tend_unhealthy(runner)
+        if runner in self._leaving and not self._is_stopping:
+            reason = runner.instance.health
             with self._lock:
-                left = self._scheduler.drain_instance(driver.index)
+                left = self._scheduler.drain_instance(runner.index)
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
         return serves_on
 
@@ -185,36 +185,40 @@ class SequenceDispatcher(Dispatcher):
 
     def _may_put_back(self) -> bool:
         # Live sequences are not waited for: whoever has them does not find this version any more.
-        return self._iterative is not None and self.emission is not None and self.emission.has_requests
+        return (
+            self._iterative is not None
+            and self.decoupled_responses is not None
+            and self.decoupled_responses.has_requests
+        )
 
     def _wake_for_end(self) -> None:
         """Have the drivers end once nothing is left for them. The lock is held."""
         if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
-            self.drivers.wake_all()
+            self.runners.wake_all()
 
-    def _pop_idle(self) -> Driver | None:
-        return self.drivers.pop_woken(self._scheduler)
+    def _pop_idle(self) -> InstanceRunner | None:
+        return self.runners.pop_woken(self._scheduler)
 
-    def _rest(self, driver: Driver) -> int:
+    def _rest(self, runner: InstanceRunner) -> int:
         # What expired, or began, while it looked may be for others.
         self._wake_another()
-        if driver in self._leaving and self._may_leave(driver):
+        if runner in self._leaving and self._may_leave(runner):
             return STOPPED
-        wake_ns = super()._rest(driver)
+        wake_ns = super()._rest(runner)
         if wake_ns == STOPPED:
             # Others may have joined the idle while this one had the last request.
-            self.drivers.wake_all()
+            self.runners.wake_all()
         return wake_ns
 
-    def _hindrance(self, driver: Driver) -> str:
-        return driver.instance.health
+    def _hindrance(self, runner: InstanceRunner) -> str:
+        return runner.instance.health
 
-    def _awaits_restart(self, driver: Driver) -> bool:
-        return driver.instance.awaits_restart
+    def _awaits_restart(self, runner: InstanceRunner) -> bool:
+        return runner.instance.awaits_restart
 
     def _may_execute_elsewhere(self) -> bool:
         # Requests of a sequence keep their order and their instance.
         return False
 
-    def _drain_for(self, driver: Driver) -> list[InferRequest]:
-        return self._scheduler.drain_instance(driver.index)
+    def _drain_for(self, runner: InstanceRunner) -> list[InferRequest]:
+        return self._scheduler.drain_instance(runner.index)

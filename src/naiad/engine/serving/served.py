@@ -82,7 +82,7 @@ class Served(Protocol):
     def check(self, now_ns: int) -> None:
         """Fail what keeps instances from their work for too long; called about once a second, on the loop."""
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
 
     def stop(self, timeout_s: float) -> bool:
@@ -105,7 +105,7 @@ class Router(Protocol):
         """Return the rows of the versions that were loaded or should have been."""
 
 
-class ServedFront:
+class ServedProxy:
     """The part of `Served` that is the version's own, whatever stands before it."""
 
     def __init__(self, served: Served) -> None:
@@ -156,9 +156,9 @@ class ServedFront:
         """Have the version do so."""
         self._served.check(now_ns)
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all that the version has."""
-        self._served.give_up(reason)
+        self._served.abort(reason)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the version; those who wait for its answers get them or its refusal."""

@@ -18,13 +18,13 @@ from naiad.engine.admission import Admission, AdmissionRules
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.executor import Completion
-from naiad.engine.serving.loop_runner import InstanceOnLoop
-from naiad.engine.serving.responses import Delivery, OrderedDelivery
-from naiad.engine.serving.runners import Driver
+from naiad.engine.serving.executor import BatchExecutor
+from naiad.engine.serving.loop_runner import LoopRunner
+from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
+from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.serving.sequence_dispatcher import SequenceDispatcher
 from naiad.engine.serving.suspects import Suspects
-from naiad.engine.serving.thread_runner import InstanceThread
+from naiad.engine.serving.thread_runner import ThreadRunner
 from naiad.engine.transforms.padding import PaddedRequests
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
@@ -94,8 +94,8 @@ class ServedModel:
         """Whether `change_instances` may be called."""
         self._retired: list[RetiredInstances] = []
         """What earlier changes have left over and may still have work."""
-        self._ordered = OrderedDelivery(loop) if asks_for_order and len(instances) > 1 else None
-        delivery = self._ordered or Delivery(loop)
+        self._ordered = OrderedResponseQueue(loop) if asks_for_order and len(instances) > 1 else None
+        response_queue = self._ordered or ResponseQueue(loop)
         dispatcher: Callable[..., Dispatcher] = Dispatcher
         if scheduler.is_by_instance:
             dispatcher = functools.partial(SequenceDispatcher, sequence_tensors=sequence_tensors)
@@ -103,7 +103,7 @@ class ServedModel:
             config=config,
             scheduler=scheduler,
             statistics=statistics,
-            delivery=delivery,
+            response_queue=response_queue,
             loop=loop,
             resources=resources,
         )
@@ -111,24 +111,24 @@ class ServedModel:
         if self._dispatcher.open_requests is not None:
             self._dispatcher.open_requests.suspects = self._suspects
         padding = read_padding(config)
-        self._completion = Completion(
+        self._executor = BatchExecutor(
             self._dispatcher,
             statistics=statistics,
-            delivery=delivery,
+            response_queue=response_queue,
             sequence_tensors=sequence_tensors,
             padding=None if padding is None else PaddedRequests(config, padding),
             is_iterative=config.sequence_batching.iterative_sequence,
             suspects=self._suspects,
         )
-        self._drivers: list[Driver] = [self._driver_for(i, instance) for i, instance in enumerate(instances)]
-        self._driver_count = len(self._drivers)
-        self._dispatcher.start(self._drivers)
+        self._runners: list[InstanceRunner] = [self._runner_for(i, instance) for i, instance in enumerate(instances)]
+        self._runner_count = len(self._runners)
+        self._dispatcher.start(self._runners)
 
-    def _driver_for(self, index: int, instance: Instance) -> Driver:
+    def _runner_for(self, index: int, instance: Instance) -> InstanceRunner:
         if isinstance(instance, RemoteInstance):
-            return InstanceOnLoop(self._dispatcher, self._completion, instance, self._loop, index=index)
+            return LoopRunner(self._dispatcher, self._executor, instance, self._loop, index=index)
         name = f"{self.name}:{self.version}"
-        return InstanceThread(self._dispatcher, self._completion, instance, self._loop, index=index, name=name)
+        return ThreadRunner(self._dispatcher, self._executor, instance, self._loop, index=index, name=name)
 
     # --- called on the event loop -------------------------------------------------------------------------------
 
@@ -160,50 +160,50 @@ class ServedModel:
     def _mark(self, request: InferRequest) -> None:
         """Tell the instance that executes a request that it was cancelled."""
         # Those that leave finish what they execute.
-        leaving = [driver.instance for driver in list(self._dispatcher.drivers.leaving)]
+        leaving = [runner.instance for runner in list(self._dispatcher.runners.leaving)]
         for instance in (*self._instances, *leaving):
             if isinstance(instance, RemoteInstance):
                 instance.mark(request)
 
     def check(self, now_ns: int) -> None:
         """Fail what keeps instances from their work for too long; called about once a second."""
-        emission = self._dispatcher.emission
-        for request in () if emission is None else emission.slow_clients(now_ns):
+        decoupled_responses = self._dispatcher.decoupled_responses
+        for request in () if decoupled_responses is None else decoupled_responses.slow_clients(now_ns):
             self._give_up_client(request, SLOW_CLIENT_S)
-        for driver in self._drivers:
-            if driver.instance.hindrance:
-                self._dispatcher.refuse_hindered(driver)
+        for runner in self._runners:
+            if runner.instance.hindrance:
+                self._dispatcher.refuse_hindered(runner)
             elif self._execute_timeout_s:
-                self._check_execution(driver, now_ns)
+                self._check_execution(runner, now_ns)
 
-    def _check_execution(self, driver: Driver, now_ns: int) -> None:
-        batch = driver.executing
+    def _check_execution(self, runner: InstanceRunner, now_ns: int) -> None:
+        batch = runner.executing
         if batch is None or not batch.exec_start_ns:
             return
         since_ns = batch.exec_start_ns
-        emission = self._dispatcher.emission
-        if emission is not None:
-            since_ns = max(since_ns, *map(emission.progress_ns, batch.requests))
+        decoupled_responses = self._dispatcher.decoupled_responses
+        if decoupled_responses is not None:
+            since_ns = max(since_ns, *map(decoupled_responses.progress_ns, batch.requests))
         if now_ns - since_ns < self._execute_timeout_s * 1e9:
             return
         text = (
-            f"an execution of instance {driver.index} of model '{self.name}' made no progress for "
+            f"an execution of instance {runner.index} of model '{self.name}' made no progress for "
             f"{self._execute_timeout_s:g} s (--execute-timeout-secs)"
         )
-        if driver.give_up(InferError(ErrorCode.UNAVAILABLE, text, reason=FailureReason.BACKEND)):
+        if runner.abort(InferError(ErrorCode.UNAVAILABLE, text, reason=FailureReason.BACKEND)):
             _log.error("%s; the instance gets no requests until it returns", text)
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
-        self._dispatcher.give_up(reason)
+        self._dispatcher.abort(reason)
 
     def _give_up_client(self, request: InferRequest, limit_s: float) -> None:
         error = unavailable(
             f"the client has not taken the responses of model '{self.name}' that wait for it for {limit_s:g} s"
         )
         response = InferResponse(ResponseHeader(self.name, self.version, ()), error=error)
-        if self._dispatcher.emission is not None:
-            self._dispatcher.emission.emit(request, response)
+        if self._dispatcher.decoupled_responses is not None:
+            self._dispatcher.decoupled_responses.emit(request, response)
         request.cancelled = True
         self._mark(request)
 
@@ -221,8 +221,8 @@ class ServedModel:
         index = self._dispatcher.instance_of(request)
         if index is None:
             return self._instances
-        drivers = [*self._drivers, *self._dispatcher.drivers.leaving]
-        return [driver.instance for driver in drivers if driver.index == index]
+        runners = [*self._runners, *self._dispatcher.runners.leaving]
+        return [runner.instance for runner in runners if runner.index == index]
 
     # --- called on any thread -----------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class ServedModel:
     @property
     def health(self) -> str:
         """Empty while at least one instance can execute, otherwise the reason why none can."""
-        return self._dispatcher.drivers.health
+        return self._dispatcher.runners.health
 
     @property
     def lost_reason(self) -> str:
@@ -285,16 +285,16 @@ class ServedModel:
 
         Accepted requests wait on for the instances that there are. Only while `can_change_instances`.
         """
-        driver_of = {id(driver.instance): driver for driver in self._drivers}
+        runner_of = {id(runner.instance): runner for runner in self._runners}
         for instance in instances:
-            if id(instance) not in driver_of:
+            if id(instance) not in runner_of:
                 # A number of its own, the next one, by which the schedulers of sequences know it.
-                driver_of[id(instance)] = self._driver_for(self._driver_count, instance)
-                self._driver_count += 1
+                runner_of[id(instance)] = self._runner_for(self._runner_count, instance)
+                self._runner_count += 1
         self.config = config
         self._instances = list(instances)
-        self._drivers = [driver_of[id(instance)] for instance in instances]
-        leaving = self._dispatcher.replace_drivers(self._drivers)
+        self._runners = [runner_of[id(instance)] for instance in instances]
+        leaving = self._dispatcher.replace_runners(self._runners)
         if not leaving:
             return None
         retired = RetiredInstances(self._dispatcher, leaving)
@@ -331,9 +331,9 @@ class RetiredInstances:
     stay open until their final response: for those nobody waits who has changed the instances.
     """
 
-    def __init__(self, dispatcher: Dispatcher, drivers: Sequence[Driver]) -> None:
+    def __init__(self, dispatcher: Dispatcher, runners: Sequence[InstanceRunner]) -> None:
         self._dispatcher = dispatcher
-        self._drivers = drivers
+        self._runners = runners
         self._threads: list[threading.Thread] = []
 
     @property
@@ -345,10 +345,10 @@ class RetiredInstances:
         """Have them closed, and wait for those that have a batch at most; whether they were closed in time."""
         deadline_s = time.monotonic() + timeout_s
         prompt = []
-        for driver in self._drivers:
-            lingers = self._dispatcher.lingers(driver)
+        for runner in self._runners:
+            lingers = self._dispatcher.lingers(runner)
             thread = threading.Thread(
-                target=self._close, args=(driver, timeout_s, lingers), name="leave", daemon=True
+                target=self._close, args=(runner, timeout_s, lingers), name="leave", daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -363,13 +363,13 @@ class RetiredInstances:
         for thread in self._threads:
             thread.join(max(_CLOSE_S, deadline_s - time.monotonic()))
 
-    def _close(self, driver: Driver, timeout_s: float, lingers: bool) -> None:
-        has_ended = driver.join(_LINGER_S if lingers else timeout_s)
+    def _close(self, runner: InstanceRunner, timeout_s: float, lingers: bool) -> None:
+        has_ended = runner.join(_LINGER_S if lingers else timeout_s)
         while lingers and not (has_ended or self._dispatcher.is_stopping):
-            has_ended = driver.join(_LINGER_S)
+            has_ended = runner.join(_LINGER_S)
         open_requests = self._dispatcher.open_requests
-        while open_requests is not None and not open_requests.wait_closed_of(driver.instance, _LINGER_S):
+        while open_requests is not None and not open_requests.wait_closed_of(runner.instance, _LINGER_S):
             if self._dispatcher.is_stopping:
                 break
-        self._dispatcher.forget_drivers([driver])
-        driver.instance.close()
+        self._dispatcher.forget_runners([runner])
+        runner.instance.close()

@@ -23,7 +23,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import InferError
 from naiad.core.ports import Loop
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
-from naiad.engine.serving.executor import Completion
+from naiad.engine.serving.executor import BatchExecutor
 
 _FAST_NS = 100_000
 """An execution shorter than this is not worth a thread."""
@@ -140,7 +140,7 @@ _LONGEST_SHARE_NS = 40_000_000
 """For how long the loop executes at most before it reads again."""
 
 
-class InstanceThread:
+class ThreadRunner:
     """One thread per instance: no loop round trip lies between two batches.
 
     A thread that finds nothing to do sleeps on a lock of its own until it is woken. It is started when it is woken
@@ -150,7 +150,7 @@ class InstanceThread:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        completion: Completion,
+        executor: BatchExecutor,
         instance: Instance,
         loop: Loop,
         *,
@@ -162,7 +162,7 @@ class InstanceThread:
         """Number of the instance among those of its version."""
         self.instance = instance
         self._dispatcher = dispatcher
-        self._completion = completion
+        self._executor = executor
         self._loop = loop
         # The loop runs on any core, so it never executes for an instance that is bound to some.
         self._placement = Placement() if instance.runs_on_any_thread and not instance.cores else None
@@ -238,7 +238,7 @@ class InstanceThread:
             if batch is not None:
                 assert self._placement is not None
                 before = Usage() if self._placement.is_wary else None
-                self._completion.execute(self.instance, batch, on_loop=True)
+                self._executor.execute(self.instance, batch, on_loop=True)
                 self._placement.executed_on_loop(batch, before)
                 self._was_single = len(batch.requests) == 1
                 away_ns = batch.exec_start_ns - self._left_ns
@@ -251,7 +251,7 @@ class InstanceThread:
                 return
             self._left_ns = _NEVER_NS
             if not wake_ns and self._was_single:
-                self._dispatcher.request_vigil.begin()
+                self._dispatcher.request_busy_polling.begin()
             if not wake_ns or (wake_ns > 0 and not self._dispatcher.withdraw(self)):
                 return
             break
@@ -266,7 +266,7 @@ class InstanceThread:
             if batch is None:
                 return
             self._executing.append(batch)
-            self._completion.execute(self.instance, batch, claim=self._claim)
+            self._executor.execute(self.instance, batch, claim=self._claim)
             if self._was_given_up:
                 self._note_return(batch)
             if self._placement is not None:
@@ -294,7 +294,7 @@ class InstanceThread:
         except IndexError:
             return None
 
-    def give_up(self, error: InferError) -> bool:
+    def abort(self, error: InferError) -> bool:
         """Answer the batch that executes with an error, and take the instance for ill until its execution returns.
 
         A thread cannot be ended. Called on the loop; False when nothing executes.
@@ -306,7 +306,7 @@ class InstanceThread:
         except IndexError:
             self.instance.hindrance = ""
             return False
-        self._completion.fail(batch, error, on_loop=True)
+        self._executor.fail(batch, error, on_loop=True)
         return True
 
     def _note_return(self, batch: Batch) -> None:

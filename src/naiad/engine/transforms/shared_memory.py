@@ -38,7 +38,7 @@ class ModelFacts(Protocol):
         """Output name to class labels."""
 
 
-class TensorExchange:
+class SharedMemoryTensors:
     """Stands between one request and the frontend that waits for its answers."""
 
     __slots__ = ("_classes", "_inputs", "_memory", "_model", "_on_response", "_outputs", "_regions")

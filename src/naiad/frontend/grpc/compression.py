@@ -8,7 +8,7 @@ from typing import Protocol
 
 from naiad.core.errors import excerpt, internal
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Departure, GrpcCall
+from naiad.frontend.exchange import CancelReason, GrpcCall
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.side_threads import RunAside
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
@@ -100,7 +100,7 @@ class StreamCompression:
         if self._end is not None:
             return
         if self._waiting_bytes > _MAX_WAITING_BYTES:
-            self._give_up()
+            self._abort()
             return
         if self._is_busy:
             self._waiting.append(parts)
@@ -139,13 +139,13 @@ class StreamCompression:
         if self._end is not None and not self._is_busy:
             self._call.finish(*self._end)
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         call = self._call
         self._end = (GrpcStatus.RESOURCE_EXHAUSTED, "answers come faster than they can be compressed", ())
         self._waiting.clear()
         call.finish(*self._end)
         if call.on_cancel is not None:
-            call.on_cancel(Departure.DROPPED)
+            call.on_cancel(CancelReason.DROPPED)
 
 
 def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:

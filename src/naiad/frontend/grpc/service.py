@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
-from naiad.frontend.exchange import Departure, GrpcCall, version_of
+from naiad.frontend.exchange import CancelReason, GrpcCall, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, SettingsCalls, SharedMemoryCalls
@@ -187,7 +187,7 @@ class InferenceGrpcService:
         if not job.is_over:
             call.on_cancel = partial(self._leave, call, job)
 
-    def _leave(self, call: GrpcCall, job: SliceJob, why: Departure) -> None:
+    def _leave(self, call: GrpcCall, job: SliceJob, why: CancelReason) -> None:
         """The client has gone, or its deadline has passed, while its request was decoded."""
         self._runner.cancel(job)
         grpc_failure.finish_infer(call, "", "", "", why.error(waited=True))
@@ -221,7 +221,7 @@ class InferenceGrpcService:
             error = earlier
         grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
-    def _abandon(self, request: InferRequest, why: Departure) -> None:
+    def _abandon(self, request: InferRequest, why: CancelReason) -> None:
         """Cancel a request whose client has left or whose deadline has passed; log it, and answer who listens."""
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
         waited = self._engine.cancel(request)

@@ -18,7 +18,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
 from naiad.frontend.body_reservation import NO_ROOM
-from naiad.frontend.exchange import Departure, GrpcCall, version_of
+from naiad.frontend.exchange import CancelReason, GrpcCall, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
@@ -26,7 +26,7 @@ from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.grpc.infer import (
     Decoded,
     InferRequestDecoder,
-    encode_completion,
+    encode_executor,
     encode_failure,
     encode_refusal,
     encode_stream_response,
@@ -85,11 +85,11 @@ class InferStream:
         "_decoder",
         "_engine",
         "_forwarding",
-        "_is_congested",
         "_is_draining",
         "_is_half_closed",
         "_is_held",
         "_is_over",
+        "_is_paused",
         "_is_strict",
         "_job",
         "_on_response",
@@ -126,7 +126,7 @@ class InferStream:
         self._order: deque[_Turn] = deque()
         """Unanswered requests of ordinary models."""
         self._is_held = False
-        self._is_congested = False
+        self._is_paused = False
         self._is_half_closed = False
         self._is_draining = False
         self._is_over = False
@@ -234,8 +234,8 @@ class InferStream:
 
     def writable(self) -> None:
         """Go on if there is room again."""
-        if self._is_congested and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
-            self._set_congested(False)
+        if self._is_paused and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
+            self._set_paused(False)
             self._send_kept()
             if self._is_half_closed or self._is_draining:
                 self._end_if_done()
@@ -243,7 +243,7 @@ class InferStream:
             self._is_held = False
             self._call.release()
 
-    def cancel(self, why: Departure) -> None:
+    def cancel(self, why: CancelReason) -> None:
         """Nobody waits for the answers: cancel what is open, log it, and write nothing more."""
         for request in self._cancel_open():
             waited = self._engine.cancel(request)
@@ -278,7 +278,7 @@ class InferStream:
         elif response.empty_final and not turn.is_ordered:
             if request.header.wants_empty_final:
                 header = request.header
-                self._send((encode_completion(request.id, header.model_name, header.model_version),))
+                self._send((encode_executor(request.id, header.model_name, header.model_version),))
         else:
             try:
                 parts = encode_stream_response(request.id, response)
@@ -320,7 +320,7 @@ class InferStream:
             self._send(parts)
             return
         order = self._order
-        if order[0] is not turn or self._is_congested:
+        if order[0] is not turn or self._is_paused:
             turn.answer = parts
             return
         order.popleft()
@@ -331,15 +331,15 @@ class InferStream:
         """Send answers whose turn has come. The transport ends calls that have it queue too much, so it gets no more
         while the peer is slow: what is open is answered in any case, and the client has asked for all of it."""
         order = self._order
-        while order and order[0].answer is not None and not self._is_congested:
+        while order and order[0].answer is not None and not self._is_paused:
             self._send(order.popleft().answer or ())
 
     def _send(self, parts: Sequence[Buffer]) -> None:
         sender = self._sender
         sender.send(parts)
-        if sender.queued_bytes > MAX_QUEUED_BYTES and not self._is_congested:
+        if sender.queued_bytes > MAX_QUEUED_BYTES and not self._is_paused:
             self._hold()
-            self._set_congested(True)
+            self._set_paused(True)
 
     # --- requests that are refused ------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class InferStream:
         return (
             max(len(self._open), len(self._order)) < MAX_OPEN_REQUESTS
             and self._open_bytes < MAX_OPEN_BYTES
-            and not self._is_congested
+            and not self._is_paused
             and self._job is None
         )
 
@@ -378,10 +378,10 @@ class InferStream:
             self._is_held = True
             self._call.hold()
 
-    def _set_congested(self, is_congested: bool) -> None:
-        self._is_congested = is_congested
+    def _set_paused(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
         for request in self._open:
-            request.is_congested = is_congested
+            request.is_paused = is_paused
 
     def _end_if_done(self) -> None:
         if self._open or self._order or self._is_over or self._job is not None:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.farewell import FAREWELL_S, Delivery, Farewell, undelivered_bytes
-from naiad.frontend.http1.answering import AnswerLine
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
-from naiad.frontend.http1.exchange import CONTINUE, Http1Exchange
-from naiad.frontend.http1.reading import RefusedByHeadError, RequestReader
+from naiad.frontend.http1.exchange import CONTINUE, Http1Context
+from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
+from naiad.frontend.http1.responses import Http1Responses
+from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.protocol.json.control import encode_error
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, RequestHead
@@ -29,14 +29,14 @@ _PROBE_S, _PROBE_ANSWER_S = 0.05, 0.02
 """Who sends no more and is not answered within the first is asked whether it listens; after the second we look."""
 
 
-class Ending:
+class Http1Close:
     """What a connection knows of its end."""
 
     __slots__ = (
         "_answers",
         "_clock",
         "_endpoint",
-        "_farewell",
+        "_linger",
         "_linger_end_ns",
         "has_heard",
         "is_cutting_off",
@@ -45,7 +45,7 @@ class Ending:
         "transport",
     )
 
-    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, answers: AnswerLine) -> None:
+    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, answers: Http1Responses) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._answers = answers
@@ -59,7 +59,7 @@ class Ending:
         self._linger_end_ns = 0
         self.is_half_closed = False
         """The peer sends no more, and waits for its answers or has gone."""
-        self._farewell: Farewell | None = None
+        self._linger: LingeringClose | None = None
         """Once the connection is closed, or lingers."""
 
     # --- the peer sends no more -------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ class Ending:
         limits = self._endpoint.limits
         if not self._linger_end_ns:
             self._linger_end_ns = now_ns + int(limits.linger_most_s * 1e9)
-        if self._farewell is None or (self.has_heard and now_ns < self._linger_end_ns):
+        if self._linger is None or (self.has_heard and now_ns < self._linger_end_ns):
             self.has_heard = False
-            self._farewell = Farewell(limits.send_timeout_s)
-        limit_s = limits.linger_s if self.is_lingering else FAREWELL_S
-        if self._farewell.is_over(self.transport, now_ns, limit_s):
+            self._linger = LingeringClose(limits.send_timeout_s)
+        limit_s = limits.linger_s if self.is_lingering else LINGER_S
+        if self._linger.is_over(self.transport, now_ns, limit_s):
             self.transport.abort()
 
 
@@ -144,15 +144,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._limits = endpoint.limits
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before any other callback
         self._clock = PhaseClock()
-        self._answers = AnswerLine(endpoint, self._clock, self)
+        self._answers = Http1Responses(endpoint, self._clock, self)
         self._reader = RequestReader(endpoint, self._clock, self._answers, self._dispatch)
-        self._ending = Ending(endpoint, self._clock, self._answers)
+        self._ending = Http1Close(endpoint, self._clock, self._answers)
         self._backlog = b""
         """Received while reading was about to pause."""
         self.is_reading = True
         self._has_asked = False
         """A request has come, or the beginning of one."""
-        self._delivery: Delivery | None = None
+        self._response_queue: ResponseQueue | None = None
         """Once the peer has not taken at once what it was sent."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
@@ -162,13 +162,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._answers.transport = self._ending.transport = transport
-        obstacle = self._endpoint.register(self, transport)
-        if obstacle:
+        unsupported_reason = self._endpoint.register(self, transport)
+        if unsupported_reason:
             self._reader.close()
-            body = encode_error(obstacle)
+            body = encode_error(unsupported_reason)
             transport.write(self._endpoint.answer_heads.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
-            self._endpoint.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
+            self._endpoint.call_later(LINGER_S, transport.abort)  # over TLS the peer has to close, too
             return
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
 
@@ -259,17 +259,17 @@ class Http1Connection(asyncio.BufferedProtocol):
             if error.message == TLS_REFUSAL:  # such a client cannot read the answer
                 _log.info("HTTP connection closed: %s", TLS_REFUSAL)
             self._refuse(error)
-        except RefusedByHeadError as refusal:
+        except RejectedByHeadersError as refusal:
             self._answer_unread(refusal.head, *refusal.answer)
         answers.is_gathering = False
-        if answers.outbox:
+        if answers.response_sender:
             answers.flush()
 
     def _dispatch(self, head: RequestHead, body: Buffer, reserved_bytes: int) -> None:
         """Hand a complete request over."""
         # hot: bench/micro_http1.py
         answers = self._answers
-        exchange = Http1Exchange(answers, head, body, _now_ns())
+        exchange = Http1Context(answers, head, body, _now_ns())
         if reserved_bytes:
             exchange.reserved_bytes = reserved_bytes
         answers.exchanges.append(exchange)
@@ -295,7 +295,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Answer a request that is not read to its end, and end the connection."""
         self._reader.close()
         self._ending.is_cutting_off = lingers
-        exchange = Http1Exchange(self._answers, head, b"", 0)
+        exchange = Http1Context(self._answers, head, b"", 0)
         exchange.keep_alive = False
         self._answers.exchanges.append(exchange)
         self._clock.restart()
@@ -310,7 +310,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def end(self) -> None:
         """The last answer has left: close, or linger."""
-        if self._answers.outbox:
+        if self._answers.response_sender:
             self._answers.flush()
         self._ending.begin()
         self.update_reading()
@@ -383,11 +383,11 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _is_too_slow_a_reader(self, now_ns: int) -> bool:
         if not self._transport.get_write_buffer_size():
-            self._delivery = None
+            self._response_queue = None
             return False
-        if self._delivery is None:
-            self._delivery = Delivery(self._limits.send_timeout_s)
-        return self._delivery.is_too_slow(self._transport, undelivered_bytes(self._transport), now_ns)
+        if self._response_queue is None:
+            self._response_queue = ResponseQueue(self._limits.send_timeout_s)
+        return self._response_queue.is_too_slow(self._transport, undelivered_bytes(self._transport), now_ns)
 
     # --- too many connections -----------------------------------------------------------------------------------
 
@@ -401,4 +401,4 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Close for a new connection."""
         self._reader.close()
         self._transport.close()
-        self._endpoint.call_later(FAREWELL_S, self._transport.abort)  # over TLS the peer has to close, too
+        self._endpoint.call_later(LINGER_S, self._transport.abort)  # over TLS the peer has to close, too

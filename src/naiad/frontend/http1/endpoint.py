@@ -11,8 +11,8 @@ from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
-from naiad.frontend.exchange import HttpExchange, Refuse
-from naiad.frontend.http1.exchange import AnswerHeads
+from naiad.frontend.exchange import HttpContext, Refuse
+from naiad.frontend.http1.exchange import ResponseHeads
 from naiad.wire.http1 import HeadCache, Http1Limits
 
 
@@ -39,7 +39,7 @@ class PhaseClock:
 
 _RECEIVE_BYTES = 65536
 
-Handle = Callable[[HttpExchange], None]
+Handle = Callable[[HttpContext], None]
 
 
 class WatchedConnection(RegisteredConnection, Protocol):
@@ -75,7 +75,7 @@ class Http1Endpoint:
         self.budget = budget
         self.limits = limits
         self.heads = HeadCache(limits)
-        self.answer_heads = AnswerHeads()
+        self.answer_heads = ResponseHeads()
         self.receive_bytes = _RECEIVE_BYTES
         self.receive_buffer = bytearray(_RECEIVE_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
@@ -93,10 +93,10 @@ class Http1Endpoint:
 
     def register(self, connection: WatchedConnection, transport: asyncio.BaseTransport) -> str:
         """Add a connection; return why there is no room for it, or an empty text."""
-        obstacle = self._register.admit(connection, transport)
-        if not obstacle:
+        unsupported_reason = self._register.admit(connection, transport)
+        if not unsupported_reason:
             self._on_change()
-        return obstacle
+        return unsupported_reason
 
     def unregister(self, connection: WatchedConnection) -> None:
         """Remove a connection that was lost."""

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request and its answer: the `HttpExchange` that routes see.
+"""One HTTP/1.1 request and its answer: the `HttpContext` that routes see.
 
 Answers as HTTP/1.1 bytes: status lines, fields and framing, with what repeats made once.
 """
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import Departure
+from naiad.frontend.exchange import CancelReason
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import RequestHead
 
 if TYPE_CHECKING:
-    from naiad.frontend.exchange import OnDeparture
+    from naiad.frontend.exchange import OnCancel
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -26,7 +26,7 @@ _COPY_LIMIT_BYTES = 32768
 """Parts up to this size are joined with their neighbours; larger ones are written as they are, without a copy."""
 
 
-class AnswerHeads:
+class ResponseHeads:
     """Makes the heads of answers; keeps those of successful ones, which repeat."""
 
     def __init__(self) -> None:
@@ -90,30 +90,30 @@ def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
     return [b"".join(buffers)] if length <= _COPY_LIMIT_BYTES else buffers
 
 
-class AnswerSink(Protocol):
+class ResponseSink(Protocol):
     """What an exchange needs of its connection."""
 
-    answer_heads: AnswerHeads
+    answer_heads: ResponseHeads
     budget: RequestBudget
 
-    def connection_option(self, exchange: "Http1Exchange") -> bytes:
+    def connection_option(self, exchange: "Http1Context") -> bytes:
         """Return the Connection option for an answer that begins now; decides whether it is the last one."""
 
-    def emit(self, exchange: "Http1Exchange", buffers: list[Buffer], *, done: bool) -> None:
+    def emit(self, exchange: "Http1Context", buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of an answer, or hold it until it is its turn."""
 
-    def streamed(self, exchange: "Http1Exchange", byte_count: int) -> None:
+    def streamed(self, exchange: "Http1Context", byte_count: int) -> None:
         """See to the back pressure after a piece of a streamed answer."""
 
 
-class Http1Exchange:
+class Http1Context:
     """One request that waits for its answer; answers leave in the order of the requests."""
 
     __slots__ = (
         "_connection",
         "_is_chunked",
-        "_is_congested",
         "_is_http_1_0",
+        "_is_paused",
         "arrival_ns",
         "body",
         "done",
@@ -123,17 +123,17 @@ class Http1Exchange:
         "held_bytes",
         "keep_alive",
         "method",
-        "on_congestion",
         "on_disconnect",
+        "on_pause",
         "path",
         "reserved_bytes",
     )
 
-    def __init__(self, connection: AnswerSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
-        self._connection: AnswerSink | None = connection
+    def __init__(self, connection: ResponseSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
+        self._connection: ResponseSink | None = connection
         self._is_http_1_0 = head.is_http_1_0
         self._is_chunked = False
-        self._is_congested = False
+        self._is_paused = False
         self.method = head.method
         self.path = head.path
         self.headers = head.headers
@@ -142,8 +142,8 @@ class Http1Exchange:
         self.arrival_ns = arrival_ns
         self.reserved_bytes = 0
         """Of the budget, until the request is answered."""
-        self.on_disconnect: OnDeparture | None = None
-        self.on_congestion: Callable[[bool], object] | None = None
+        self.on_disconnect: OnCancel | None = None
+        self.on_pause: Callable[[bool], object] | None = None
         self.held: list[Buffer] = []
         """Pieces of the answer that wait for the answers before it."""
         self.held_bytes = 0
@@ -200,18 +200,18 @@ class Http1Exchange:
             self._connection.emit(self, buffers, done=False)
             self._connection.streamed(self, sum(map(len, buffers)))
 
-    def set_congested(self, is_congested: bool) -> None:
+    def set_paused(self, is_paused: bool) -> None:
         """Tell whoever works on a streamed answer whether the peer takes it."""
-        if is_congested is not self._is_congested and not self.done:
-            self._is_congested = is_congested
-            if self.on_congestion is not None:
-                self.on_congestion(is_congested)
+        if is_paused is not self._is_paused and not self.done:
+            self._is_paused = is_paused
+            if self.on_pause is not None:
+                self.on_pause(is_paused)
 
     def end(self) -> None:
         """End a streamed answer."""
         if self._connection is not None and not self.done:
             self.done = True
-            self.on_disconnect = self.on_congestion = None
+            self.on_disconnect = self.on_pause = None
             self.release_bytes(self.reserved_bytes)
             last: list[Buffer] = [LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
             self._connection.emit(self, last, done=True)
@@ -239,6 +239,6 @@ class Http1Exchange:
         self._connection = None
         self.held = []
         callback, self.on_disconnect = self.on_disconnect, None
-        self.on_congestion = None
+        self.on_pause = None
         if callback is not None:
-            callback(Departure.DISCONNECTED)
+            callback(CancelReason.DISCONNECTED)

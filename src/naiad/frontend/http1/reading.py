@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import BodyReservation, check_length, no_room
-from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, UnreadExchange
-from naiad.frontend.http1.answering import AnswerLine
+from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, UnreadRequest
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
+from naiad.frontend.http1.responses import Http1Responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import ChunkedDecoder, HeadParser, HttpError, RequestHead, allocate_body
 from naiad.wire.least_rate import LeastRate
@@ -21,7 +21,7 @@ OnRequest = Callable[[RequestHead, Buffer, int], None]
 """Takes a complete request, and how many bytes of the budget are reserved for it."""
 
 
-class RefusedByHeadError(Exception):
+class RejectedByHeadersError(Exception):
     """The head of a request is reason enough to refuse it: nothing more of the connection is read."""
 
     def __init__(self, head: RequestHead, answer: tuple[int, Headers, Sequence[Buffer]]) -> None:
@@ -59,7 +59,7 @@ class RequestReader:
     )
 
     def __init__(
-        self, endpoint: Http1Endpoint, clock: PhaseClock, answers: AnswerLine, on_request: OnRequest
+        self, endpoint: Http1Endpoint, clock: PhaseClock, answers: Http1Responses, on_request: OnRequest
     ) -> None:
         self._endpoint = endpoint
         self._limits = endpoint.limits
@@ -249,14 +249,14 @@ class RequestReader:
             self._answers.send_continue()
 
     def _check_head(self, head: RequestHead) -> None:
-        """Have the routes look at a head before its body is buffered. Raises RefusedByHeadError."""
+        """Have the routes look at a head before its body is buffered. Raises RejectedByHeadersError."""
         refuse = self._endpoint.refuse
         if refuse is None:
             return
-        exchange = UnreadExchange(head.method, head.path, head.headers, time.monotonic_ns())
+        exchange = UnreadRequest(head.method, head.path, head.headers, time.monotonic_ns())
         refuse(exchange)
         if exchange.answer is not None:
-            raise RefusedByHeadError(head, exchange.answer)
+            raise RejectedByHeadersError(head, exchange.answer)
 
     def _fill_body(self, body: memoryview, piece: memoryview) -> int:
         taken = piece[: len(body) - self.filled]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_call
-from naiad.frontend.exchange import Departure, GrpcService
+from naiad.frontend.exchange import CancelReason, GrpcService
 from naiad.frontend.http2.rest_head import RestHead
 from naiad.protocol.status import status_of
 from naiad.wire.grpc import (
@@ -38,14 +38,14 @@ from naiad.wire.http2.output import Http2Output
 from naiad.wire.http2.stream import Stream
 
 if TYPE_CHECKING:
-    from naiad.frontend.exchange import OnDeparture
+    from naiad.frontend.exchange import OnCancel
     from naiad.wire.grpc import CompressedMessage
     from naiad.wire.http2.headers import Fields
 
 _CHUNK_BYTES = 64 * 1024
 
 
-class HeldBody:
+class PausedBody:
     """Complete messages first, then the bytes that came after them. Bounded by the stream's window."""
 
     __slots__ = ("_chunks", "end_trailers", "messages", "unread_bytes")
@@ -164,7 +164,7 @@ _log = logging.getLogger(__name__)
 _pack_prefix = PREFIX.pack
 
 
-class RestExchange(Protocol):
+class RestContext(Protocol):
     """What the transport does with a call that is no gRPC call but a request to REST."""
 
     @property
@@ -203,7 +203,7 @@ class CallOwner(Protocol):
     def release_bytes(self, call: "Http2Call", size: int) -> None:
         """Count fewer bytes for a call."""
 
-    def give_up(self, call: "Http2Call") -> None:
+    def abort(self, call: "Http2Call") -> None:
         """End a call whose peer does not take its answers."""
 
     def hold_messages(self, call: "Http2Call") -> None:
@@ -257,12 +257,12 @@ class Http2Call(Stream):
         self.metadata: Headers = head.fields
         self.arrival_ns = arrival_ns
         self.deadline_ns = 0
-        self.on_cancel: OnDeparture | None = None
+        self.on_cancel: OnCancel | None = None
         self.has_sent_headers = False
         self.held_bytes = 0
         """Bytes of its messages that are reserved until it is answered; 0 for tiny ones."""
         # The rest is used only by requests that did not come in one piece.
-        self.exchange: RestExchange | None = None
+        self.exchange: RestContext | None = None
         """The request as REST routes see it; None for a gRPC call."""
         self.assembler: MessageAssembler | None = None
         self.message: Buffer | CompressedMessage | None = None
@@ -270,7 +270,7 @@ class Http2Call(Stream):
         self.is_decompressing = False
         self.is_held_by_service = False
         self.context: object | None = None
-        self.held_body: HeldBody | None = None
+        self.held_body: PausedBody | None = None
         """What waits while the call is held; kept for the next time."""
         self.collected_bytes = 0
         self.body_bytes = 0
@@ -329,7 +329,7 @@ class Http2Call(Stream):
         if self.is_local_closed:
             return
         if self.queued_bytes > self.owner.max_queued_bytes:
-            self.owner.give_up(self)
+            self.owner.abort(self)
             return
         size = 0
         for part in parts:
@@ -401,7 +401,7 @@ class Http2Call(Stream):
         """Free what has come of the request: the call may be in a reference cycle, which is collected much later."""
         self.assembler = self.message = self.held_body = self.exchange = None
 
-    def cancel(self, why: Departure) -> None:
+    def cancel(self, why: CancelReason) -> None:
         """Tell the service, once, that nobody waits for its answer."""
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is None:

@@ -22,11 +22,11 @@ from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
 from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.exchange import GrpcService
-from naiad.frontend.farewell import FAREWELL_S, Delivery, Farewell, undelivered_bytes
-from naiad.frontend.http2.answering import Http2Answering
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.receiving import Http2Receiving, RequestServer
+from naiad.frontend.http2.responses import Http2Responses
 from naiad.frontend.http2.time_limits import Http2Clock
+from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.connection import Http2Connection
 from naiad.wire.http2.frames import Http2Code, Http2Error
@@ -43,7 +43,7 @@ _HTTP1_ANSWER = (
 )
 
 
-class Http2Ending:
+class Http2Close:
     """Ends a connection: when its last call is answered, when its peer is too slow or breaks the protocol."""
 
     def __init__(
@@ -51,13 +51,13 @@ class Http2Ending:
         service: GrpcService,
         limits: Http2Limits,
         connection: Http2Connection[Http2Call],
-        answering: Http2Answering,
+        answering: Http2Responses,
         now_ns: int,
     ) -> None:
         self._service = service
         self._limits = limits
         self._connection = connection
-        self._answering = answering
+        self._responses = answering
         self._output = answering.output
         self._begin_ns = now_ns
         self._clock = Http2Clock(limits, now_ns)
@@ -67,8 +67,8 @@ class Http2Ending:
         self._drain_sweeps = 0
         self._is_lingering = False
         self._linger_sweeps = 0
-        self._delivery = Delivery(limits.write_timeout_s)
-        self._farewell: Farewell | None = None
+        self._response_queue = ResponseQueue(limits.write_timeout_s)
+        self._linger: LingeringClose | None = None
         """Once the connection is closed."""
 
     # --- at its last answer -------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Http2Ending:
             transport.close()
             return
         self._is_lingering = True
-        self._answering.stop()
+        self._responses.stop()
         self._connection.close()
         if transport.can_write_eof():  # not with TLS
             transport.write_eof()
@@ -114,7 +114,7 @@ class Http2Ending:
         """Close for a new connection; GOAWAY tells the peer that nothing it sends now is served."""
         self._connection.finish_drain()
         self.end(transport)
-        loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
+        loop.call_later(LINGER_S, transport.abort)  # over TLS the peer has to close, too
 
     # --- at a mistake of the peer's -----------------------------------------------------------------------------
 
@@ -128,8 +128,8 @@ class Http2Ending:
 
     def end(self, transport: asyncio.Transport) -> None:
         """Write what there is, and close."""
-        self._answering.flush()
-        self._answering.stop()
+        self._responses.flush()
+        self._responses.stop()
         transport.close()
 
     # --- after a time -------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Http2Ending:
     def sweep(self, transport: asyncio.Transport, now_ns: int, heard_ns: int, *, is_reading: bool) -> None:
         """Enforce the time limits; `heard_ns` is when the peer last sent anything."""
         if transport.is_closing():
-            self._check_farewell(transport, now_ns)
+            self._check_linger(transport, now_ns)
             return
         if self._is_lingering:
             self._sweep_lingering(transport, now_ns)
@@ -147,7 +147,7 @@ class Http2Ending:
             clock.excuse(now_ns)
         unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
         clock.note_sent(self._output.data_count, now_ns)
-        if self._delivery.is_too_slow(transport, unsent_bytes, now_ns):
+        if self._response_queue.is_too_slow(transport, unsent_bytes, now_ns):
             _log.info("HTTP/2 connection dropped: its client takes its answers too slowly")
             transport.abort()
         elif not connection.is_set_up and clock.setup_is_late(now_ns):
@@ -159,18 +159,18 @@ class Http2Ending:
         # A peer whose bytes are not read may have answered.
         elif self._lives_on(transport, now_ns, heard_ns if is_reading else now_ns):
             self._sweep_calls(now_ns)
-            self._answering.flush()
+            self._responses.flush()
             self.close_if_drained(transport)
 
-    def _check_farewell(self, transport: asyncio.Transport, now_ns: int) -> None:
-        if self._farewell is None:
-            self._farewell = Farewell(self._limits.write_timeout_s)
-        if self._farewell.is_over(transport, now_ns):
+    def _check_linger(self, transport: asyncio.Transport, now_ns: int) -> None:
+        if self._linger is None:
+            self._linger = LingeringClose(self._limits.write_timeout_s)
+        if self._linger.is_over(transport, now_ns):
             transport.abort()
 
     def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
         undelivered = undelivered_bytes(transport)
-        if self._delivery.is_too_slow(transport, undelivered, now_ns):
+        if self._response_queue.is_too_slow(transport, undelivered, now_ns):
             transport.abort()
         elif not undelivered:
             self._linger_sweeps += 1
@@ -196,9 +196,9 @@ class Http2Ending:
         streams = self._connection.streams
         for call in self._clock.slow_bodies(streams.values(), now_ns):
             text = f"the request is too slow: {call.body_bytes} bytes of it have come"
-            self._answering.refuse(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
+            self._responses.refuse(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
         for call in self._clock.slow_readers(streams.values(), self._output, now_ns):
-            self._answering.give_up(call)
+            self._responses.abort(call)
         if self._ends_streams:
             self._drain_streams()
         if self._connection.is_draining:
@@ -237,8 +237,8 @@ class Http2Protocol(asyncio.Protocol):
         self._server = server
         self._receiving = Http2Receiving(server, functools.partial(server.flush_soon, self.flush))
         self._connection = self._receiving.connection
-        self._answering = self._receiving.answering
-        self._ending = Http2Ending(server.service, server.limits, self._connection, self._answering, _now_ns())
+        self._responses = self._receiving.answering
+        self._ending = Http2Close(server.service, server.limits, self._connection, self._responses, _now_ns())
         self.output = self._connection.output
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
@@ -253,15 +253,15 @@ class Http2Protocol(asyncio.Protocol):
         """Register; too many connections are turned away."""
         # uvloop's transports are no subclass of asyncio's.
         self._transport = transport = cast("asyncio.Transport", transport)
-        self._answering.start(transport)
+        self._responses.start(transport)
         _keep_alive(transport)
         high_bytes = self._server.limits.write_buffer_bytes // 2
         transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
-        obstacle = self._server.register(self, transport)
-        if obstacle:
-            self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, obstacle.partition(";")[0])
+        unsupported_reason = self._server.register(self, transport)
+        if unsupported_reason:
+            self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, unsupported_reason.partition(";")[0])
             self._ending.end(transport)
-            self._server.loop.call_later(FAREWELL_S, transport.abort)  # over TLS the peer has to close, too
+            self._server.loop.call_later(LINGER_S, transport.abort)  # over TLS the peer has to close, too
             return
         if self._server.is_draining:
             self.drain()
@@ -271,7 +271,7 @@ class Http2Protocol(asyncio.Protocol):
         """Take bytes, hand over the requests they complete, write what was answered meanwhile."""
         # hot: bench/micro_http2.py
         self._receiving.arrival_ns = now_ns = _now_ns()
-        self._answering.is_dirty = True  # so that answers from within wait for the flush below
+        self._responses.is_dirty = True  # so that answers from within wait for the flush below
         try:
             has_unread = self._connection.receive_slice(data, now_ns)
             if has_unread:
@@ -307,7 +307,7 @@ class Http2Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel every call; an idle connection is freed in turn with others."""
         self._transport = None
-        self._answering.stop()
+        self._responses.stop()
         self._server.unregister(self)
         if self._connection.streams:
             self._receiving.close()
@@ -330,14 +330,14 @@ class Http2Protocol(asyncio.Protocol):
         if self._connection.has_unread:
             self._give_way()
         self._update_reading()
-        if not self._answering.is_dirty:
+        if not self._responses.is_dirty:
             self.flush()
 
     # --- writing and reading ------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write what there is to write, and close after the last of it."""
-        self._answering.flush()
+        self._responses.flush()
         if self._connection.is_draining and self._transport is not None:
             self._ending.close_if_drained(self._transport)
 

@@ -19,10 +19,10 @@ from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
 from naiad.frontend.body_reservation import NO_ROOM
-from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, Departure, GrpcService
-from naiad.frontend.http2.answering import SMALL_MESSAGE_BYTES, Http2Answering
-from naiad.frontend.http2.call import CallPlan, HeldBody, Http2Call, RestExchange, make_plan
-from naiad.frontend.http2.rest_exchange import Http2Exchange
+from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, CancelReason, GrpcService
+from naiad.frontend.http2.call import CallPlan, Http2Call, PausedBody, RestContext, make_plan
+from naiad.frontend.http2.responses import SMALL_MESSAGE_BYTES, Http2Responses
+from naiad.frontend.http2.rest_exchange import Http2Context
 from naiad.frontend.http2.rest_head import RestHead, RestSide
 from naiad.frontend.http2.time_limits import DeadlineTimer
 from naiad.frontend.side_threads import RunAside
@@ -131,7 +131,7 @@ class Http2Receiving:
         self._max_message_bytes = server.limits.message_bytes
         self._max_queued_bytes = server.limits.queued_bytes
         self.connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
-        self.answering = Http2Answering(
+        self.answering = Http2Responses(
             server.service, server.limits, self.connection, self, flush_soon, server.budget
         )
         self._output = self.connection.output
@@ -271,11 +271,11 @@ class Http2Receiving:
             self._has_found_fault = True
             name = Http2Code(code).name if code in _CODES else f"error code {code}"
             _log.warning("the client reset its call of %s with %s", excerpt(call.path), name)
-        self.answering.leave(call, Departure.CANCELLED)
+        self.answering.leave(call, CancelReason.CANCELLED)
 
     def stream_broken(self, call: Http2Call, code: int) -> None:
         """Tell the service that nobody can be given the call's answer."""
-        self.answering.leave(call, Departure.REFUSED)
+        self.answering.leave(call, CancelReason.REFUSED)
 
     def goaway_received(self, code: int) -> None:
         """Close once the open calls are answered."""
@@ -339,7 +339,7 @@ class Http2Receiving:
     def hold_messages(self, call: Http2Call) -> None:
         """Hand over no more messages of a call, and give its peer no more window."""
         if call.held_body is None:
-            call.held_body = HeldBody()
+            call.held_body = PausedBody()
         self.answering.watch_writable(call)
         self.connection.hold(call)
 
@@ -371,13 +371,13 @@ class Http2Receiving:
 
     def _begin_rest(self, call: Http2Call, head: RestHead) -> None:
         assert self._rest is not None  # or the plan would have refused it
-        call.exchange = exchange = Http2Exchange(call, head, self._rest)
+        call.exchange = exchange = Http2Context(call, head, self._rest)
         try:
             exchange.begin(self._server.budget)
         except HttpError as error:
             self.refuse(call, error)
 
-    def _receive_rest(self, call: Http2Call, exchange: RestExchange, data: memoryview) -> None:
+    def _receive_rest(self, call: Http2Call, exchange: RestContext, data: memoryview) -> None:
         call.body_bytes += len(data)
         try:
             exchange.receive(data)
@@ -385,7 +385,7 @@ class Http2Receiving:
         except (HttpError, GrpcError) as error:
             self.refuse(call, error)
 
-    def _end_rest(self, call: Http2Call, exchange: RestExchange) -> None:
+    def _end_rest(self, call: Http2Call, exchange: RestContext) -> None:
         self._request_bytes.collect(call, 0)
         if self._is_held(call, exchange.received_bytes):
             call.arrival_ns = self.arrival_ns

@@ -1,4 +1,4 @@
-"""REST over HTTP/2: one request as the `HttpExchange` that routes see, on a stream of `http2_receiving`."""
+"""REST over HTTP/2: one request as the `HttpContext` that routes see, on a stream of `http2_receiving`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import check_length
-from naiad.frontend.exchange import OnDeparture, UnreadExchange
+from naiad.frontend.exchange import OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.rest_head import RestHead, RestSide
 from naiad.protocol.json.control import encode_error
@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 
 _JSON = ((b"content-type", b"application/json"),)
 _CONTINUE_BLOCK = encode_fields(((b":status", b"100"),))
-_CONGESTED_BYTES, _RELIEVED_BYTES = 256 * 1024, 64 * 1024
+_PAUSED_BYTES, _RELIEVED_BYTES = 256 * 1024, 64 * 1024
 """Waiting bytes of a streamed answer: its maker is told above the first, and again at most at the second."""
 _ALIGNED_BODY_BYTES = 4096
 """Bodies with tensors above this size are aligned even when they arrive in one piece."""
 
 
-class Http2Exchange:
+class Http2Context:
     """One request and its answer. The transport collects the body and calls `dispatch` once it is complete."""
 
     __slots__ = (
@@ -32,15 +32,15 @@ class Http2Exchange:
         "_call",
         "_filled",
         "_head",
-        "_is_congested",
         "_is_done",
+        "_is_paused",
         "_is_streaming",
         "_side",
         "arrival_ns",
         "body",
         "headers",
         "method",
-        "on_congestion",
+        "on_pause",
         "path",
     )
 
@@ -55,8 +55,8 @@ class Http2Exchange:
         self.arrival_ns = call.arrival_ns
         self._body: memoryview | bytearray | None = None
         self._filled = 0
-        self.on_congestion: Callable[[bool], object] | None = None
-        self._is_congested = False
+        self.on_pause: Callable[[bool], object] | None = None
+        self._is_paused = False
         self._is_streaming = False
         self._is_done = False
 
@@ -86,7 +86,7 @@ class Http2Exchange:
         refuse, call = self._side.refuse, self._call
         if refuse is None or call is None or call.is_remote_closed:
             return False
-        unread = UnreadExchange(self.method, self.path, self.headers, self.arrival_ns)
+        unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns)
         refuse(unread)
         if unread.answer is None:
             return False
@@ -133,13 +133,13 @@ class Http2Exchange:
         return None if self._call is None else self._call.owner
 
     @property
-    def on_disconnect(self) -> OnDeparture | None:
+    def on_disconnect(self) -> OnCancel | None:
         """What is called when the peer goes away."""
         call = self._call
         return None if call is None else call.on_cancel
 
     @on_disconnect.setter
-    def on_disconnect(self, callback: OnDeparture | None) -> None:
+    def on_disconnect(self, callback: OnCancel | None) -> None:
         if self._call is not None:
             self._call.on_cancel = callback
 
@@ -164,7 +164,7 @@ class Http2Exchange:
         """Answer with an error of the transport's own; `headers` are fields beside those of every refusal."""
         if self._is_streaming and self._call is not None:
             # Half an answer must not look like a whole one.
-            self._call.owner.give_up(self._call)
+            self._call.owner.abort(self._call)
         else:
             self.respond(status, (*_JSON, *headers), (encode_error(message),))
 
@@ -183,24 +183,24 @@ class Http2Exchange:
         if call is None or call.is_local_closed or self.method == "HEAD":
             return
         if call.queued_bytes > call.owner.max_queued_bytes:
-            call.owner.give_up(call)
+            call.owner.abort(call)
             return
         call.owner.output.send_data(call, parts)
-        if call.queued_bytes > _CONGESTED_BYTES and not self._is_congested:
-            self._set_congested(True)
+        if call.queued_bytes > _PAUSED_BYTES and not self._is_paused:
+            self._set_paused(True)
             call.owner.watch_writable(call)
         self._mark(call)
 
     def writable(self) -> None:
         """Bytes have left towards a peer that was slow."""
-        if self._is_congested and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
-            self._set_congested(False)
+        if self._is_paused and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
+            self._set_paused(False)
             self._call.owner.unwatch_writable(self._call)
 
-    def _set_congested(self, is_congested: bool) -> None:
-        self._is_congested = is_congested
-        if self.on_congestion is not None:
-            self.on_congestion(is_congested)
+    def _set_paused(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        if self.on_pause is not None:
+            self.on_pause(is_paused)
 
     def end(self) -> None:
         """End a streamed answer."""
@@ -225,8 +225,8 @@ class Http2Exchange:
             return None
         self._is_done = True
         # Each refers to the other, and what is called on a disconnect to both.
-        call.on_cancel = call.exchange = self.on_congestion = None
-        if self._is_congested:
+        call.on_cancel = call.exchange = self.on_pause = None
+        if self._is_paused:
             call.owner.unwatch_writable(call)
         return None if call.is_local_closed else call
 

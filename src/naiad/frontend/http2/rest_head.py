@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from email.utils import formatdate
 
-from naiad.frontend.exchange import HttpExchange, Refuse
+from naiad.frontend.exchange import HttpContext, Refuse
 from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http1 import decode_path
 from naiad.wire.http2.headers import RequestHead, encode_fields
@@ -41,7 +41,7 @@ def _fields_of(head: RequestHead) -> HeaderFields:
     return fields
 
 
-class Http2AnswerHeads:
+class Http2ResponseHeads:
     """Makes the header blocks of answers; keeps those of successful ones, which repeat."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class RestSide:
     """What the connections of an endpoint share to answer REST: where requests go, how large they may be."""
 
     def __init__(
-        self, handle: Callable[[HttpExchange], None], body_bytes: int = 1 << 34, refuse: Refuse | None = None
+        self, handle: Callable[[HttpContext], None], body_bytes: int = 1 << 34, refuse: Refuse | None = None
     ) -> None:
         """`refuse` is asked about requests before their bodies are read."""
         self.handle = handle
         self.refuse = refuse
         self.body_bytes = body_bytes
-        self.answer_heads = Http2AnswerHeads()
+        self.answer_heads = Http2ResponseHeads()

@@ -102,10 +102,10 @@ class Http2Server:
 
     def register(self, connection: Http2Protocol, transport: asyncio.BaseTransport) -> str:
         """Add a connection; return why there is no room for it, or an empty text."""
-        obstacle = self._register.admit(connection, transport)
-        if not obstacle and self._timer is None:
+        unsupported_reason = self._register.admit(connection, transport)
+        if not unsupported_reason and self._timer is None:
             self._start_timer()
-        return obstacle
+        return unsupported_reason
 
     def unregister(self, connection: Http2Protocol) -> None:
         """Remove a connection that was lost."""

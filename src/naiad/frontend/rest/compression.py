@@ -14,7 +14,7 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import NO_ROOM
-from naiad.frontend.exchange import Departure, ExchangeLayer, HttpExchange
+from naiad.frontend.exchange import CancelReason, HttpContext, HttpContextLayer
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.router import Action
 from naiad.frontend.side_threads import RunAside
@@ -73,13 +73,13 @@ class ContentCodings:
     def around(self, action: Action) -> Action:
         """Return `action` for exchanges whose body is plain and whose answer may be anything."""
 
-        def handle(exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+        def handle(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
             # hot: two look-ups for each request that is not compressed
             headers = exchange.headers
             if _ACCEPT_ENCODING in headers:
                 coding = self._answer_coding(headers[_ACCEPT_ENCODING])
                 if coding is not None:
-                    exchange = CompressedAnswer(exchange, coding, self._run_aside)
+                    exchange = CompressedResponse(exchange, coding, self._run_aside)
             if _CONTENT_ENCODING in headers:
                 self._handle_compressed(exchange, arguments, action)
             else:
@@ -87,13 +87,13 @@ class ContentCodings:
 
         return handle
 
-    def around_answers(self, handle: Callable[[HttpExchange], None]) -> Callable[[HttpExchange], None]:
+    def around_answers(self, handle: Callable[[HttpContext], None]) -> Callable[[HttpContext], None]:
         """Return `handle` for exchanges whose answer may be anything; the body of the request is not looked at."""
 
-        def compressing(exchange: HttpExchange) -> None:
+        def compressing(exchange: HttpContext) -> None:
             accept = exchange.headers.get(_ACCEPT_ENCODING)
             coding = None if accept is None else self._answer_coding(accept)
-            handle(exchange if coding is None else CompressedAnswer(exchange, coding, self._run_aside))
+            handle(exchange if coding is None else CompressedResponse(exchange, coding, self._run_aside))
 
         return compressing
 
@@ -106,7 +106,7 @@ class ContentCodings:
         self._accepted.remember(accept, coding, len(accept))
         return coding
 
-    def _handle_compressed(self, exchange: HttpExchange, arguments: Mapping[str, str], action: Action) -> None:
+    def _handle_compressed(self, exchange: HttpContext, arguments: Mapping[str, str], action: Action) -> None:
         bits = WINDOW_BITS.get(exchange.headers[_CONTENT_ENCODING].strip().lower(), 0)
         if not bits or not self._is_known(arguments):
             # Either plain, or the route says what is wrong with it.
@@ -146,7 +146,7 @@ class ContentCodings:
     def _go_on(
         self,
         waiting: "_Waiting",
-        exchange: HttpExchange,
+        exchange: HttpContext,
         arguments: Mapping[str, str],
         action: Action,
         plain: Buffer | None,
@@ -161,7 +161,7 @@ class ContentCodings:
             _log.exception("the route of %s %s failed", exchange.method, exchange.path)
             self._fail(exchange, arguments, internal("internal error; the log tells more"))
 
-    def _refuse(self, exchange: HttpExchange, arguments: Mapping[str, str], error: Exception) -> None:
+    def _refuse(self, exchange: HttpContext, arguments: Mapping[str, str], error: Exception) -> None:
         if isinstance(error, TooLargeError):
             refusal = invalid_argument(
                 f"the decompressed request body exceeds the maximum allowed value of {self._max_bytes} bytes, or "
@@ -176,7 +176,7 @@ class ContentCodings:
             refusal = internal("internal error; the log tells more")
         self._fail(exchange, arguments, refusal)
 
-    def _fail(self, exchange: HttpExchange, arguments: Mapping[str, str], error: InferError) -> None:
+    def _fail(self, exchange: HttpContext, arguments: Mapping[str, str], error: InferError) -> None:
         rest_failure.respond(exchange, "", arguments["model"], arguments["version"], error)
 
 
@@ -185,13 +185,13 @@ class _Waiting:
 
     __slots__ = ("is_gone", "reserved_bytes")
 
-    def __init__(self, exchange: HttpExchange, reserved_bytes: int) -> None:
+    def __init__(self, exchange: HttpContext, reserved_bytes: int) -> None:
         self.is_gone = False
         self.reserved_bytes = reserved_bytes
         """Of the server's budget, until it is known how large the body is."""
         exchange.on_disconnect = self._leave
 
-    def _leave(self, why: Departure) -> None:
+    def _leave(self, why: CancelReason) -> None:
         self.is_gone = True
 
     def decompress(self, body: Buffer, bits: int, max_bytes: int) -> Buffer | None:
@@ -199,13 +199,13 @@ class _Waiting:
         return None if self.is_gone else decompress(body, bits, max_bytes)
 
 
-class _PlainExchange(ExchangeLayer):
+class _PlainExchange(HttpContextLayer):
     """An exchange whose body was decompressed; it looks as if it had come that way."""
 
     __slots__ = ()
 
-    def __init__(self, exchange: HttpExchange, body: Buffer) -> None:
-        ExchangeLayer.__init__(self, exchange)
+    def __init__(self, exchange: HttpContext, body: Buffer) -> None:
+        HttpContextLayer.__init__(self, exchange)
         self.body = body
         fields = HeaderFields()
         fields.update(exchange.headers)
@@ -214,13 +214,13 @@ class _PlainExchange(ExchangeLayer):
         self.headers = fields
 
 
-class CompressedAnswer(ExchangeLayer):
+class CompressedResponse(HttpContextLayer):
     """An exchange whose complete answer is compressed. Triton: failures and streamed answers stay as they are."""
 
     __slots__ = ("_coding", "_run_aside")
 
-    def __init__(self, exchange: HttpExchange, coding: bytes, run_aside: RunAside) -> None:
-        ExchangeLayer.__init__(self, exchange)
+    def __init__(self, exchange: HttpContext, coding: bytes, run_aside: RunAside) -> None:
+        HttpContextLayer.__init__(self, exchange)
         self._coding = coding
         self._run_aside = run_aside
 

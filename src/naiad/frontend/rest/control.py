@@ -17,7 +17,7 @@ from naiad.core.model import IndexEntry
 from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import MayBringFiles, check_files
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, respond_error
 from naiad.frontend.side_threads import RunAside, run_here
 from naiad.options.trace import TraceOptions
@@ -86,27 +86,27 @@ class SharedMemoryRoutes:
             Route(_CUDA + "/unregister", {"POST": self._unregister_cuda}),
         ]
 
-    def _system_status(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _system_status(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         exchange.respond(200, JSON_HEADERS, (encode_system_status(self._regions.system_status(arguments["region"])),))
 
-    def _cuda_status(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _cuda_status(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         exchange.respond(200, JSON_HEADERS, (encode_cuda_status(self._regions.cuda_status(arguments["region"])),))
 
-    def _register_system(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _register_system(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         name = _required(arguments, "system")
         self._regions.register_system(name, *decode_system_registration(exchange.body))
         exchange.respond(200, JSON_HEADERS, ())
 
-    def _register_cuda(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _register_cuda(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         name = _required(arguments, "cuda")
         self._regions.register_cuda(name, *decode_cuda_registration(exchange.body))
         exchange.respond(200, JSON_HEADERS, ())
 
-    def _unregister_system(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _unregister_system(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         self._regions.unregister_system(arguments["region"])
         exchange.respond(200, JSON_HEADERS, ())
 
-    def _unregister_cuda(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _unregister_cuda(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         self._regions.unregister_cuda(arguments["region"])
         exchange.respond(200, JSON_HEADERS, ())
 
@@ -143,21 +143,21 @@ class SettingsRoutes:
             Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", traces),
         ]
 
-    def log_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def log_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer with the log settings."""
         exchange.respond(200, JSON_HEADERS, (encode_log_settings(log.settings()),))
 
-    def change_log_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def change_log_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Change log settings and answer with all of them."""
         log.change(decode_log_settings(exchange.body, log.settings()))
         self.log_settings(exchange, arguments)
 
-    def trace_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def trace_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer with the trace settings of a model, or of the server."""
         options = self._engine.trace_settings(arguments.get("model", ""))
         exchange.respond(200, JSON_HEADERS, (encode_trace_settings(options),))
 
-    def change_trace_settings(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def change_trace_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Change trace settings and answer with all of them."""
         self._engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(exchange.body))
         self.trace_settings(exchange, arguments)
@@ -197,17 +197,17 @@ class RepositoryRoutes:
         self._run_aside = run_aside
         self._run_control = run_control
 
-    def index(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def index(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer with the models of all repositories."""
         self._run(exchange, self._run_aside, functools.partial(self._survey, exchange.body))
 
-    def load(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def load(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Load a model and answer when it is ready."""
         self._check(arguments)
         work = functools.partial(self._load, arguments["model"], exchange.body)
         self._run(exchange, self._run_control, work)
 
-    def unload(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def unload(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Unload a model and answer when it is gone."""
         self._check(arguments)
         work = functools.partial(self._unload, arguments["model"], exchange.body)
@@ -219,7 +219,7 @@ class RepositoryRoutes:
         if self._engine.is_draining:
             raise unavailable("Server not ready")
 
-    def _run(self, exchange: HttpExchange, run: RunAside, work: Callable[[], Sequence[Buffer]]) -> None:
+    def _run(self, exchange: HttpContext, run: RunAside, work: Callable[[], Sequence[Buffer]]) -> None:
         run(work, functools.partial(exchange.respond, 200, JSON_HEADERS), functools.partial(_fail, exchange))
 
     # --- on other threads -------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class RepositoryRoutes:
         return ()
 
 
-def _fail(exchange: HttpExchange, error: Exception) -> None:
+def _fail(exchange: HttpContext, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("%s %s failed", exchange.method, excerpt(exchange.path), exc_info=error)
         error = internal("internal error; the log tells more")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import ExchangeLayer, HttpExchange, Refuse
+from naiad.frontend.exchange import HttpContext, HttpContextLayer, Refuse
 from naiad.wire.header_fields import Headers
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _MAX_REQUESTED_BYTES = 4096
 class Cors:
     """Stands before a handler of HTTP exchanges."""
 
-    def __init__(self, origins: Collection[str], handle: Callable[[HttpExchange], None], refuse: Refuse) -> None:
+    def __init__(self, origins: Collection[str], handle: Callable[[HttpContext], None], refuse: Refuse) -> None:
         """`origins` as browsers write them, or `*` for all."""
         self._handle = handle
         self._refuse = refuse
@@ -33,15 +33,15 @@ class Cors:
         # With one answer for all origins a cache need not tell them apart.
         self._vary: Headers = () if self._any else ((b"Vary", b"Origin"),)
 
-    def handle(self, exchange: HttpExchange) -> None:
+    def handle(self, exchange: HttpContext) -> None:
         """Answer a preflight; pass anything else on, and see that the page may read its answer."""
         self._pass(exchange, self._handle)
 
-    def refuse(self, exchange: HttpExchange) -> None:
+    def refuse(self, exchange: HttpContext) -> None:
         """The same for an exchange whose body has not come, which is answered if its head is refused."""
         self._pass(exchange, self._refuse)
 
-    def _pass(self, exchange: HttpExchange, handle: Callable[[HttpExchange], object]) -> None:
+    def _pass(self, exchange: HttpContext, handle: Callable[[HttpContext], object]) -> None:
         origin = exchange.headers.get(b"origin")
         allowed = origin is not None and (self._any or origin in self._origins)
         if origin is not None and not allowed:
@@ -74,13 +74,13 @@ def _preflight(headers: Mapping[bytes, bytes]) -> Headers:
     return tuple(answer)
 
 
-class _Annotated(ExchangeLayer):
+class _Annotated(HttpContextLayer):
     """An exchange whose answer gets more header fields."""
 
     __slots__ = ("_more",)
 
-    def __init__(self, exchange: HttpExchange, more: Headers) -> None:
-        ExchangeLayer.__init__(self, exchange)
+    def __init__(self, exchange: HttpContext, more: Headers) -> None:
+        HttpContextLayer.__init__(self, exchange)
         self._more = more
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import CancellingEngine, Departure, HttpExchange, version_of
+from naiad.frontend.exchange import CancellingEngine, CancelReason, HttpContext, version_of
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.json.document import SHORT_BYTES
@@ -25,7 +25,7 @@ _LOOKED_AT_BYTES = 1024
 _RETRY_AFTER = (b"Retry-After", b"1")
 
 
-def respond(exchange: HttpExchange, request_id: str, model: str, version: str, error: InferError) -> None:
+def respond(exchange: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
     """Log a failure and answer with it; a request without an id gets one."""
     request_id = log(request_id, model, version, error)
     status = status_of(error.code).http
@@ -35,7 +35,7 @@ def respond(exchange: HttpExchange, request_id: str, model: str, version: str, e
     exchange.respond(status, headers, (encode_error(error.message),))
 
 
-def abandon(engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:
     """Cancel a request whose client has left, and log it: nobody is there to be answered."""
     waited = engine.cancel(request)
     log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))

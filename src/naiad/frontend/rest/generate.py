@@ -9,11 +9,11 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.frontend.exchange import HttpExchange, announced_bytes
+from naiad.frontend.exchange import HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, Prepared, leave
-from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedAnswer
+from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.generate import Inputs, decode_generate, encode_generate, inputs_of
@@ -40,17 +40,17 @@ class GenerateRoutes:
         self._inputs: dict[tuple[str, str], tuple[object, Inputs]] = {}
         """By model and version: the configuration, and what was made of it."""
 
-    def generate(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def generate(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer with the only response of a request."""
-        answer = _OnlyAnswer(exchange, self._engine, self._runner)
+        answer = _OnlyResponse(exchange, self._engine, self._runner)
         self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
 
-    def generate_stream(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def generate_stream(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer with an event for each response."""
-        answer = StreamedAnswer(exchange, GENERATE_EVENTS, _encode, self._runner)
+        answer = StreamedResponse(exchange, GENERATE_EVENTS, _encode, self._runner)
         self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
 
-    def check(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def check(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
         model, version = arguments["model"], arguments["version"]
         try:
@@ -59,7 +59,7 @@ class GenerateRoutes:
         except InferError as error:
             rest_failure.respond(exchange, "", model, version, error)
 
-    def _check_body(self, exchange: HttpExchange, body_bytes: int) -> None:
+    def _check_body(self, exchange: HttpContext, body_bytes: int) -> None:
         """Raises InferError for a body that is coded or too large."""
         if exchange.headers.get(_CONTENT_CODING, b"").lower() not in (b"identity", b""):
             raise invalid_argument("Unsupported content-encoding, only 'identity' is supported.")
@@ -69,7 +69,7 @@ class GenerateRoutes:
                 f"{self._max_input_bytes} bytes. Use --http-max-input-size to increase the limit."
             )
 
-    def _read(self, exchange: HttpExchange, arguments: Mapping[str, str], submit: Callable[[Prepared], None]) -> None:
+    def _read(self, exchange: HttpContext, arguments: Mapping[str, str], submit: Callable[[Prepared], None]) -> None:
         """Decode the request of an exchange and submit it, or answer with the reason why there is none."""
         model, version, body = arguments["model"], arguments["version"], exchange.body
         refuse = functools.partial(self._refuse, exchange, model, version)
@@ -89,10 +89,10 @@ class GenerateRoutes:
         decoded = yield from decode_generate(model, version, body, inputs, self._max_input_bytes)
         return decoded, (yield from count_elements(*decoded))
 
-    def _refuse(self, exchange: HttpExchange, model: str, version: str, error: InferError) -> None:
+    def _refuse(self, exchange: HttpContext, model: str, version: str, error: InferError) -> None:
         rest_failure.respond(exchange, rest_failure.find_id(exchange.body), model, version, error)
 
-    def _submit(self, exchange: HttpExchange, answer: "StreamedAnswer | _OnlyAnswer", prepared: Prepared) -> None:
+    def _submit(self, exchange: HttpContext, answer: "StreamedResponse | _OnlyResponse", prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
         try:
             if self._forwarding is not None:
@@ -120,13 +120,13 @@ def _encode(request: InferRequest, response: InferResponse) -> Slices[Sequence[b
     return encode_generate(request.id, response)
 
 
-class _OnlyAnswer:
+class _OnlyResponse:
     """The answer of a request with exactly one response, which is known when the final one has come."""
 
     protocol = "HTTP"  # for traces
     __slots__ = ("_answer", "_engine", "_exchange", "_is_over", "_runner")
 
-    def __init__(self, exchange: HttpExchange, engine: InferEngine, runner: SliceRunner) -> None:
+    def __init__(self, exchange: HttpContext, engine: InferEngine, runner: SliceRunner) -> None:
         self._exchange = exchange
         self._engine = engine
         self._runner = runner

@@ -18,10 +18,10 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.frontend.exchange import Departure, HttpExchange, announced_bytes
+from naiad.frontend.exchange import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
 from naiad.frontend.rest import failure as rest_failure
-from naiad.frontend.rest.stream import Framing, StreamedAnswer, accepted_framing
+from naiad.frontend.rest.stream import Framing, StreamedResponse, accepted_framing
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.json.binary import decode_raw
@@ -127,7 +127,7 @@ class InferRoute:
         self._headers: dict[int | None, Headers] = {None: JSON_HEADERS}
         """Of answers, by the length of their JSON; None when they are all JSON."""
 
-    def handle(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def handle(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Submit the request of an exchange, or answer it with the reason why not."""
         # hot: bench/micro_http1.py
         model, version = arguments["model"], arguments["version"]
@@ -161,7 +161,7 @@ class InferRoute:
         except InferError as error:
             rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
 
-    def check(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def check(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
         model, version, headers = arguments["model"], arguments["version"], exchange.headers
         try:
@@ -175,7 +175,7 @@ class InferRoute:
         except InferError as error:
             rest_failure.respond(exchange, "", model, version, error)
 
-    def _check_announced(self, exchange: HttpExchange) -> None:
+    def _check_announced(self, exchange: HttpContext) -> None:
         """Raises InferError when the part that the limit is about is too large."""
         text = exchange.headers.get(_JSON_LENGTH)
         body_bytes = announced_bytes(exchange.headers)
@@ -186,7 +186,7 @@ class InferRoute:
 
     # --- large requests -------------------------------------------------------------------------------------------
 
-    def _decode_large(self, exchange: HttpExchange, framing: Framing | None, model: str, version: str) -> None:
+    def _decode_large(self, exchange: HttpContext, framing: Framing | None, model: str, version: str) -> None:
         """Decode a large body in slices; it is submitted when that is done."""
         began_ns = time.monotonic_ns()
         job = self._runner.run(
@@ -199,17 +199,17 @@ class InferRoute:
         if not job.is_over:
             exchange.on_disconnect = functools.partial(leave, self._runner, job)
 
-    def _prepare(self, exchange: HttpExchange, model: str, version: str) -> Slices[Prepared]:
+    def _prepare(self, exchange: HttpContext, model: str, version: str) -> Slices[Prepared]:
         decoded = yield from self._decode_in_slices(exchange, model, version)
         header, request_id, data = decoded
         return decoded, (yield from count_elements(header, request_id, data))
 
-    def _refuse_large(self, exchange: HttpExchange, model: str, version: str, error: InferError) -> None:
+    def _refuse_large(self, exchange: HttpContext, model: str, version: str, error: InferError) -> None:
         exchange.on_disconnect = None
         rest_failure.respond(exchange, self._find_id(exchange), model, version, error)
 
     def _submit_large(
-        self, exchange: HttpExchange, framing: Framing | None, began_ns: int, prepared: Prepared
+        self, exchange: HttpContext, framing: Framing | None, began_ns: int, prepared: Prepared
     ) -> None:
         (header, request_id, data), element_counts = prepared
         exchange.on_disconnect = None
@@ -232,7 +232,7 @@ class InferRoute:
         except InferError as error:
             rest_failure.respond(exchange, request_id, header.model_name, header.model_version, error)
 
-    def _cost_fields(self, exchange: HttpExchange, model: str, began_ns: int) -> Headers:
+    def _cost_fields(self, exchange: HttpContext, model: str, began_ns: int) -> Headers:
         """Return the fields of the answer that tell what the JSON of a request cost, if it has much."""
         json_length = exchange.headers.get(_JSON_LENGTH)
         json_bytes = len(exchange.body) if json_length is None else int(json_length)
@@ -246,7 +246,7 @@ class InferRoute:
 
     def _submit_streamed(
         self,
-        exchange: HttpExchange,
+        exchange: HttpContext,
         framing: Framing,
         header: RequestHeader,
         request_id: str,
@@ -254,7 +254,7 @@ class InferRoute:
         element_counts: Sequence[int] | None = None,
     ) -> None:
         """Submit a request whose responses are sent as they come, each a line or an event of JSON."""
-        answer = StreamedAnswer(exchange, framing, _encode_json, self._runner)
+        answer = StreamedResponse(exchange, framing, _encode_json, self._runner)
         request = InferRequest(
             without_binary_outputs(header), data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns
         )
@@ -262,13 +262,13 @@ class InferRoute:
         answer.watch(request, self._engine)
         self._engine.submit(request)
 
-    def _decode_in_slices(self, exchange: HttpExchange, model: str, version: str) -> Slices[Decoded]:
+    def _decode_in_slices(self, exchange: HttpContext, model: str, version: str) -> Slices[Decoded]:
         json_length = self._json_length(exchange)
         if json_length == 0:
             return self._decode_raw(exchange, model, version)
         return (yield from self._decoder.decode_in_slices(model, version, exchange.body, json_length))
 
-    def _json_length(self, exchange: HttpExchange) -> int | None:
+    def _json_length(self, exchange: HttpContext) -> int | None:
         """Return how much of the body is JSON: None for all of it, 0 for a raw tensor. Raises InferError."""
         headers = exchange.headers
         if _CONTENT_CODING in headers:
@@ -297,7 +297,7 @@ class InferRoute:
                 f"bytes. Use --http-max-input-size to increase the limit."
             )
 
-    def _decode_raw(self, exchange: HttpExchange, model: str, version: str) -> Decoded:
+    def _decode_raw(self, exchange: HttpContext, model: str, version: str) -> Decoded:
         body = exchange.body
         self._check_size("raw binary", len(body))
         metadata = self._engine.model_metadata(model, version)
@@ -312,7 +312,7 @@ class InferRoute:
         """Answer an exchange; `more` are fields beside those that every answer has."""
         if request.cancelled:
             return  # it was answered, if anyone listened, when it was cancelled
-        exchange: HttpExchange = request.context  # type: ignore[assignment]  # set in handle
+        exchange: HttpContext = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         error = response.error
         if error is not None:
@@ -331,7 +331,7 @@ class InferRoute:
         exchange.respond(200, (*headers, *more) if more else headers, parts)
 
     def _encode_large(
-        self, exchange: HttpExchange, request: InferRequest, response: InferResponse, more: Headers
+        self, exchange: HttpContext, request: InferRequest, response: InferResponse, more: Headers
     ) -> None:
         """Write an answer in slices, which takes a while when it has much JSON."""
         model, version = request.header.model_name, response.header.model_version
@@ -346,7 +346,7 @@ class InferRoute:
         if not job.is_over:
             exchange.on_disconnect = functools.partial(leave, self._runner, job)
 
-    def _respond(self, exchange: HttpExchange, more: Headers, encoded: Encoded) -> None:
+    def _respond(self, exchange: HttpContext, more: Headers, encoded: Encoded) -> None:
         parts, json_length = encoded
         exchange.respond(200, (*(self._headers.get(json_length) or self._make_headers(json_length)), *more), parts)
 
@@ -359,14 +359,14 @@ class InferRoute:
         self._headers[json_length] = headers
         return headers
 
-    def _find_id(self, exchange: HttpExchange) -> str:
+    def _find_id(self, exchange: HttpContext) -> str:
         """Return the id of a request that could not be decoded, if there is one to be found."""
         text = exchange.headers.get(_JSON_LENGTH, b"")
         end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
         return rest_failure.find_id(exchange.body[:end])
 
 
-def leave(runner: SliceRunner, job: SliceJob, why: Departure) -> None:
+def leave(runner: SliceRunner, job: SliceJob, why: CancelReason) -> None:
     """The client has gone while its request was decoded or its answer encoded."""
     runner.cancel(job)
 
@@ -379,7 +379,7 @@ def _check_coding(headers: Mapping[bytes, bytes]) -> None:
         raise unsupported(f"Unsupported compression type '{name}'; use gzip, deflate or none")
 
 
-def _is_media(exchange: HttpExchange) -> bool:
+def _is_media(exchange: HttpContext) -> bool:
     return exchange.headers.get(_CONTENT_TYPE, b"").lower().startswith(_MEDIA)
 
 

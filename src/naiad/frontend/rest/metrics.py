@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 
 from naiad.frontend.access import AccessRule
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import HttpContext
 from naiad.frontend.router import respond_error
 from naiad.options.access import METRICS
 
@@ -25,7 +25,7 @@ class MetricsRoute:
         self._metrics_text = metrics_text
         self._rule = rule
 
-    def handle(self, exchange: HttpExchange) -> None:
+    def handle(self, exchange: HttpContext) -> None:
         """Answer `GET /metrics`; Triton: other paths are 200, with nothing to read, other methods 405 everywhere."""
         refusal = None if self._rule is None else self._rule.refusal(METRICS, exchange.headers.get)
         if refusal is not None:
@@ -37,7 +37,7 @@ class MetricsRoute:
         else:
             exchange.respond(200, _HEADERS, (_SIGNPOST,))
 
-    def _answer(self, exchange: HttpExchange) -> None:
+    def _answer(self, exchange: HttpContext) -> None:
         respond_metrics(exchange, self._metrics_text())
 
 
@@ -55,10 +55,10 @@ class SlicedMetricsRoute(MetricsRoute):
         self._slices = slices
         self._call_soon = call_soon
 
-    def _answer(self, exchange: HttpExchange) -> None:
+    def _answer(self, exchange: HttpContext) -> None:
         self._advance(exchange, self._slices())
 
-    def _advance(self, exchange: HttpExchange, work: Slices) -> None:
+    def _advance(self, exchange: HttpContext, work: Slices) -> None:
         try:
             next(work)
         except StopIteration as end:
@@ -70,6 +70,6 @@ class SlicedMetricsRoute(MetricsRoute):
             self._call_soon(functools.partial(self._advance, exchange, work))
 
 
-def respond_metrics(exchange: HttpExchange, text: bytes) -> None:
+def respond_metrics(exchange: HttpContext, text: bytes) -> None:
     """Answer with an exposition."""
     exchange.respond(200, _HEADERS, (text,))

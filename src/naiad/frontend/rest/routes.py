@@ -5,7 +5,7 @@ from typing import Protocol
 
 from naiad.core.errors import unavailable
 from naiad.core.model import ServerMetadata
-from naiad.frontend.exchange import HttpExchange
+from naiad.frontend.exchange import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import (
@@ -115,16 +115,16 @@ class RestApi:
 
     # --- health ---------------------------------------------------------------------------------------------------
 
-    def _live(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _live(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         # A server that drains is alive: a liveness probe that failed would have it killed before it has finished.
         exchange.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
 
-    def _ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _ready(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         if self._engine.is_draining:
             raise unavailable("Server exiting")
         exchange.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
 
-    def _model_ready(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _model_ready(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         if self._engine.is_model_ready(arguments["model"], arguments["version"]):
             exchange.respond(200, _TEXT_HEADERS, _NO_BODY)
         else:
@@ -132,25 +132,25 @@ class RestApi:
 
     # --- what there is to know ------------------------------------------------------------------------------------
 
-    def _server_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _server_metadata(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         exchange.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
 
-    def _model_metadata(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _model_metadata(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
 
-    def _model_config(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _model_config(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         config = self._engine.model_config(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_model_config(config),))
 
-    def _all_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _all_statistics(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         exchange.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
 
-    def _model_statistics(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _model_statistics(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         rows = self._engine.statistics(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
 
-    def _model_explanation(self, exchange: HttpExchange, arguments: Mapping[str, str]) -> None:
+    def _model_explanation(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         explanation = self._engine.explanation(arguments["model"], arguments["version"])
         exchange.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
 

@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import CancellingEngine, Departure, HttpExchange
+from naiad.frontend.exchange import CancellingEngine, CancelReason, HttpContext
 from naiad.frontend.header_forwarding import TraceFields, fields_of_exchange
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
@@ -57,7 +57,7 @@ def accepted_framing(accept: bytes) -> Framing | None:
     return None
 
 
-class StreamedAnswer:
+class StreamedResponse:
     """The answer of one request, sent response by response; the first one decides about the status."""
 
     protocol = "HTTP"  # for traces
@@ -67,15 +67,15 @@ class StreamedAnswer:
         "_exchange",
         "_framing",
         "_has_begun",
-        "_is_congested",
         "_is_over",
+        "_is_paused",
         "_job",
         "_runner",
         "_waiting",
     )
 
     def __init__(
-        self, exchange: HttpExchange, framing: Framing, encode: Encode, runner: SliceRunner | None = None
+        self, exchange: HttpContext, framing: Framing, encode: Encode, runner: SliceRunner | None = None
     ) -> None:
         self._exchange = exchange
         self._runner = runner or SliceRunner()
@@ -83,7 +83,7 @@ class StreamedAnswer:
         """The writing of a large response; those behind it wait."""
         self._waiting: deque[tuple[InferRequest, InferResponse]] = deque()
         self._engine: CancellingEngine | None = None
-        self._is_congested = False
+        self._is_paused = False
         """The client does not take what was sent."""
         self._is_over = False
         """The client has left, or the stream was ended here: further responses are ignored.
@@ -98,7 +98,7 @@ class StreamedAnswer:
         """Cancel the request when its client goes away, and have it wait when its client is slow."""
         self._engine = engine
         self._exchange.on_disconnect = functools.partial(self._abandon, engine, request)
-        self._exchange.on_congestion = functools.partial(self._set_congested, request)
+        self._exchange.on_pause = functools.partial(self._set_paused, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return what the request of a client says about its trace."""
@@ -147,7 +147,7 @@ class StreamedAnswer:
         )
         if not job.is_over:
             self._job = job
-            request.is_congested = True
+            request.is_paused = True
 
     def _written(self, request: InferRequest, response: InferResponse, text: Sequence[Buffer]) -> None:
         self._send(text)
@@ -164,7 +164,7 @@ class StreamedAnswer:
         if self._job is None:
             return  # the response was written at once, so nothing waits behind it
         self._job = None
-        request.is_congested = self._is_congested
+        request.is_paused = self._is_paused
         while self._waiting and self._job is None:
             waiting_request, response = self._waiting.popleft()
             if response.error is None and not response.empty_final:
@@ -189,13 +189,13 @@ class StreamedAnswer:
             self._runner.cancel(self._job)
             self._job = None
 
-    def _abandon(self, engine: CancellingEngine, request: InferRequest, why: Departure) -> None:
+    def _abandon(self, engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:
         self._stop()
         rest_failure.abandon(engine, request, why)
 
-    def _set_congested(self, request: InferRequest, is_congested: bool) -> None:
-        self._is_congested = is_congested
-        request.is_congested = is_congested or self._job is not None
+    def _set_paused(self, request: InferRequest, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        request.is_paused = is_paused or self._job is not None
 
     def _begin(self, status: int, request_id: str = "") -> None:
         self._has_begun = True

@@ -396,7 +396,7 @@ def encode_stream_response(request_id: str, response: InferResponse) -> list[Buf
     return [_FRAMINGS.get(size) or encode_framing(_RESPONSE_TAG, size), *parts]
 
 
-def encode_completion(request_id: str, model_name: str, model_version: str) -> bytes:
+def encode_executor(request_id: str, model_name: str, model_version: str) -> bytes:
     """Return the message that says that a request is complete and that no outputs come with it.
 
     Triton: the version is the one that the client asked for, "" when it named none.

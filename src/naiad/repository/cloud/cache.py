@@ -46,7 +46,7 @@ class Reservation:
         os.truncate(self.directory / _RESERVED, self.left_bytes)
 
 
-class Room:
+class CacheEviction:
     """Bounds what a cache holds, over all processes that share it."""
 
     def __init__(self, root: Path, limit_bytes: int) -> None:
@@ -173,7 +173,7 @@ class ModelCache:
                 f"the cache of cloud repositories {root} cannot be written: {error.strerror}; choose another with "
                 "--cloud-cache-directory"
             ) from error
-        self._room = Room(root, limit_bytes)
+        self._room = CacheEviction(root, limit_bytes)
         self._verified: dict[str, tuple[int, ...]] = {}
         """How files looked when their digests were last found right; bounded by the files there are."""
 

@@ -20,7 +20,7 @@ from naiad.repository.store import (
     CONFIG_FILE,
     INCOMPLETE_MARK,
     ModelEntry,
-    Sighting,
+    ModelListing,
     check_model_name,
     entry_of_directory,
     is_known_directory,
@@ -51,7 +51,7 @@ class CloudStore:
         self._check_is_repository(bool(names or objects), objects)
         return [name for name in names if not name.startswith(".")]
 
-    def look(self) -> Mapping[str, Sighting]:
+    def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by one listing of everything. Raises InferError."""
         found = self._objects.list_objects()
         models: dict[str, list[StoredObject]] = {}
@@ -60,20 +60,20 @@ class CloudStore:
             if slash and not name.startswith("."):
                 models.setdefault(name, []).append(item)
         self._check_is_repository(bool(found), [item.key for item in found if "/" not in item.key])
-        return {name: self._sighting(name, items) for name, items in sorted(models.items())}
+        return {name: self._listing(name, items) for name, items in sorted(models.items())}
 
-    def sight(self, name: str) -> Sighting | None:
+    def sight(self, name: str) -> ModelListing | None:
         """Return how one model looks now, None when it is not there. Raises InferError."""
         check_model_name(name)
         items = self._objects.list_objects(name)
-        return None if name.startswith(".") or not items else self._sighting(name, items)
+        return None if name.startswith(".") or not items else self._listing(name, items)
 
     def open_model(self, name: str) -> ModelEntry:
         """Bring a model to the cache and describe it. Raises InferError."""
-        sighting = self.sight(name)
-        if sighting is None:
+        listing = self.sight(name)
+        if listing is None:
             raise not_found(f"model '{name}' is not found in model repository {self.location}")
-        return sighting.open()
+        return listing.open()
 
     def _check_is_repository(self, has_objects: bool, top: Sequence[str]) -> None:
         if not has_objects:
@@ -82,8 +82,8 @@ class CloudStore:
             above = self.location.rpartition("/")[0]
             raise invalid_argument(f"{self.location} is one model; give the repository that it lies in, {above}")
 
-    def _sighting(self, name: str, items: Sequence[StoredObject]) -> Sighting:
-        return Sighting(
+    def _listing(self, name: str, items: Sequence[StoredObject]) -> ModelListing:
+        return ModelListing(
             functools.partial(self._open, name, items),
             _fingerprint(items),
             any(item.key == f"{name}/{INCOMPLETE_MARK}" for item in items),
@@ -178,7 +178,7 @@ _MAX_TEXT_BYTES = 4 << 20
 _THREADS = 16
 
 
-def write_outline(objects: ObjectStore, directory: Path) -> None:
+def write_manifest(objects: ObjectStore, directory: Path) -> None:
     """Write what `naiad check` looks at to an empty directory; other files are holes of the right size.
 
     Raises InferError when the store cannot be read and for names that cannot be paths.

@@ -23,14 +23,14 @@ from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog, reason_of, stop_version
 from naiad.repository.control.fixed import NoControl
 from naiad.repository.control.load_order import LoadOrder, LoadRecord
-from naiad.repository.control.override import DRY_RUN, FORCE, BroughtFiles, Override, read_override, with_config
+from naiad.repository.control.override import DRY_RUN, FORCE, Override, UploadedFiles, read_override, with_config
 from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.namespaces import ambiguous
 
 
-class Claims:
+class ModelLocks:
     """Names that are being worked on. What a piece of work needs is claimed at once, so nobody waits in a circle."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class ExplicitControl(NoControl[V]):
         super().__init__(catalog)
         self._settle = settle
         self._at_start = at_start
-        self._claims = Claims()
+        self._claims = ModelLocks()
         self._records: dict[str, LoadRecord] = {}
         """A record is changed only by who has claimed its name."""
         self._is_stopping = False
@@ -151,7 +151,7 @@ class ExplicitControl(NoControl[V]):
                 if self._is_stopping:
                     raise unavailable("Server not ready")
                 if order.is_rehearsal:
-                    self._rehearse(order)
+                    self._dry_run(order)
                 else:
                     self._load(order)
         finally:
@@ -250,7 +250,7 @@ class ExplicitControl(NoControl[V]):
 
     def _plan(self, order: LoadOrder, name: str, override: Override | None) -> None:
         if override is not None and override.files:
-            order.files = BroughtFiles(name_of(name), override.files)
+            order.files = UploadedFiles(name_of(name), override.files)
             order.files_seen[name] = None
             entry = order.files.entry(override.config)
             if isinstance(name, ModelKey):
@@ -286,7 +286,7 @@ class ExplicitControl(NoControl[V]):
             raise failure
         self._records[order.name].is_explicit = True
 
-    def _rehearse(self, order: LoadOrder) -> None:
+    def _dry_run(self, order: LoadOrder) -> None:
         """Load what a load would, and let go of it again. Raises InferError as a load.
 
         An ensemble is held against those of its members that are served.
@@ -294,7 +294,7 @@ class ExplicitControl(NoControl[V]):
         for group in by_dependency(list(order.plans.values())):
             for plan in group:
                 if not self._is_current(order, plan.entry.key):
-                    self._catalog.rehearse(plan)
+                    self._catalog.dry_run(plan)
 
     def _hold_ensembles_against(self, replaced: Collection[str]) -> None:
         """Load the ensembles anew that have a replaced member: whether they still fit shows in the index.

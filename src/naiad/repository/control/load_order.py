@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from naiad.repository.control.override import BroughtFiles, Override
+from naiad.repository.control.override import Override, UploadedFiles
 from naiad.repository.fingerprint import FileState
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.store import ModelEntry
@@ -21,7 +21,7 @@ class LoadRecord:
     is_explicit: bool = False
     """A command named it; otherwise an ensemble needs it."""
     is_overridden: bool = False
-    files: BroughtFiles | None = None
+    files: UploadedFiles | None = None
     release: Callable[[], None] | None = None
     """Gives the store's files back."""
     retirement: threading.Thread | None = None
@@ -46,7 +46,7 @@ class LoadOrder:
     """Whether everything is done but put in place."""
     is_by_client: bool = True
     """Whether a client has asked for it: when it fails, other clients have lost nothing."""
-    files: BroughtFiles | None = None
+    files: UploadedFiles | None = None
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)

@@ -97,7 +97,7 @@ def with_config(entry: ModelEntry, override: Override) -> ModelEntry:
     return replace(entry, config_path=None, preset=config)
 
 
-class BroughtFiles:
+class UploadedFiles:
     """The files of a load command, in a directory of their own for as long as the model is loaded."""
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:

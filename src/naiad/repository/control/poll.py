@@ -22,7 +22,7 @@ from naiad.repository.control.load_order import LoadOrder
 from naiad.repository.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.lifecycle import V
 from naiad.repository.model_plan import ModelPlan, member_names
-from naiad.repository.store import Sighting
+from naiad.repository.store import ModelListing
 from naiad.repository.stores import DUPLICATE
 
 
@@ -224,19 +224,19 @@ class PollControl(ExplicitControl[V]):
         owners = {name: [location] for location, models in now.items() for name in models}
         incomplete: list[str] = []
         has_problem = False
-        for name, sightings in sorted(look.sightings.items()):
-            where = [*owners.get(name, []), *(location for location, _ in sightings)]
+        for name, listings in sorted(look.listings.items()):
+            where = [*owners.get(name, []), *(location for location, _ in listings)]
             owners[name] = where
             try:
                 if len(where) > 1:
                     raise invalid_argument(f"{DUPLICATE}: {', '.join(where)}")
-                _, sighting = sightings[0]
-                now.setdefault(where[0], {})[name] = _fingerprint(sighting)
+                _, listing = listings[0]
+                now.setdefault(where[0], {})[name] = _fingerprint(listing)
             except (InferError, OSError) as error:
                 self._catalog.note_failure(name, reason_of(error))
                 has_problem = True
                 continue
-            if sighting.is_incomplete:
+            if listing.is_incomplete:
                 incomplete.append(name)
         self._seen = now
         seen = {name: look for models in now.values() for name, look in models.items() if len(owners[name]) == 1}
@@ -334,5 +334,5 @@ class PollControl(ExplicitControl[V]):
         self._catalog.forget(name)
 
 
-def _fingerprint(sighting: Sighting) -> bytes:
-    return sighting.fingerprint or fingerprint_of(sighting.open())
+def _fingerprint(listing: ModelListing) -> bytes:
+    return listing.fingerprint or fingerprint_of(listing.open())

@@ -23,7 +23,7 @@ from naiad.core.batch import Batch
 from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.core.request import InferRequest
 from naiad.scheduler.adaptive.hold_choice import HoldChoice
-from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler, Gathered
+from naiad.scheduler.dynamic import BatchCandidate, BatchStrategy, DynamicScheduler
 from naiad.scheduler.overload import OverloadPolicy
 from naiad.scheduler.queue import QueuePolicy
 
@@ -83,7 +83,7 @@ class AdaptiveScheduler(DynamicScheduler):
         """Since when a free instance holds what waits; 0 while none does."""
         self._held_requests = 0
         """How many waited then."""
-        self._is_nudged = False
+        self._is_woken_up = False
         """Whether nobody is awake for what is held."""
         self._until_ns = 0
         self._oldest_ns = 0
@@ -135,8 +135,8 @@ class AdaptiveScheduler(DynamicScheduler):
             return False
         self._begin_hold(1, rows, until_ns, "turn", now_ns)
         self._oldest_ns = now_ns
-        self.nudge_ns = until_ns
-        self._is_nudged = True
+        self.wake_up_ns = until_ns
+        self._is_woken_up = True
         return True
 
     # --- departure ------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class AdaptiveScheduler(DynamicScheduler):
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return the next batch, or None to wait."""
         # hot: once a batch
-        self.nudge_ns = 0
+        self.wake_up_ns = 0
         executions = self._executions
         if executions.alone_wanted and self._is_kept_alone(now_ns):
             return None
@@ -197,7 +197,7 @@ class AdaptiveScheduler(DynamicScheduler):
         if self._why == "burst":
             before, came = self._held_requests, max(0, len(batch.requests) - self._held_requests)
             self._choice.note_burst(held_ns=held_ns, before=before, came=came, rows=batch.size)
-        if now_ns >= self._until_ns and not self._is_nudged:
+        if now_ns >= self._until_ns and not self._is_woken_up:
             self._choice.note_late(now_ns - self._until_ns)
         self._end_hold()
 
@@ -210,10 +210,10 @@ class AdaptiveScheduler(DynamicScheduler):
 
     def _end_hold(self) -> None:
         self._held_since_ns, self._why = 0, ""
-        self.nudge_ns = 0
-        self._is_nudged = False
+        self.wake_up_ns = 0
+        self._is_woken_up = False
 
-    def _hold(self, gathered: Gathered, release_ns: int, now_ns: int) -> str:
+    def _hold(self, gathered: BatchCandidate, release_ns: int, now_ns: int) -> str:
         """Hold the batch for as long as it pays: return "" for that, otherwise why it goes."""
         if not self._choice.is_certain:
             return "idle"

@@ -147,7 +147,7 @@ _LONGEST_COLLECTION_S = 60.0
 _senders_lock = threading.Lock()
 
 
-class SingleAnswer:
+class SingleResponse:
     """The one response of a request to a model that is not decoupled, when it comes from a sender."""
 
     __slots__ = ("_arrived", "_cancellation", "_is_closed", "_stream", "fault", "position", "response")
@@ -214,7 +214,7 @@ class SingleAnswer:
             self.response, self._is_closed = None, False
             raise
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Note that nobody is left who could send."""
         self._arrived.put(None)
 
@@ -282,12 +282,12 @@ class SingleSender(InferenceResponseSender):
 
     __slots__ = ("answer",)
 
-    def __init__(self, answer: SingleAnswer) -> None:
+    def __init__(self, answer: SingleResponse) -> None:
         super().__init__(answer)
         self.answer = answer
 
     def __del__(self) -> None:
-        self.answer.give_up()
+        self.answer.abort()
 
 
 def _never_cancelled(position: int) -> bool:
@@ -405,16 +405,16 @@ class InferenceRequest:
         sender: InferenceResponseSender = self._sender
         return sender
 
-    def _late_answer(self, fault: str = "") -> SingleAnswer:
+    def _late_answer(self, fault: str = "") -> SingleResponse:
         """Return where the response comes that a sender sends; the worker may ask while the model does.
 
         `fault` is kept if the model has not asked for the sender yet.
         """
         with _senders_lock:
             if self._sender is None:
-                self._sender = SingleSender(SingleAnswer(self._cancellation, self._position))
+                self._sender = SingleSender(SingleResponse(self._cancellation, self._position))
                 self._sender.answer.fault = fault
-            answer: SingleAnswer = self._sender.answer
+            answer: SingleResponse = self._sender.answer
         return answer
 
     def is_cancelled(self) -> bool:

@@ -33,7 +33,7 @@ class Waiter(ABC):
         """Whether there is nothing to wait for any more."""
 
 
-class Turns:
+class LeaderFollowerLock:
     """Hands the turn to read from one to the next."""
 
     def __init__(self, read: Callable[[bool], None]) -> None:
@@ -43,7 +43,7 @@ class Turns:
         self._is_taken = False
         self._asleep: set[Waiter] = set()
 
-    def wait(self, waiter: Waiter, *, may_stay_awake: bool = True) -> None:
+    def wait(self, waiter: Waiter, *, may_busy_poll: bool = True) -> None:
         """Return when `waiter` is done; read meanwhile, unless someone else does."""
         while True:
             with self._guard:
@@ -62,7 +62,7 @@ class Turns:
                 continue
             try:
                 while not waiter.is_done:
-                    self._read(may_stay_awake)
+                    self._read(may_busy_poll)
             finally:
                 with self._guard:
                     self._is_taken = False

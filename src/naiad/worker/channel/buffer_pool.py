@@ -56,7 +56,7 @@ def rounded(needed_bytes: int) -> int:
     return -(-needed_bytes // step) * step
 
 
-class Lender:
+class BufferOwner:
     """The blocks that this side made. Not thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -191,7 +191,7 @@ def anonymous_file(size_bytes: int) -> int:
     return descriptor
 
 
-class Borrower:
+class BufferUser:
     """The blocks that the peer made. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import Any, Callable, Collection, Sequence
 
-from naiad.worker.channel.buffer_pool import Borrower, Lender
+from naiad.worker.channel.buffer_pool import BufferOwner, BufferUser
 from naiad.worker.channel.frame import (
     PREFIX,
     ChannelClosedError,
@@ -64,8 +64,8 @@ class Channel:
         """What waits until the pipe takes it, where writing does not block."""
         self.lock = threading.Lock()
         """Held while blocks are told of and heard of."""
-        self.lender = Lender(limit_bytes)
-        self.borrower = Borrower()
+        self.buffer_owner = BufferOwner(limit_bytes)
+        self.buffer_user = BufferUser()
 
     def fileno(self) -> int:
         """Return the descriptor that frames arrive on."""
@@ -79,12 +79,12 @@ class Channel:
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell the peer of blocks."""
-        return bool(self.lender.opened or self.lender.dropped or self.borrower.has_released)
+        return bool(self.buffer_owner.opened or self.buffer_owner.dropped or self.buffer_user.has_released)
 
     @property
     def block_bytes(self) -> int:
         """Bytes of the blocks of both sides."""
-        return self.lender.total_bytes + self.borrower.total_bytes
+        return self.buffer_owner.total_bytes + self.buffer_user.total_bytes
 
     def send(
         self,
@@ -102,9 +102,9 @@ class Channel:
         Raises ChannelClosedError when the peer is gone.
         """
         # hot: bench/micro_worker.py
-        lender = self.lender
+        buffer_owner = self.buffer_owner
         told: Any = extra
-        if self.borrower.held or lender.opened or lender.dropped:
+        if self.buffer_user.held or buffer_owner.opened or buffer_owner.dropped:
             told = self._with_notices(extra)
         try:
             data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
@@ -112,7 +112,7 @@ class Channel:
             if told is not extra:
                 # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would
                 # be taken for that of the next block, and its memory for the next payload.
-                self.borrower.held.update(told["blocks"]["freed"])
+                self.buffer_user.held.update(told["blocks"]["freed"])
             raise
         if told is not extra:
             self._told()
@@ -191,7 +191,7 @@ class Channel:
                 self._take_notices(frame.extra.pop("blocks", None))
             if frame.block:
                 try:
-                    frame.payload = self.borrower.view(frame.block, frame.payload_bytes)
+                    frame.payload = self.buffer_user.view(frame.block, frame.payload_bytes)
                 except (LookupError, ValueError) as error:
                     raise ChannelError(f"a payload in block {frame.block}: {error!r}") from None
 
@@ -215,8 +215,8 @@ class Channel:
         os.close(read_fd)
         os.close(write_fd)
         self._descriptors.close()
-        self.lender.close()
-        self.borrower.close()
+        self.buffer_owner.close()
+        self.buffer_user.close()
 
     def _gather(self, data: bytes | bytearray) -> bytearray:
         """Return what had come of a frame and `data` behind it; many pieces are not copied again for each."""
@@ -265,21 +265,21 @@ class Channel:
 
     def _with_notices(self, extra: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return notes that also say what there is to be said of blocks; `extra` itself when there is nothing."""
-        lender = self.lender
-        freed = self.borrower.released()
-        if not (freed or lender.opened or lender.dropped):
+        buffer_owner = self.buffer_owner
+        freed = self.buffer_user.released()
+        if not (freed or buffer_owner.opened or buffer_owner.dropped):
             return extra
-        opened = [(number, size) for number, size, _ in lender.opened]
-        return dict(extra or {}, blocks={"freed": freed, "dropped": lender.dropped, "opened": opened})
+        opened = [(number, size) for number, size, _ in buffer_owner.opened]
+        return dict(extra or {}, blocks={"freed": freed, "dropped": buffer_owner.dropped, "opened": opened})
 
     def _told(self) -> None:
         """Hand over the descriptors that a frame tells of which is about to be sent. Raises ChannelClosedError."""
-        lender = self.lender
-        while lender.opened:
-            self._pass(lender.opened[0][2])
+        buffer_owner = self.buffer_owner
+        while buffer_owner.opened:
+            self._pass(buffer_owner.opened[0][2])
             # One by one: the number of one that is closed is soon another file's.
-            os.close(lender.opened.pop(0)[2])
-        lender.told()
+            os.close(buffer_owner.opened.pop(0)[2])
+        buffer_owner.told()
 
     def _pass(self, descriptor: int) -> None:
         passed = array.array("i", [descriptor])
@@ -293,9 +293,9 @@ class Channel:
             return
         try:
             for number, size_bytes in notices["opened"]:
-                self.borrower.open(number, size_bytes, self._receive_descriptor())
-            self.borrower.drop(notices["dropped"])
-            self.lender.take_back(notices["freed"])
+                self.buffer_user.open(number, size_bytes, self._receive_descriptor())
+            self.buffer_user.drop(notices["dropped"])
+            self.buffer_owner.take_back(notices["freed"])
         except (LookupError, TypeError, ValueError, OSError) as error:
             raise ChannelError(f"unreadable notice about blocks: {error!r}") from None
 

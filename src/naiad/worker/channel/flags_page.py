@@ -16,7 +16,7 @@ from naiad.worker.channel.buffer_pool import NUMBERS, anonymous_file
 
 CANCELLED = 1
 """The client has given the request up."""
-CONGESTED = 2
+PAUSED = 2
 """The client takes responses more slowly than they come: no more for now."""
 SLOTS = 65536
 """Requests with a byte of their own: most that are open in a worker at a time."""
@@ -33,7 +33,7 @@ _SLOTS_AT = _BLOCKS_AT + NUMBERS
 _SIZE_BYTES = _SLOTS_AT + SLOTS
 
 
-class Board:
+class FlagsPage:
     """One side's mapping. The server writes all but the bytes of blocks, which the worker clears, and readiness."""
 
     __slots__ = ("_begun", "_bytes", "_counter", "_map", "_readiness", "blocks", "slots")
@@ -90,11 +90,11 @@ class Board:
         return not self._readiness[1] and not (asked_ns and now_ns - asked_ns > READY_LIMIT_S * 1e9)
 
 
-def create_board() -> tuple[Board, int]:
+def create_board() -> tuple[FlagsPage, int]:
     """Return a new board and a descriptor of it for the other side, which the caller closes. Raises OSError."""
     descriptor = anonymous_file(_SIZE_BYTES)
     try:
-        return Board(descriptor), descriptor
+        return FlagsPage(descriptor), descriptor
     except OSError:
         os.close(descriptor)
         raise

@@ -70,19 +70,19 @@ def test_a_model_comes_with_its_versions(store: CloudStore, objects: Objects) ->
 
 
 def test_a_look_is_one_listing_and_brings_nothing(store: CloudStore, objects: Objects) -> None:
-    before = {name: sighting.fingerprint for name, sighting in store.look().items()}
+    before = {name: listing.fingerprint for name, listing in store.look().items()}
     assert objects.listed == [""]
     objects.contents["a/1/model.onnx"] = b"new!"
-    after = {name: sighting.fingerprint for name, sighting in store.look().items()}
+    after = {name: listing.fingerprint for name, listing in store.look().items()}
     assert before["a"] != after["a"]
     assert before["b"] == after["b"]
     assert objects.fetched == []
 
 
 def test_fingerprints_of_a_listing_and_of_what_was_opened_are_the_same(store: CloudStore) -> None:
-    sighting = store.sight("b")
-    assert sighting is not None
-    assert sighting.open().fingerprint == store.look()["b"].fingerprint == sighting.fingerprint
+    listing = store.sight("b")
+    assert listing is not None
+    assert listing.open().fingerprint == store.look()["b"].fingerprint == listing.fingerprint
 
 
 def test_the_mark_of_an_upload(store: CloudStore, objects: Objects) -> None:

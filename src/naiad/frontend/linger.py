@@ -14,7 +14,7 @@ import termios
 
 from naiad.wire.least_rate import LeastRate
 
-FAREWELL_S = 5.0
+LINGER_S = 5.0
 """How long a peer that has everything may take to close its side."""
 LEAST_BYTES_PER_S = 1024
 """A peer that takes less of what waits for it falls behind."""
@@ -52,7 +52,7 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
     return int(_ACKNOWLEDGED.unpack_from(state, _ACKNOWLEDGED_AT)[0]) if len(state) == _TCP_INFO_BYTES else 0
 
 
-class Delivery:
+class ResponseQueue:
     """Whether a peer takes what waits for it at a least rate. Asked about every second; costs nothing between."""
 
     __slots__ = ("_grace_s", "_rate", "_undelivered_bytes")
@@ -77,22 +77,22 @@ class Delivery:
         return self._rate.is_too_slow(taken, now_ns)
 
 
-class Farewell:
+class LingeringClose:
     """Watches a connection that was closed, or that is read to its end before it is. Asked about every second."""
 
-    __slots__ = ("_delivered_ns", "_delivery")
+    __slots__ = ("_delivered_ns", "_response_queue")
 
     def __init__(self, grace_s: float) -> None:
         """`grace_s` is how far a peer may fall behind with what is left to be sent."""
-        self._delivery = Delivery(grace_s)
+        self._response_queue = ResponseQueue(grace_s)
         self._delivered_ns = 0
 
-    def is_over(self, transport: asyncio.Transport, now_ns: int, delivered_s: float = FAREWELL_S) -> bool:
+    def is_over(self, transport: asyncio.Transport, now_ns: int, delivered_s: float = LINGER_S) -> bool:
         """Tell whether the peer has had its time: to take more, or `delivered_s` to close once it has everything."""
         undelivered = undelivered_bytes(transport)
         if undelivered:
             self._delivered_ns = 0
-            return self._delivery.is_too_slow(transport, undelivered, now_ns)
+            return self._response_queue.is_too_slow(transport, undelivered, now_ns)
         if not self._delivered_ns:
             self._delivered_ns = now_ns
         return now_ns - self._delivered_ns >= int(delivered_s * _NS_PER_S)

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
-from naiad.frontend.http1.exchange import CONTINUE, Http1Exchange
+from naiad.frontend.http1.exchange import CONTINUE, Http1Context
 
 _log = logging.getLogger(__name__)
 
 
-class AnswerLineOwner(Protocol):
+class Http1ResponsesOwner(Protocol):
     """What the answers need of their connection."""
 
     is_reading: bool
@@ -31,8 +31,8 @@ class AnswerLineOwner(Protocol):
         """Drop the peer."""
 
 
-class AnswerLine:
-    """The exchanges that wait for their answers, oldest first; the `AnswerSink` of each."""
+class Http1Responses:
+    """The exchanges that wait for their answers, oldest first; the `ResponseSink` of each."""
 
     __slots__ = (
         "_clock",
@@ -45,12 +45,12 @@ class AnswerLine:
         "exchanges",
         "is_gathering",
         "is_write_paused",
-        "outbox",
         "owes_continue",
+        "response_sender",
         "transport",
     )
 
-    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, owner: AnswerLineOwner) -> None:
+    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, owner: Http1ResponsesOwner) -> None:
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._most_exchanges = endpoint.limits.pipelined_requests
@@ -59,8 +59,8 @@ class AnswerLine:
         self.answer_heads = endpoint.answer_heads
         self.budget = endpoint.budget
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
-        self.exchanges: deque[Http1Exchange] = deque()
-        self.outbox: list[Buffer] = []
+        self.exchanges: deque[Http1Context] = deque()
+        self.response_sender: list[Buffer] = []
         self.is_gathering = False
         """While input is being consumed: answers go to `outbox`, and are written together at its end."""
         self.owes_continue = False
@@ -70,7 +70,7 @@ class AnswerLine:
         """Whether a further request may be read."""
         return not self.is_write_paused and len(self.exchanges) < self._most_exchanges
 
-    def connection_option(self, exchange: Http1Exchange) -> bytes:
+    def connection_option(self, exchange: Http1Context) -> bytes:
         """Return the Connection option of an answer that begins now."""
         if exchange.keep_alive and self._endpoint.is_draining and self._is_last(exchange):
             exchange.keep_alive = False
@@ -79,13 +79,13 @@ class AnswerLine:
             return b"close"
         return b"keep-alive" if exchange.is_http_1_0 else b""
 
-    def _is_last(self, exchange: Http1Exchange) -> bool:
+    def _is_last(self, exchange: Http1Context) -> bool:
         """Whether the connection of a server that drains ends with this answer."""
         endpoint = self._endpoint
         was_in_flight = exchange.arrival_ns <= endpoint.last_arrival_ns or endpoint.is_finishing
         return was_in_flight and self.exchanges[-1] is exchange
 
-    def emit(self, exchange: Http1Exchange, buffers: list[Buffer], *, done: bool) -> None:
+    def emit(self, exchange: Http1Context, buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of an answer, or hold it while answers before it are missing."""
         # hot: bench/micro_http1.py
         exchanges = self.exchanges
@@ -93,7 +93,7 @@ class AnswerLine:
             exchange.held += buffers
             return
         if self.is_gathering:
-            self.outbox += buffers
+            self.response_sender += buffers
         else:
             self._write(buffers)
         if done:
@@ -112,7 +112,7 @@ class AnswerLine:
             if not self._owner.is_reading:
                 self._owner.update_reading()
 
-    def streamed(self, exchange: Http1Exchange, byte_count: int) -> None:
+    def streamed(self, exchange: Http1Context, byte_count: int) -> None:
         """Have a stream wait whose pieces pile up; drop a peer that has left too much."""
         if exchange is self.exchanges[0]:
             if not self.is_write_paused:
@@ -120,7 +120,7 @@ class AnswerLine:
             unsent_bytes = self.transport.get_write_buffer_size()
         else:
             exchange.held_bytes += byte_count
-            exchange.set_congested(exchange.held_bytes > self._limits.write_buffer_bytes)
+            exchange.set_paused(exchange.held_bytes > self._limits.write_buffer_bytes)
             unsent_bytes = sum([waiting.held_bytes for waiting in self.exchanges])
         if unsent_bytes > self._limits.streamed_bytes and not self.transport.is_closing():
             _log.warning("dropped a client that left %d bytes of streamed answers", unsent_bytes)
@@ -137,18 +137,18 @@ class AnswerLine:
         """The peer does not take its answers, or does so again."""
         self.is_write_paused = is_paused
         if self.exchanges:
-            self.exchanges[0].set_congested(is_paused)
+            self.exchanges[0].set_paused(is_paused)
 
     def send(self, buffers: list[Buffer]) -> None:
         """Write, or gather while input is being consumed."""
         if self.is_gathering:
-            self.outbox += buffers
+            self.response_sender += buffers
         else:
             self._write(buffers)
 
     def flush(self) -> None:
         """Write what was gathered."""
-        gathered, self.outbox = self.outbox, []
+        gathered, self.response_sender = self.response_sender, []
         self._write(gathered)
 
     def disconnect(self) -> None:
@@ -168,7 +168,7 @@ class AnswerLine:
                 exchange.held = []
                 exchange.held_bytes = 0
             if not exchange.done:
-                exchange.set_congested(self.is_write_paused)
+                exchange.set_paused(self.is_write_paused)
                 return
             exchanges.popleft()
             if not exchange.keep_alive:

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import NoRoomError, no_room
-from naiad.frontend.exchange import Departure, GrpcService
+from naiad.frontend.body_reservation import BudgetExceededError, no_room
+from naiad.frontend.exchange import CancelReason, GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
@@ -55,14 +55,14 @@ class RequestBytes:
                 GrpcStatus.RESOURCE_EXHAUSTED, f"incomplete messages of this connection exceed {limit} bytes"
             )
         elif not self._budget.reserve(change):
-            raise NoRoomError
+            raise BudgetExceededError
         self.collecting_bytes += change
         call.collected_bytes = pending_bytes
 
     def hold(self, call: Http2Call, size: int) -> None:
         """Count a message that is not tiny until its call is answered. Raises GrpcError when there is no room."""
         if size > UNCOUNTED_BYTES and not self.reserve(call, size):
-            raise NoRoomError
+            raise BudgetExceededError
 
     def reserve(self, call: Http2Call, size: int) -> bool:
         """Count `size` more bytes for a call; False when there is no room for them."""
@@ -106,7 +106,7 @@ class MessageHolder(Protocol):
         """Hand over the messages of a call that wait."""
 
 
-class Http2Answering:
+class Http2Responses:
     """The owner of a connection's calls: implements `frontend.http2_call.CallOwner`."""
 
     def __init__(
@@ -247,29 +247,29 @@ class Http2Answering:
         if call.exchange is None:
             call.finish(error.status, error.message)
         else:
-            if isinstance(error, NoRoomError):
+            if isinstance(error, BudgetExceededError):
                 error = no_room()
             if isinstance(error, HttpError):
                 call.exchange.refuse(error.status, error.message, error.headers)
             else:
                 call.exchange.refuse(_HTTP_STATUS.get(error.status, 500), error.message)
-        self._drop(call, Departure.REFUSED)
+        self._drop(call, CancelReason.REFUSED)
 
     def expire(self, call: Http2Call) -> None:
         """End a call whose deadline has passed."""
         # The service first: it knows the request's id, which belongs into the trailers.
-        self._drop(call, Departure.DEADLINE)
+        self._drop(call, CancelReason.DEADLINE)
         call.finish(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def give_up(self, call: Http2Call) -> None:
+    def abort(self, call: Http2Call) -> None:
         """End a call whose peer does not take its answers."""
         # gRPC clients report this code as RESOURCE_EXHAUSTED.
         self.output.reset(call, Http2Code.ENHANCE_YOUR_CALM)
-        self.leave(call, Departure.DROPPED)
+        self.leave(call, CancelReason.DROPPED)
         if not self.is_dirty:
             self.mark_dirty()
 
-    def leave(self, call: Http2Call, why: Departure) -> None:
+    def leave(self, call: Http2Call, why: CancelReason) -> None:
         """Forget what is held for a call without a peer, and tell the service."""
         self._drop(call, why)
         self.release(call)
@@ -280,12 +280,12 @@ class Http2Answering:
         self._waiting.clear()
         for call in calls:
             self.output.forget(call)
-            self.leave(call, Departure.DISCONNECTED)
+            self.leave(call, CancelReason.DISCONNECTED)
         self.output.take()
         self.hold_messages = self.release_messages = _ignore
         self._flush_soon = _do_nothing
 
-    def _drop(self, call: Http2Call, why: Departure) -> None:
+    def _drop(self, call: Http2Call, why: CancelReason) -> None:
         """Forget what is held for a call that is finished here, and tell the service."""
         self._waiting.pop(call, None)
         self.request_bytes.collect(call, 0)

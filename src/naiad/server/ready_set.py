@@ -35,7 +35,7 @@ def settle(loop: Loop) -> None:
     over.wait(_TURN_TIMEOUT_S)
 
 
-class Publication:
+class ReadySetPublisher:
     """Passes every new set of ready versions on. Called by the life cycle, one call at a time."""
 
     def __init__(self, engine: Engine, registry: Registry) -> None:
