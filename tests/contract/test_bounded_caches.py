@@ -50,7 +50,7 @@ GROWING = {
     "engine.serving.suspects:found": BY_COUNT,
     "engine.transforms.shared_memory:_outputs": BY_OPEN,
     "engine.transforms.shared_memory:memo": BY_COUNT,
-    "engine.serving.busy_polling:@may_stay_awake": "no arguments",
+    "engine.serving.busy_polling:@may_busy_poll": "no arguments",
     "frontend.connection_register:_address_of": BY_OPEN,
     "frontend.connection_register:_counts": BY_OPEN,
     "frontend.http1.exchange:_prefixes": BY_COUNT,
