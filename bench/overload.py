@@ -8,7 +8,7 @@
 An open loop: requests leave when they are due, whatever became of those before. Goodput is the number of answers
 within a second of that moment. Capacity is what comes back when 32 requests are always in flight. After the overload
 half of the capacity is offered; recovery is the time until the p99 of 250 ms of requests stays below 250 ms.
-Neighbours on the machine change what it can do meanwhile; `share_of_cpu` leaves that out for models that compute.
+Peers on the machine change what it can do meanwhile; `share_of_cpu` leaves that out for models that compute.
 A row whose `generator_lags` is true is not valid: the clients could not send as fast as the case asks.
 
 Clients that give up close their HTTP connection, or reset their gRPC call, which also has a deadline, after a second.
@@ -178,7 +178,7 @@ class HttpClients:
             self._put(request, self._connect())
         else:
             self._waiting.append(request)
-        return lambda: self._give_up(request)
+        return lambda: self._abort(request)
 
     def _put(self, request: Request, connection: _HttpConnection) -> None:
         connection.request = request
@@ -203,7 +203,7 @@ class HttpClients:
         except OSError:
             self._close(connection)
 
-    def _give_up(self, request: Request) -> None:
+    def _abort(self, request: Request) -> None:
         connection = self._carriers.get(request)
         if connection is not None:
             self._close(connection)
@@ -357,9 +357,9 @@ class GrpcClients:
         block = self._timed_block if gives_up else self._block
         channel.unsent += _frame(_HEADERS, 4, stream, block) + _frame(_DATA, 1, stream, self._body)
         channel.flush()
-        return lambda: self._give_up(channel, stream)
+        return lambda: self._abort(channel, stream)
 
-    def _give_up(self, channel: _Channel, stream: int) -> None:
+    def _abort(self, channel: _Channel, stream: int) -> None:
         entry = channel.open.pop(stream, None)
         if entry is not None:
             entry[0].end(is_good=False)
@@ -492,10 +492,10 @@ def offer(
         while upcoming and began_s + upcoming[0] <= now_s:
             request = Request(began_s + upcoming.popleft())
             requests.append(request)
-            give_up = clients.send(request, gives_up=gives_up)
+            abort = clients.send(request, gives_up=gives_up)
             late_s.append(time.perf_counter() - request.due_s)
             if gives_up:
-                patience.append((request.due_s + PATIENCE_S, give_up))
+                patience.append((request.due_s + PATIENCE_S, abort))
         while patience and patience[0][0] <= now_s:
             patience.popleft()[1]()
         next_s = min([began_s + upcoming[0]] if upcoming else [], default=now_s + 0.05)
