@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.worker.channel import buffer_pool as block
-from naiad.worker.channel.buffer_pool import GRANULE_BYTES, Lender, TransportFullError
+from naiad.worker.channel.buffer_pool import GRANULE_BYTES, BufferOwner, TransportFullError
 
 NUMBERS = 4
 ACTIONS = st.lists(
@@ -21,22 +21,25 @@ ACTIONS = st.lists(
 
 @given(ACTIONS)
 def test_lent_blocks_have_numbers_of_their_own(actions):
-    lender, lent = Lender(8 * GRANULE_BYTES), []
+    buffer_owner, lent = BufferOwner(8 * GRANULE_BYTES), []
     with mock.patch.object(block, "NUMBERS", NUMBERS):
         for action, value in actions:
             if action == "lend":
                 try:
-                    lent.append(lender.lend([b"x" * value], value))
+                    lent.append(buffer_owner.lend([b"x" * value], value))
                 except TransportFullError:
-                    assert len(lent) == NUMBERS or lender.total_bytes + value > lender.limit_bytes - GRANULE_BYTES
+                    assert (
+                        len(lent) == NUMBERS
+                        or buffer_owner.total_bytes + value > buffer_owner.limit_bytes - GRANULE_BYTES
+                    )
             elif action == "take_back" and lent:
-                lender.take_back([lent.pop(value % len(lent))])
+                buffer_owner.take_back([lent.pop(value % len(lent))])
             elif action == "trim":
-                lender.trim(0.0)
+                buffer_owner.trim(0.0)
             # The board has a byte for each number modulo NUMBERS.
-            blocks = [*lender._lent.values(), *lender._free.values()]
-            assert sorted(lent) == sorted(lender._lent)
+            blocks = [*buffer_owner._lent.values(), *buffer_owner._free.values()]
+            assert sorted(lent) == sorted(buffer_owner._lent)
             assert len({each.number % NUMBERS for each in blocks}) == len(blocks)
-            assert lender.total_bytes == sum(each.size_bytes for each in blocks) <= lender.limit_bytes
-        lender.close()
-        assert not lender.total_bytes
+            assert buffer_owner.total_bytes == sum(each.size_bytes for each in blocks) <= buffer_owner.limit_bytes
+        buffer_owner.close()
+        assert not buffer_owner.total_bytes

@@ -10,7 +10,7 @@ from naiad.core.errors import ErrorCode, invalid_argument
 from naiad.core.model_call import ModelCall
 from naiad.core.request import RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
-from naiad.engine.serving.decoupled import Emission
+from naiad.engine.serving.decoupled import DecoupledResponses
 from naiad.engine.serving.served_model import ServedModel
 from naiad.telemetry.statistics.responses import ResponseStatistics
 from support.engine_parts import Answers, ScriptedInstance, Serve, StepLoop, config, request, served_model
@@ -238,22 +238,22 @@ def test_calls_of_models_have_no_limit() -> None:
 
 
 def test_responses_of_two_threads_leave_as_taken() -> None:
-    emission: Emission
+    decoupled_responses: DecoupledResponses
     delivered: list[InferResponse] = []
     others: list[threading.Thread] = []
 
     def deliver(requests: object, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         if not others:
             # Between the moment at which the first was taken and that at which it is on its way.
-            others.append(threading.Thread(target=emission.emit, args=(emitting, part(1))))
+            others.append(threading.Thread(target=decoupled_responses.emit, args=(emitting, part(1))))
             others[0].start()
             others[0].join(0.1)
         delivered.extend(responses)
 
-    emission = Emission(deliver, ResponseStatistics(), lambda request: None)
+    decoupled_responses = DecoupledResponses(deliver, ResponseStatistics(), lambda request: None)
     emitting = request(Answers())
-    emission.begin(Batch([emitting], 1))
-    emission.emit(emitting, part(0))
+    decoupled_responses.begin(Batch([emitting], 1))
+    decoupled_responses.emit(emitting, part(0))
     others[0].join(60)
     assert [response.parameters["number"] for response in delivered] == [0, 1]
 
@@ -261,14 +261,16 @@ def test_responses_of_two_threads_leave_as_taken() -> None:
 @pytest.mark.parametrize("end", ["answered", "executed"])
 def test_rescheduled_request_is_forgotten_at_its_end(end: str) -> None:
     paused: list[object] = []
-    emission = Emission(lambda *_, **__: None, ResponseStatistics(), lambda request: None, paused.append)
+    decoupled_responses = DecoupledResponses(
+        lambda *_, **__: None, ResponseStatistics(), lambda request: None, paused.append
+    )
     waiting = request(Answers())
-    emission.begin(Batch([waiting], 1))
-    emission.emit(waiting, RESCHEDULE)
-    assert (paused, emission.open_count, emission.has_requests) == ([waiting], 0, True)
+    decoupled_responses.begin(Batch([waiting], 1))
+    decoupled_responses.emit(waiting, RESCHEDULE)
+    assert (paused, decoupled_responses.open_count, decoupled_responses.has_requests) == ([waiting], 0, True)
     if end == "answered":
-        emission.forget(waiting)
+        decoupled_responses.forget(waiting)
     else:
-        emission.begin(Batch([waiting], 1))
-        emission.emit(waiting, completion())
-    assert not emission.has_requests
+        decoupled_responses.begin(Batch([waiting], 1))
+        decoupled_responses.emit(waiting, executor())
+    assert not decoupled_responses.has_requests
