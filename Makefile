@@ -19,10 +19,11 @@ fmt: $(STAMP) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: $(STAMP) ## style and import rules
+lint: $(STAMP) ## style, import rules, words of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	.ci/words
 
 type: $(STAMP) ## static types
 	$(BIN)/mypy

@@ -201,7 +201,7 @@ _REPOSITORY = (
         "model-control-mode",
         _STRING,
         "How models are loaded: none (all at start), poll (all, and changes in the repositories) or "
-        "explicit (those of --load-model at start; clients load and unload).",
+        "explicit (the models of --load-model; clients load and unload).",
         target="repository.control_mode",
         only=("none", "poll", "explicit"),
     ),
@@ -552,7 +552,7 @@ _GRPC = (
         "grpc-max-control-frames-per-second",
         _INTEGER,
         "naiad: maximum of PING, SETTINGS and empty frames per second on an HTTP/2 connection, besides "
-        "those of its calls, with bursts of 10 times as many; more close the connection. 16 WINDOW_UPDATE "
+        "the frames of its calls, with bursts of 10 times as many; more close the connection. 16 WINDOW_UPDATE "
         "or small DATA frames count as one.",
         target="grpc.max_control_frames_per_s",
         minimum=1,
