@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # frontend
     Mutant(
         name="pipelined_bytes",
-        file="src/naiad/frontend/http1/answering.py",
+        file="src/naiad/frontend/http1/responses.py",
         text="                exchange.held_bytes = 0\n",
         replacement="",
         tests=("unit/frontend/test_http1_connection.py", "property/test_http1_pipelining.py"),

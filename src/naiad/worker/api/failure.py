@@ -6,7 +6,8 @@ import enum
 import os
 import traceback
 
-PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__))
+_WORKER_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""The package `naiad.worker`, whose frames tell the author of a model nothing."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -71,4 +72,4 @@ def format_traceback(error: BaseException) -> str:
 
 
 def _is_own(filename: str) -> bool:
-    return filename.startswith((PACKAGE_DIR, "<frozen importlib"))
+    return filename.startswith((_WORKER_DIR, "<frozen importlib"))

@@ -1,0 +1,28 @@
+"""Exceptions of a model are told with the frames of the model, without those of the worker."""
+
+import inspect
+
+import pytest
+
+from naiad.worker import loop, process
+from naiad.worker.api import failure, tensor
+from naiad.worker.channel import frame
+
+
+@pytest.mark.parametrize("module", [failure, tensor, frame, loop, process])
+def test_worker_frames_are_left_out(module):
+    # Triton: the text of a failed `execute` has no frames but the model's.
+    calls = compile("def call(function):\n    function()\n", inspect.getfile(module), "exec")
+    names = {}
+    exec(calls, names)
+
+    def fails():
+        raise ValueError("no such animal")
+
+    with pytest.raises(ValueError, match="no such animal") as caught:
+        names["call"](fails)
+    text = failure.describe(caught.value)
+    here = f"  {__file__}"
+    assert text.startswith(f"ValueError: no such animal\n\nAt:\n{here}(")
+    assert all(line.startswith(here) for line in text.splitlines()[3:])
+    assert inspect.getfile(module) not in failure.format_traceback(caught.value)
