@@ -77,7 +77,7 @@ def _processes(rows: Sequence[Row]) -> Iterator[Figure]:
             if many["processes"] == 2:
                 ratio = median(ratios(many, one, "throughput"))
                 name = f"Two processes, {one['transport']}, {one['load']}"
-                measured = f"{ratio:.2f} (possible: {_left_of_two_cores(one):.2f})"
+                measured = f"{ratio:.2f} of {_left_of_two_cores(one):.2f} possible"
                 yield Figure(name, "≥ 1.4 x one process", measured, ratio >= 1.4)
 
 
@@ -193,10 +193,9 @@ def _adaptive(rows: Sequence[Row]) -> Iterator[Figure]:
         same = {"instances": ours["instances"], "load": ours["load"], "share": 1.0}
         fixed = [row for row in _rows(measured, **same) if row["delay_us"] != "adaptive"]
         ratio, names = _beside_best(ours, fixed, "served_p99_us")
-        p90, _ = _beside_best(ours, fixed, "served_p90_us")
         name = f"Adaptive batching, {ours['instances']} instance(s), {ours['load']} load"
         limit = f"≤ 1 x the best of {len(fixed)} fixed delays"
-        yield Figure(name, limit, f"{ratio:.2f} (best: {' and '.join(names)} µs; p90: {p90:.2f})", ratio <= 1.0)
+        yield Figure(name, limit, f"{ratio:.2f} (best: {' and '.join(names)} µs)", ratio <= 1.0)
 
 
 def _beside_best(ours: Row, fixed: Sequence[Row], metric: str) -> tuple[float, list[str]]:

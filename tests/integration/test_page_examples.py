@@ -16,7 +16,6 @@ PAGES = {
     "ensembles": [],
     "response-cache": ["--cache-config=local,size=1000000"],
     "rate-limiter": ["--rate-limit=execution_count"],
-    "warmup": [],
     "padding": [],
     "bls": [],
     "ragged-batching": [],

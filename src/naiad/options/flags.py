@@ -71,8 +71,8 @@ _SERVER = (
     Flag(
         "execute-timeout-secs",
         _FLOAT,
-        "naiad: seconds without progress after which an execution counts as hung. The server answers its "
-        "requests with UNAVAILABLE and restarts a worker process. 0: no limit. The model parameter "
+        "naiad: seconds without progress after which an execution counts as hung: its requests get "
+        "UNAVAILABLE and its worker process is restarted. 0: no limit. The model parameter "
         "execute_timeout_s overrides it.",
         target="execute_timeout_s",
         minimum=0,
@@ -103,8 +103,8 @@ _SERVER = (
     Flag(
         "max-connections-per-address",
         _INTEGER,
-        "naiad: maximum of open HTTP and gRPC connections per client address (IPv6: per /64 network). The "
-        "server closes further ones, over HTTP with 503. Unix sockets do not count. 0: no limit.",
+        "naiad: maximum of open connections per client address (IPv6: per /64 network); further ones get "
+        "503 or are closed. Unix sockets do not count. 0: no limit.",
         target="max_connections_per_address",
         minimum=0,
     ),
@@ -119,9 +119,8 @@ _SERVER = (
     Flag(
         "queue-overload-policy",
         _STRING,
-        "naiad: behavior under overload for models without a queue policy. shed: executes the newest "
-        "requests first and rejects the oldest after --queue-overload-max-wait-ms. none: unlimited queue "
-        "in order of arrival, as in Triton.",
+        "naiad: behavior under overload without a queue policy. shed: newest requests first, rejects the "
+        "oldest. none: unlimited queue in order of arrival, as in Triton.",
         target="overload.policy",
         choices=("shed", "none"),
     ),
@@ -170,9 +169,8 @@ _REPOSITORY = (
         "model-repository",
         _STRING,
         "A model repository: a directory or a URL (s3://bucket/path, gs://bucket/path, "
-        "as://account/container/path); repeatable. A model that is in two repositories is not available. "
-        "The positional argument does the same and also accepts a model file or the directory of one "
-        "model.",
+        "as://account/container/path); repeatable. The positional argument does the same and also accepts "
+        "a model file or the directory of one model.",
         target="repository.paths",
         repeat=True,
     ),
@@ -552,8 +550,8 @@ _GRPC = (
         "grpc-max-control-frames-per-second",
         _INTEGER,
         "naiad: maximum of PING, SETTINGS and empty frames per second on an HTTP/2 connection, besides "
-        "the frames of its calls, with bursts of 10 times as many; more close the connection. 16 WINDOW_UPDATE "
-        "or small DATA frames count as one.",
+        "its calls, with bursts of 10 times as many; more close the connection. 16 WINDOW_UPDATE or small "
+        "DATA frames count as one.",
         target="grpc.max_control_frames_per_s",
         minimum=1,
     ),
@@ -683,14 +681,14 @@ _TRACING = (
         target="trace",
         repeat=True,
     ),
-    Flag("trace-level", _STRING, "Deprecated: --trace-config level=.", target="trace.level", repeat=True),
-    Flag("trace-file", _STRING, "Deprecated: --trace-config triton,file=.", target="trace.file", repeat=True),
-    Flag("trace-rate", _STRING, "Deprecated: --trace-config rate=.", target="trace.rate", repeat=True),
-    Flag("trace-count", _STRING, "Deprecated: --trace-config count=.", target="trace.count", repeat=True),
+    Flag("trace-level", _STRING, "Deprecated: use --trace-config level=.", target="trace.level", repeat=True),
+    Flag("trace-file", _STRING, "Deprecated: use --trace-config triton,file=.", target="trace.file", repeat=True),
+    Flag("trace-rate", _STRING, "Deprecated: use --trace-config rate=.", target="trace.rate", repeat=True),
+    Flag("trace-count", _STRING, "Deprecated: use --trace-config count=.", target="trace.count", repeat=True),
     Flag(
         "trace-log-frequency",
         _STRING,
-        "Deprecated: --trace-config triton,log-frequency=.",
+        "Deprecated: use --trace-config triton,log-frequency=.",
         target="trace.log_frequency",
         repeat=True,
     ),

@@ -13,8 +13,8 @@ _OPENING = """\
 # Flags
 
 All flags of `naiad serve`, as in `naiad serve --help`. Names and formats are Triton's: `--flag value` or
-`--flag=value`. Booleans are `true` or `false` (also `on`, `off`, `1`, `0`). *naiad* marks flags that Triton does not
-have. An unknown flag or an unsupported value is an error with exit status 1.
+`--flag=value`. Booleans are `true` or `false` (also `on`, `off`, `1`, `0`). Parentheses contain the default. *naiad* marks
+flags that Triton does not have. An unknown flag or an unsupported value is an error with exit status 1.
 
 ```sh
 naiad serve --model-repository models --http-port 9000 --log-verbose=1
@@ -56,7 +56,12 @@ def _text(flag: Flag) -> str:
         text += " Repeatable."
     if flag.only is not None and not flag.target:
         text += f" Not supported: only `{flag.only[0]}` is accepted." if flag.only else " Not supported."
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("*: a", "\\*: a").replace(", * ", ", `*` ")
+    return text.replace("<", "&lt;").replace("*: a", "\\*: a").replace(", * ", ", `*` ")
+
+
+def _line(flag: Flag) -> str:
+    default = _default(flag)
+    return f"- `{flag.usage}`{f' ({default})' if default else ''}: {_text(flag)}\n"
 
 
 def page() -> str:
@@ -67,10 +72,8 @@ def page() -> str:
 def _parts() -> Iterator[str]:
     yield _OPENING
     for group, flags in GROUPS:
-        yield f"\n## {group}\n\n| flag | default | |\n|---|---|---|\n"
-        for flag in flags:
-            if not flag.no_effect:
-                yield f"| `{flag.usage}` | {_default(flag)} | {_text(flag)} |\n"
+        lines = [_line(flag) for flag in flags if not flag.no_effect]
+        yield f"\n## {group}\n\n" + "".join(lines)
     yield "\n## Flags without effect\n\n"
     yield "These flags of Triton tune parts that naiad does not have. The server accepts them and logs their names:\n"
     yield ",\n".join(f"`--{flag.name}`" for _, flags in GROUPS for flag in flags if flag.no_effect) + ".\n"
