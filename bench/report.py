@@ -16,7 +16,7 @@ _SERVERS = {
     "naiad": "naiad",
     "triton": "Triton",
     "mlserver": "MLServer",
-    "fastapi": "FastAPI + uvicorn",
+    "fastapi": "FastAPI",
     "bare": "bare `session.run` loop",
 }
 
@@ -263,7 +263,7 @@ def section(case: str, rows: Sequence[Row]) -> str:
 _COMPARED: Sequence[tuple[str, str, str]] = (
     ("python", "Python add/sub", "add_sub_py"),
     ("bls", "BLS, Python", "bls_py"),
-    ("json", "JSON add/sub", "add_sub"),
+    ("json", "Add/sub", "add_sub"),
 )
 _OF_COMPARED = ("Python add/sub", "Python model that calls")
 
@@ -277,9 +277,9 @@ def _comparison(rows: Sequence[Row]) -> str:
             for ours in same_model:
                 if ours["server"] == "naiad" and _group(ours) == _group(theirs):
                     shares = [median(ratios(ours, theirs, name)) for name in ("throughput", "p99_us", "cpu_us")]
-                    what = [title, _text("transport")(ours), _text("load")(ours), _server(theirs)]
+                    what = [f"{title}, {ours['transport']}, {ours['load']}", _server(theirs)]
                     lines.append([*what, *(f"{share:.2f}" for share in shares)])
-    header = ["case", "protocol", "connections", "other server", "requests/s", "p99", "CPU / request"]
+    header = ["case", "other server", "requests/s", "p99", "CPU"]
     return _table(header, lines)
 
 

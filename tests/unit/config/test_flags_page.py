@@ -12,8 +12,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
 _OPENING = """\
 # Flags
 
-All flags of `naiad serve`, as in `naiad serve --help`. Names and formats are Triton's: `--flag value` or
-`--flag=value`. Booleans are `true` or `false` (also `on`, `off`, `1`, `0`). Parentheses contain the default. *naiad* marks
+All flags of `naiad serve`, as in `naiad serve --help`, with the default in parentheses. Names and formats are
+Triton's: `--flag value` or `--flag=value`. Booleans are `true` or `false` (also `on`, `off`, `1`, `0`). *naiad* marks
 flags that Triton does not have. An unknown flag or an unsupported value is an error with exit status 1.
 
 ```sh
