@@ -101,9 +101,9 @@ def members(running: ServerProcess) -> dict[int, int]:
     found = {}
     for child in psutil.Process(running.process.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none, too
-            slot = next((word for word in child.cmdline() if word.startswith("process=")), "")
-            if slot:
-                found[int(slot.partition("=")[2]) - 1] = child.pid
+            name = child.name()
+            if name.startswith("naiad:"):
+                found[int(name.partition(":")[2]) - 1] = child.pid
     return found
 
 

@@ -125,7 +125,7 @@ class ServerProcess:
         found = []
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none, too
-                if any(word.startswith("process=") for word in child.cmdline()):
+                if child.name().startswith("naiad:"):
                     found.append(child.pid)
         return found
 

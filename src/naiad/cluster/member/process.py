@@ -1,6 +1,7 @@
 """A member: a server process that gets its connections, and what to do with itself, from the supervisor."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -9,6 +10,7 @@ import socket
 import ssl
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from naiad.backend.cores import share_cores
 from naiad.cluster import messages
@@ -61,7 +63,7 @@ _SETTLE_S = 1.0
 """How long connections that were just handed over may take to begin before the rest is drained."""
 
 
-def main(control_fd: int, connection_passing_fd: int) -> None:
+def main(control_fd: int, connection_passing_fd: int) -> NoReturn:
     """Run a member to its end; the two descriptors are its ends of the supervisor's socket pairs."""
     # Programs that models start must not get them.
     for descriptor in (control_fd, connection_passing_fd):
@@ -72,6 +74,7 @@ def main(control_fd: int, connection_passing_fd: int) -> None:
     except EOFError:
         sys.exit(1)
     assert isinstance(welcome, Welcome)
+    _show_name(f"naiad:{welcome.slot + 1}")
     share_cores(welcome.process_count)
     logging.disable(welcome.quiet_below)
     member = Member(welcome, control, socket.socket(fileno=connection_passing_fd))
@@ -81,6 +84,12 @@ def main(control_fd: int, connection_passing_fd: int) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(status)
+
+
+def _show_name(name: str) -> None:
+    """Have lists of processes (`ps -e`, `top`) show the process under a name of at most 15 characters."""
+    with contextlib.suppress(OSError):  # Linux only
+        Path("/proc/self/comm").write_text(name)
 
 
 class SupervisedStop(StopSignal):

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -31,7 +32,7 @@ from naiad.cluster.messages import (
     Welcome,
 )
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
-from naiad.cluster.supervisor.member_process import MemberProcess
+from naiad.cluster.supervisor.member_process import MemberProcess, StartedProcess, end_unused, fork_members
 from naiad.cluster.supervisor.restarts import Supervision, share_of
 from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
@@ -53,13 +54,23 @@ _NOTE_SHARE = 100
 
 def serve(options: ServerOptions) -> int:
     """Run a server of several processes until a signal ends it and return the exit status."""
-    return run_to_status(options, lambda: Supervisor(options).run())
+    try:
+        started = fork_members(options.process_count)
+    except OSError as error:
+        print(f"naiad serve: --processes {options.process_count}: {error.strerror}", file=sys.stderr)
+        return 1
+    try:
+        return run_to_status(options, lambda: Supervisor(options, started).run())
+    finally:
+        end_unused(started)
 
 
 class Supervisor:
     """The parent of all members. Implements `member_process.Listener`."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, started: list[StartedProcess] | None = None) -> None:
+        """`started` are processes to become members, which are taken from it; others are started."""
+        self._started = [] if started is None else started
         resolve_policies(options.host_policies)  # raises once, not in every member
         # What the machine has is measured once: members plan with their part of the cores.
         amounts = measured_amounts(options.rate_limit.resources)
@@ -157,7 +168,7 @@ class Supervisor:
         )
         self._supervision.started(slot)
         try:
-            member = MemberProcess(welcome, self)
+            member = MemberProcess(welcome, self, self._started.pop(0) if self._started else None)
         except OSError as error:
             self._died(slot, f"it could not be started: {error.strerror}")
             return
