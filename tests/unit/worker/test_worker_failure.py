@@ -1,4 +1,4 @@
-"""Exceptions of a model are told with the frames of the model, without those of the worker."""
+"""Error texts of a failed model have the frames of the model, not the frames of the worker."""
 
 import inspect
 

@@ -7,7 +7,7 @@ import os
 import traceback
 
 _WORKER_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-"""The package `naiad.worker`, whose frames tell the author of a model nothing."""
+"""The package `naiad.worker`. Error texts and tracebacks leave its frames out."""
 
 
 class ErrorCode(enum.IntEnum):
