@@ -525,7 +525,7 @@ _GRPC = (
     Flag(
         "grpc-max-header-size",
         _INTEGER,
-        "naiad: maximum size of the headers over HTTP/2 in bytes, plus 32 for each header; larger ones get 431.",
+        "naiad: maximum size of the headers over HTTP/2 in bytes, counting 32 more for each; larger ones get 431.",
         target="grpc.max_header_bytes",
         minimum=1024,
         maximum=2**24,
