@@ -11,22 +11,12 @@ from pathlib import Path
 
 from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
+from naiad.config.backends import BUILT_IN, EXTRAS
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 
 PYTHON_RUNTIME = "model.py"
 """Triton: the `runtime` of Python-based backends."""
-
-BUILT_IN: Mapping[str, str] = {
-    "onnxruntime": "naiad.backend.onnx.backend:OnnxRuntimeBackend",
-    "python": "naiad.backend.python.backend:PythonBackend",
-    "identity": "naiad.backend.identity:IdentityBackend",
-    "repeat": "naiad.backend.repeat:RepeatBackend",
-}
-"""Known without metadata too, so that a source tree on PYTHONPATH serves models."""
-
-EXTRAS: Mapping[str, str] = {"onnxruntime": "onnx"}
-"""Backend to the extra of this package that brings its framework."""
 
 
 class BackendRegistry:
@@ -37,6 +27,7 @@ class BackendRegistry:
 
         Those are a name to `module:class` each.
         """
+        # The table first: without the package's metadata, a source tree on PYTHONPATH serves models too.
         self._points = {**BUILT_IN, **(announced_backends() if announced is None else announced)}
         self._directory = directory
         self._backends: dict[str, Backend] = {}

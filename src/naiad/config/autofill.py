@@ -8,8 +8,8 @@ The order in which a loader uses these: `autofill`, `normalize`, `validation.val
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, ModelFormat
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import Problem
 
@@ -18,32 +18,6 @@ _MIN_COMPUTE_CAPABILITY = "6.000000"
 """Triton: the default of --min-supported-compute-capability, as its messages show it."""
 SEQUENCE_IDLE_US = 1_000_000
 """Idle time after which a sequence ends when the configuration names none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFormat:
-    """What the name of a model file says."""
-
-    filename: str
-    backend: str
-    platform: str = ""
-
-
-FORMATS: Sequence[ModelFormat] = (
-    ModelFormat("model.savedmodel", "tensorflow", "tensorflow_savedmodel"),
-    ModelFormat("model.graphdef", "tensorflow", "tensorflow_graphdef"),
-    ModelFormat("model.plan", "tensorrt", "tensorrt_plan"),
-    ModelFormat("model.onnx", "onnxruntime", "onnxruntime_onnx"),
-    ModelFormat("model.xml", "openvino"),
-    ModelFormat("model.pt", "pytorch", "pytorch_libtorch"),
-    ModelFormat("model.pt2", "pytorch", "torch_aoti"),
-    ModelFormat("model.tflite", "tflite"),
-    ModelFormat("model.py", "python"),
-)
-"""Known files of a version directory, in the order in which they are looked for."""
-
-PLATFORM_BACKENDS = {known.platform: known.backend for known in FORMATS if known.platform}
-"""Platform to the backend that serves it; `ensemble` has none."""
 
 
 def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[str] = ()) -> ModelConfig:

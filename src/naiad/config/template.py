@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from naiad.config.autofill import FORMATS
+from naiad.config.backends import filenames_of
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
 
@@ -41,8 +41,7 @@ dynamic_batching {
 
 def _format_backend(config: ModelConfig) -> str:
     lines = [f'backend: "{config.backend}"'] if config.backend else ['# backend: "python"']
-    usual = {known.filename for known in FORMATS if known.backend == config.backend}
-    if config.default_model_filename and config.default_model_filename not in usual:
+    if config.default_model_filename and config.default_model_filename not in filenames_of(config.backend):
         lines.append(f'default_model_filename: "{config.default_model_filename}"')
     return "\n".join(lines) + "\n"
 

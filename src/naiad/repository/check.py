@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from naiad.config.autofill import FORMATS, autofill, normalize
+from naiad.config.autofill import autofill, normalize
+from naiad.config.backends import FILENAMES, filenames_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.pbtxt.text_format import parse_pbtxt
@@ -22,7 +23,7 @@ from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.repository.store import CONFIG_FILE, RESERVED, parse_version
+from naiad.repository.store import BARE_BACKENDS, CONFIG_FILE, RESERVED, parse_version
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ def find_versions(report: ModelReport) -> dict[int, Path]:
 
 def _warn_of_version_name(report: ModelReport, directory: Path) -> None:
     digits = "".join(char for char in directory.name if char.isdigit()).lstrip("0")
-    holds_model = not names_in(directory).isdisjoint(known.filename for known in FORMATS)
+    holds_model = not names_in(directory).isdisjoint(FILENAMES)
     if not holds_model and not directory.name.lstrip("-").isdigit():
         return
     report.add(
@@ -115,7 +116,7 @@ def check_versions(report: ModelReport, version_dirs: Mapping[int, Path], names:
     nothing_asked = any(problem.path.startswith("version_policy") and problem.is_error for problem in report.problems)
     if report.versions or nothing_asked:
         return
-    loose = sorted(names.intersection(known.filename for known in FORMATS))
+    loose = sorted(names.intersection(FILENAMES))
     if version_dirs:
         expected = "a policy that selects one of the versions " + ", ".join(map(str, version_dirs))
     elif loose:
@@ -128,7 +129,7 @@ def check_versions(report: ModelReport, version_dirs: Mapping[int, Path], names:
 def check_model_file(report: ModelReport, version_dir: Path) -> None:
     """Check that a version has the model file."""
     config = report.config
-    wanted = config.default_model_filename or _usual_filename(config.backend)
+    wanted = config.default_model_filename or next(iter(filenames_of(config.backend)), "")
     # Backends without a known file name (identity, third parties) may need no file.
     if not wanted or config.HasField("ensemble_scheduling"):
         return
@@ -136,7 +137,7 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
     if wanted in names or (version_dir / wanted).exists():
         return
     own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
-    if not own and wanted not in (known.filename for known in FORMATS):
+    if not own and wanted not in FILENAMES:
         return  # Triton's name for the file of a custom backend, which may need none
     suggestion = nearest(wanted, names) or _same_suffix(wanted, names)
     report.add(
@@ -146,10 +147,6 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
         expected=f"{version_dir / wanted}; the directory has {', '.join(sorted(names)) or 'no files'}",
         suggestion=suggestion,
     )
-
-
-def _usual_filename(backend: str) -> str:
-    return next((known.filename for known in FORMATS if known.backend == backend), "")
 
 
 def _same_suffix(wanted: str, names: set[str]) -> str:
@@ -203,7 +200,7 @@ def names_in(directory: Path) -> set[str]:
 _MAX_CONFIG_BYTES = 4 << 20
 """Four bytes, which a character of UTF-8 may take, for each that the parser reads."""
 _CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
-MODEL_SUFFIXES = (".onnx", ".py")
+MODEL_SUFFIXES = tuple(BARE_BACKENDS)
 """Files that are served by themselves, without a model's directory."""
 
 
@@ -229,7 +226,7 @@ def check_path(
 def is_model_dir(path: Path) -> bool:
     """Tell a model's directory from a repository: it has a configuration, a model file or version directories."""
     names = names_in(path)
-    if CONFIG_FILE in names or not names.isdisjoint(known.filename for known in FORMATS):
+    if CONFIG_FILE in names or not names.isdisjoint(FILENAMES):
         return True
     if any(name.endswith(_CONFIG_SUFFIXES) for name in names):
         return True

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from naiad.config.backends import BUILT_IN, FORMATS, SERVABLE_FILENAMES
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt, internal, invalid_argument, not_found
 from naiad.core.model import model_key
@@ -243,7 +244,7 @@ def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> 
     return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path, config_name=config_name)
 
 
-_BARE_BACKENDS = {".onnx": "onnxruntime", ".py": "python"}
+BARE_BACKENDS = {Path(known.filename).suffix: known.backend for known in FORMATS if known.backend in BUILT_IN}
 """Backends of bare model files, by suffix."""
 
 
@@ -259,16 +260,16 @@ def open_path(path: Path, *, config_name: str = "") -> Store:
         raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
     if (path / CONFIG_FILE).is_file() or _holds_versions(path):
         return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
-    for name in ("model.onnx", "model.py"):
+    for name in SERVABLE_FILENAMES:
         if (path / name).is_file():
             return SingleModelStore(_bare_file(path / name, name=path.name), path)
     return LocalStore(path, config_name=config_name)
 
 
 def _bare_file(path: Path, *, name: str = "") -> ModelEntry:
-    backend = _BARE_BACKENDS.get(path.suffix)
+    backend = BARE_BACKENDS.get(path.suffix)
     if backend is None:
-        known = ", ".join(sorted(_BARE_BACKENDS))
+        known = ", ".join(sorted(BARE_BACKENDS))
         raise invalid_argument(f"{path}: a file of this kind cannot be served by itself; known suffixes: {known}")
     preset = ModelConfig(name=name or path.stem, backend=backend, default_model_filename=path.name)
     return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset)

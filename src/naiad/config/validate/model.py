@@ -5,7 +5,8 @@ All problems come at once, each at its place when the configuration was read fro
 
 from collections.abc import Collection
 
-from naiad.config.autofill import ENSEMBLE_PLATFORM, PLATFORM_BACKENDS, instance_group_problems
+from naiad.config.autofill import ENSEMBLE_PLATFORM, instance_group_problems
+from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAMES
 from naiad.config.execution import sequence_inputs
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
@@ -112,7 +113,7 @@ def _report_missing_backend(findings: Findings, known_backends: Collection[str])
 
 def _check_no_backend(findings: Findings, known_backends: Collection[str], model_name: str) -> None:
     platform = findings.config.platform
-    choices = ", ".join(sorted(known_backends)) or "onnxruntime, python"
+    choices = ", ".join(sorted(known_backends or BUILT_IN))
     if platform:
         findings.error(
             f"unexpected platform type '{platform}'",
@@ -125,7 +126,7 @@ def _check_no_backend(findings: Findings, known_backends: Collection[str], model
         findings.error(
             "unexpected platform type ''",
             "default_model_filename",
-            expected=f"'backend' with one of {choices}, or a known file name (model.onnx, model.py)",
+            expected=f"'backend' with one of {choices}, or a known file name ({', '.join(SERVABLE_FILENAMES)})",
         )
     else:
         name = model_name or findings.config.name
@@ -133,7 +134,8 @@ def _check_no_backend(findings: Findings, known_backends: Collection[str], model
             f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
             "configuration. Expected model name of the form 'model.<backend_name>'.",
             "name",
-            expected=f"'backend' with one of {choices}, or a model file by which to tell it (model.onnx, model.py)",
+            expected=f"'backend' with one of {choices}, or a model file with a known name "
+            f"({', '.join(SERVABLE_FILENAMES)})",
         )
 
 

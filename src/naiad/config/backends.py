@@ -1,0 +1,77 @@
+"""The backends that naiad knows by name: their model files, platforms, modules and pip extras. The only such table.
+
+Backends without a module are Triton's: their files are recognised, so that messages can name what is missing.
+Installed packages may add a backend of any name (`naiad.backend.registry`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormat:
+    """A file name that identifies the backend of a model."""
+
+    filename: str
+    backend: str
+    platform: str = ""
+    """Triton's `platform` for such files, empty when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBackend:
+    """One backend."""
+
+    name: str
+    files: Mapping[str, str]
+    """File name to platform."""
+    module: str = ""
+    """`module:class` of the `Backend` class in this package, empty when it is not part of naiad."""
+    extra: str = ""
+    """Extra of the pip package `naiad` that installs its framework."""
+
+
+KNOWN_BACKENDS: Sequence[KnownBackend] = (
+    KnownBackend(
+        "tensorflow", {"model.savedmodel": "tensorflow_savedmodel", "model.graphdef": "tensorflow_graphdef"}
+    ),
+    KnownBackend("tensorrt", {"model.plan": "tensorrt_plan"}),
+    KnownBackend(
+        "onnxruntime",
+        {"model.onnx": "onnxruntime_onnx"},
+        module="naiad.backend.onnx.backend:OnnxRuntimeBackend",
+        extra="onnx",
+    ),
+    KnownBackend("openvino", {"model.xml": ""}),
+    KnownBackend("pytorch", {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"}),
+    KnownBackend("tflite", {"model.tflite": ""}),
+    KnownBackend("python", {"model.py": ""}, module="naiad.backend.python.backend:PythonBackend"),
+    KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
+    KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),
+)
+
+FORMATS: Sequence[ModelFormat] = tuple(
+    ModelFormat(filename, backend.name, platform)
+    for backend in KNOWN_BACKENDS
+    for filename, platform in backend.files.items()
+)
+"""Known files of a version directory, in the order in which they are looked for."""
+
+FILENAMES: frozenset[str] = frozenset(known.filename for known in FORMATS)
+
+PLATFORM_BACKENDS: Mapping[str, str] = {known.platform: known.backend for known in FORMATS if known.platform}
+"""Platform to backend. `ensemble` has none."""
+
+BUILT_IN: Mapping[str, str] = {backend.name: backend.module for backend in KNOWN_BACKENDS if backend.module}
+"""Backends of this package to `module:class`."""
+
+SERVABLE_FILENAMES: Sequence[str] = tuple(known.filename for known in FORMATS if known.backend in BUILT_IN)
+"""Files that this package has a backend for."""
+
+EXTRAS: Mapping[str, str] = {backend.name: backend.extra for backend in KNOWN_BACKENDS if backend.extra}
+"""Backend to the extra that installs its framework."""
+
+
+def filenames_of(backend: str) -> Sequence[str]:
+    """Return the usual file names of a backend's models, the first one preferred."""
+    return [known.filename for known in FORMATS if known.backend == backend]

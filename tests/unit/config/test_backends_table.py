@@ -1,0 +1,36 @@
+"""The table of backends agrees with the package: modules, extras, file names."""
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from naiad.backend.api import Backend
+from naiad.config.backends import BUILT_IN, EXTRAS, FILENAMES, FORMATS, KNOWN_BACKENDS, filenames_of
+
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+
+@pytest.mark.parametrize(("name", "module"), BUILT_IN.items())
+def test_modules_have_a_backend_of_that_name(name, module):
+    module_name, _, class_name = module.partition(":")
+    found = getattr(importlib.import_module(module_name), class_name)
+    assert issubclass(found, Backend)
+    assert found.name == name
+
+
+def test_extras_are_those_of_the_package():
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS.values()) <= extras.keys()
+
+
+def test_names_and_files_are_unique():
+    names = [backend.name for backend in KNOWN_BACKENDS]
+    assert len(names) == len(set(names))
+    assert len(FORMATS) == len(FILENAMES)
+
+
+def test_first_file_of_a_backend_is_preferred():
+    assert filenames_of("pytorch") == ["model.pt", "model.pt2"]
+    assert filenames_of("unknown") == []
