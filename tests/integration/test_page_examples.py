@@ -26,7 +26,7 @@ PAGES = {
 def blocks_of(page: str) -> dict[str, str]:
     """Return the blocks of the section `Example` by their titles."""
     text = (DOCS / f"{page}.md").read_text()
-    section = re.split(r"^#+ (?:Example|To try)$", text, flags=re.MULTILINE)[1]
+    section = re.split(r"^#+ Example$", text, flags=re.MULTILINE)[1]
     return dict(BLOCK.findall(re.split(r"^#+ ", section, flags=re.MULTILINE)[0]))
 
 
