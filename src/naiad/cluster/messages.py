@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
-from naiad.engine.resource_owner import Grant, Step, Suspicion, Terms
 from naiad.options.options import ServerOptions
 from naiad.telemetry.statistics.version import VersionStatistics
 from naiad.wire.header_fields import Headers
@@ -80,20 +79,6 @@ class StopBeingReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """Instances of the member may execute."""
-
-    grants: Sequence[Grant]
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseSuspect:
-    """What the member has told is so: calls of models wait for ever; refuse one of them."""
-
-    suspicion: Suspicion
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """No more connections come; answer what is in flight and end."""
 
@@ -111,28 +96,6 @@ class Failed:
     """The member cannot start, and ends."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterClaims:
-    """What instances of the member need of shared resources; a question: why that cannot be, or nothing."""
-
-    terms: Sequence[Terms]
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimSteps:
-    """What has become of claims, in order, and which of them there are no more after that."""
-
-    steps: Sequence[Step]
-    ended: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
-    """Calls of models are stuck unless claims that wait are granted; told again while it is so."""
-
-    suspicion: Suspicion
 
 
 # --- questions, which the supervisor asks all members, and a member asks the supervisor -----------------------------

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -30,10 +29,10 @@ class Resources:
 
         Raises InferError(INVALID_ARG) when one of them could never execute.
         """
-        claims = claims_of(config)
+        claims = _claims_of(config)
         with self._lock:
             granted = self._limiter.register(claims)
-            log_limits(self._limiter)
+            self._log_limits()
         _wake(granted)
         return ModelResources(self, claims)
 
@@ -79,52 +78,19 @@ class Resources:
         """Forget claims."""
         with self._lock:
             granted = self._limiter.unregister(claims)
-            log_limits(self._limiter)
+            self._log_limits()
         _wake(granted)
 
-
-def log_limits(limiter: RateLimiter) -> None:
-    """Log how much there is of every resource after models have come or gone, as Triton does with --log-verbose=1."""
-    if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s", limiter.limits_text())
-
-
-class ClaimKeeper(Protocol):
-    """Who decides which claims may be executed with; called on any thread, and `wake_now` tells what comes later."""
-
-    def acquire(self, claim: Claim) -> bool:
-        """Ask for what a claim needs, giving back what it held; False when its owner will be woken instead."""
-
-    def start(self, claim: Claim) -> None:
-        """Note that an execution begins with what was acquired."""
-
-    def release(self, claim: Claim) -> None:
-        """Give back what a claim holds, or end its waiting."""
-
-    def withdraw(self, claim: Claim) -> bool:
-        """End the waiting of a claim; False when it did not wait, or is about to be woken."""
-
-    def is_barred(self, claim: Claim, holders: Collection[int]) -> bool:
-        """Whether a claim cannot be granted while the instances with these ids keep what they hold."""
-
-    def usage(self) -> Sequence[Usage]:
-        """Return the state of every resource, as far as it is known here."""
-
-    def unregister(self, claims: Sequence[Claim]) -> None:
-        """Forget claims."""
-
-
-class ResourceRegister(Protocol):
-    """Where models say what their instances need."""
-
-    def register(self, config: ModelConfig) -> "ModelResources":
-        """Take in the instances of a model version. Raises InferError(INVALID_ARG) when one could never execute."""
+    def _log_limits(self) -> None:
+        """Log the limits of all resources after a change of models, as Triton does with --log-verbose=1."""
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s", self._limiter.limits_text())
 
 
 class ModelResources:
     """What the instances of one model version need, by the number of the instance."""
 
-    def __init__(self, resources: ClaimKeeper, claims: Sequence[Claim]) -> None:
+    def __init__(self, resources: Resources, claims: Sequence[Claim]) -> None:
         self._resources = resources
         self._claims = claims
 
@@ -182,7 +148,7 @@ class ModelResources:
         return bool(claim.needs) and self._resources.is_barred(claim, holders)
 
     def usage(self) -> Sequence[Usage]:
-        """Return how it stands with the resources that some instance needs, as far as this process knows."""
+        """Return the state of the resources that some instance needs."""
         needed = {resource for claim in self._claims for resource in claim.needs}
         return [usage for usage in self._resources.usage() if usage.resource in needed]
 
@@ -191,7 +157,7 @@ class ModelResources:
         self._resources.unregister(self._claims)
 
 
-def claims_of(config: ModelConfig) -> list[Claim]:
+def _claims_of(config: ModelConfig) -> list[Claim]:
     """Return what each instance of a model needs, in their order; its instance groups are complete."""
     return [
         Claim(_needs(group, device), group.rate_limiter.priority)

@@ -312,5 +312,10 @@ def _check(options: ServerOptions) -> None:
     places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place)
     if places:
         raise OptionError(places)
+    if options.process_count > 1 and options.rate_limit.is_on:
+        raise OptionError(
+            f"--processes={options.process_count} and --rate-limit={options.rate_limit.mode} exclude each other: the "
+            "rate limiter works within one process; use --processes=1 or --rate-limit=off"
+        )
     if not (options.http.allow or options.grpc.allow):
         raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")

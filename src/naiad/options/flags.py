@@ -88,7 +88,8 @@ _SERVER = (
     Flag(
         "processes",
         _INTEGER,
-        "naiad: server processes that share the ports. Each loads all models and serves some of the connections.",
+        "naiad: server processes that share the ports. Each loads all models and serves some of the connections. "
+        "More than 1 excludes --rate-limit=execution_count.",
         target="process_count",
         minimum=1,
         maximum=256,
@@ -656,7 +657,7 @@ _BACKEND = (
         "rate-limit",
         _STRING,
         "Rate limiter. execution_count: instances take turns and execute when the resources of their "
-        "'rate_limiter' are free. off: ignores 'rate_limiter'.",
+        "'rate_limiter' are free; needs --processes=1. off: ignores 'rate_limiter'.",
         target="rate_limit.mode",
         choices=("off", EXECUTION_COUNT),
     ),

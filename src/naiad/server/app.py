@@ -19,7 +19,6 @@ from naiad.engine.cache.store import ResponseStore
 from naiad.engine.calls.calls import ModelCalls
 from naiad.engine.inference import Engine
 from naiad.engine.loading.loader import ModelLoader
-from naiad.engine.resources import ResourceRegister
 from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
@@ -144,7 +143,6 @@ class Server:
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options
-        resources = self._open_resources(loop)
         return self._loader_type(
             loop=loop,
             backends=self._backends,
@@ -153,8 +151,8 @@ class Server:
             backend_config=options.backend_config,
             router=self._engine,
             response_store=store,
-            resources=resources,
-            port=self._make_calls(loop, resources),
+            resources=open_resources(self._options.rate_limit, self._registry),
+            port=ModelCalls(self._engine, loop),
             metrics=self._custom_metrics,
             gpu_count=gpu_count(),
             host_policies=resolve_policies(options.host_policies),
@@ -162,12 +160,6 @@ class Server:
             delays=self._delays,
             overload=overload_options(options.overload, self._budget),
         )
-
-    def _make_calls(self, loop: asyncio.AbstractEventLoop, resources: ResourceRegister | None) -> ModelCalls:
-        return ModelCalls(self._engine, loop)
-
-    def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
-        return open_resources(self._options.rate_limit, self._registry)
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository

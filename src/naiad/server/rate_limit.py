@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 from naiad.backend.cores import usable_cores
-from naiad.engine.resource_owner import ResourceOwner
 from naiad.engine.resources import Resources
 from naiad.options.limits import RateLimitOptions, ResourceAmount
 from naiad.telemetry.metrics.exposition import format_family, format_labels
@@ -25,14 +23,9 @@ def open_resources(options: RateLimitOptions, registry: Registry) -> Resources |
     if not options.is_on:
         return None
     resources = Resources(measured_amounts(options.resources))
-    for name, render in renderers(resources).items():
-        registry.add_rendered(name, render)
+    for name, text, field in _FAMILIES:
+        registry.add_rendered(name, _renderer(resources, name, text, field))
     return resources
-
-
-def renderers(resources: Resources | ResourceOwner[Any]) -> dict[str, Callable[[], str]]:
-    """Return what renders each metric family of the resources."""
-    return {name: _renderer(resources, name, text, field) for name, text, field in _FAMILIES}
 
 
 def measured_amounts(amounts: Sequence[ResourceAmount]) -> Sequence[ResourceAmount]:
@@ -47,7 +40,7 @@ def _measure(name: str) -> int:
     return 0 if memory is None else memory.total_bytes >> 20
 
 
-def _renderer(resources: Resources | ResourceOwner[Any], name: str, text: str, field: str) -> Callable[[], str]:
+def _renderer(resources: Resources, name: str, text: str, field: str) -> Callable[[], str]:
     read = attrgetter(field)
 
     def render() -> str:

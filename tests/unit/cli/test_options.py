@@ -151,6 +151,10 @@ def test_quantiles_that_are_none_are_refused(text: str) -> None:
         (["--http-port=8001", "--http-address=::1"], ["--http-port and --grpc-port are both 8001", "one port"]),
         (["--http-port=8002"], ["--http-port and --metrics-port are both 8002"]),
         (["--grpc-port=8002"], ["--grpc-port and --metrics-port are both 8002"]),
+        (
+            ["--processes=2", "--rate-limit=execution_count"],
+            ["--processes=2 and --rate-limit=execution_count", "use --processes=1 or --rate-limit=off"],
+        ),
         (["--rate-limit=on"], ["--rate-limit", "'on'", "'off', 'execution_count'"]),
         (["--rate-limit-resource=R"], ["--rate-limit-resource", "'R'", "<name>:<count>"]),
         (["--rate-limit-resource=R:1:2:3"], ["'R:1:2:3'", "<name>:<count>:<device>"]),
@@ -192,6 +196,11 @@ def test_amounts_of_resources() -> None:
     assert options.rate_limit.resources == (ResourceAmount("R", 4), ResourceAmount("R", 2, 1))
     assert parse("--rate-limit-resource=cpu:auto").rate_limit.resources == (ResourceAmount("cpu", None),)
     assert not parse().rate_limit.is_on
+
+
+def test_rate_limiter_and_processes_pass_alone() -> None:
+    assert parse("--processes=1", "--rate-limit=execution_count").rate_limit.is_on
+    assert parse("--processes=2", "--rate-limit=off", "--rate-limit-resource=R:1").process_count == 2
 
 
 def test_flags_without_effect_are_checked_and_remembered() -> None:

@@ -26,21 +26,15 @@ from naiad.cluster.messages import (
     ControlCall,
     Failed,
     Finish,
-    Granted,
     Loaded,
-    RefuseSuspect,
     StopBeingReady,
     Welcome,
 )
-from naiad.cluster.resource_link import ResourceLink
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.cache.store import ResponseStore
-from naiad.engine.calls.calls import ModelCalls
 from naiad.engine.loading.loader import ModelLoader
-from naiad.engine.resources import ResourceRegister
 from naiad.engine.serving.served import Served
-from naiad.engine.shared_resources import SharedResources
 from naiad.frontend.access import AccessRule
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
@@ -49,7 +43,6 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.metrics import MetricsRoute
 from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
-from naiad.options.limits import RateLimitOptions
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
 from naiad.server.endpoint import Service
@@ -177,16 +170,6 @@ class Member(Server):
         loader.share_sequences(self._welcome, self._peers)
         return loader
 
-    def _open_resources(self, loop: asyncio.AbstractEventLoop) -> ResourceRegister | None:
-        assert self._link is not None
-        return self._link.resources(self._options.rate_limit, loop)
-
-    def _make_calls(self, loop: asyncio.AbstractEventLoop, resources: ResourceRegister | None) -> ModelCalls:
-        assert self._link is not None
-        shared = resources if isinstance(resources, SharedResources) else None
-        self._link.calls = ModelCalls(self._engine, loop, shared)
-        return self._link.calls
-
     def _serves(self) -> None:
         assert self._link is not None
         self._peers.listen()
@@ -202,14 +185,11 @@ class Link:
     ) -> None:
         self.channel: Channel | None = None
         self.has_loaded = False
-        self.calls: ModelCalls | None = None
-        """The port of models that call others."""
         self._ports = welcome.ports
         self._directory = welcome.directory
         self._engine = engine
         self._stop = stop
         self._sharing = ClusterRoutes(engine, self._ask)
-        self._resources: SharedResources | None = None
         self._services: dict[int, PassedConnections] = {}
         self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
         self._is_telling = False
@@ -232,13 +212,6 @@ class Link:
         self._sharing.connect()
         self._receiver.start()
         self._tell(Loaded())
-
-    def resources(self, options: RateLimitOptions, loop: asyncio.AbstractEventLoop) -> SharedResources | None:
-        """Return the resources that all processes share; None when the rate limiter is off. Called once."""
-        if options.is_on:
-            owner = ResourceLink(loop, self._ask, self._tell)
-            self._resources = SharedResources(options.resources, owner)
-        return self._resources
 
     # --- Group ------------------------------------------------------------------------------------------------------
 
@@ -288,12 +261,6 @@ class Link:
         """Take an order of the supervisor."""
         if isinstance(message, StopBeingReady):
             self._engine.is_draining = True
-        elif isinstance(message, Granted):
-            assert self._resources is not None
-            self._resources.granted(message.grants)
-        elif isinstance(message, RefuseSuspect):
-            assert self.calls is not None
-            self.calls.refuse_suspect(message.suspicion)
         elif isinstance(message, Finish):
             task = asyncio.get_running_loop().create_task(self._finish())
             self._tasks.add(task)

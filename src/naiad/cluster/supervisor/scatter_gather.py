@@ -136,8 +136,6 @@ class ScatterGather:
         self.exited_counters = ExitedCounters()
         self.restart_count = 0
         """Processes that were started in the place of one that had died."""
-        self.families: list[Callable[[], str]] = []
-        """Renders metrics of the server that no process has."""
 
     async def answer(self, question: Question) -> Answer:
         """Return what all processes together say."""
@@ -187,5 +185,4 @@ class ScatterGather:
             ),
         )
         own = [format_family(name, kind, text, [f"{name} {value}"]) for name, kind, text, value in families]
-        own += [render() for render in self.families]
         return self.exited_counters.metrics().render() + ("\n".join(own) + "\n").encode()

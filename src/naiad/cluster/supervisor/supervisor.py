@@ -14,21 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 
 from naiad.backend.host_policies import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
 from naiad.cluster.messages import (
-    ClaimSteps,
     Everywhere,
     Failed,
     Finish,
-    Granted,
     Loaded,
-    RefuseSuspect,
-    RegisterClaims,
     StopBeingReady,
-    Suspected,
     Welcome,
 )
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
@@ -36,11 +30,8 @@ from naiad.cluster.supervisor.member_process import MemberProcess, StartedProces
 from naiad.cluster.supervisor.restarts import Supervision, share_of
 from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
-from naiad.engine.resource_owner import ResourceOwner, Suspicion
-from naiad.options.limits import RateLimitOptions
 from naiad.options.options import ServerOptions
 from naiad.server.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
-from naiad.server.rate_limit import measured_amounts, renderers
 from naiad.server.runner import StopSignal, run_to_status
 
 _log = logging.getLogger(__name__)
@@ -72,9 +63,6 @@ class Supervisor:
         """`started` are processes to become members, which are taken from it; others are started."""
         self._started = [] if started is None else started
         resolve_policies(options.host_policies)  # raises once, not in every member
-        # What the machine has is measured once: members plan with their part of the cores.
-        amounts = measured_amounts(options.rate_limit.resources)
-        options = replace(options, rate_limit=replace(options.rate_limit, resources=amounts))
         self._options = options
         self._addresses = list(addresses(options).values())
         self._count = options.process_count
@@ -86,7 +74,6 @@ class Supervisor:
         """Before the server is open, and while it exits."""
         self._scatter_gather = ScatterGather(self._serving, self._count)
         self._orders = ControlBroadcast(self._serving)
-        self._resources = _open_resources(options.rate_limit, self._scatter_gather)
         self._acceptors: dict[str, Acceptor] = {}
         self._stop = StopSignal(self._exit_now)
         self._news = asyncio.Event()
@@ -238,31 +225,16 @@ class Supervisor:
             member.failure = message.reason
         elif isinstance(message, Loaded):
             self._spawn(self._bring_up(member))
-        elif isinstance(message, ClaimSteps) and self._resources is not None:
-            self._resources.take(member, message.steps)
-            self._resources.unregister(member, message.ended)
-        elif isinstance(message, Suspected) and self._resources is not None:
-            self._take_suspicion(self._resources, member, message.suspicion)
-
-    def _take_suspicion(
-        self, resources: "ResourceOwner[MemberProcess]", member: MemberProcess, suspicion: Suspicion
-    ) -> None:
-        if resources.suspect(member, suspicion):
-            member.tell(RefuseSuspect(suspicion))
 
     async def asked(self, member: MemberProcess, question: object) -> object:
         """Return the answer to a member's question."""
         if isinstance(question, Everywhere):
             return await self._orders.everywhere(question)
-        if isinstance(question, RegisterClaims) and self._resources is not None:
-            return self._resources.register(member, question.terms)
         return await self._scatter_gather.answer(question)  # type: ignore[arg-type]  # nothing else is asked
 
     def lost(self, member: MemberProcess) -> None:
         """Stop counting on a member, and see what has become of it."""
         self._balance.remove(member.slot)
-        if self._resources is not None:
-            self._resources.lose(member)
         self._scatter_gather.exited_counters.retire(member.slot)
         for port, connection in member.connections.close():
             self._acceptors[self._addresses[port].flag].give_back(connection)
@@ -347,17 +319,6 @@ class Supervisor:
     def _exit_now(self, status: int) -> None:
         self._kill_all()
         os._exit(status)
-
-
-def _open_resources(
-    options: RateLimitOptions, scatter_gather: ScatterGather
-) -> "ResourceOwner[MemberProcess] | None":
-    """Return the resources that the instances of all processes share, with metrics; None without a rate limiter."""
-    if not options.is_on:
-        return None
-    resources = ResourceOwner[MemberProcess](options.resources, lambda member, grants: member.tell(Granted(grants)))
-    scatter_gather.families += renderers(resources).values()
-    return resources
 
 
 def _make_directory() -> str:

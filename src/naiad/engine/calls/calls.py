@@ -4,7 +4,7 @@ A watch looks now and then, while calls are open, for calls that would wait for 
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from naiad.core.errors import InferError, unavailable
@@ -12,7 +12,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.engine.calls.commands import ModelCommands, Models
-from naiad.engine.calls.cycles import awaited, call_of, describe, find_stuck, is_waiting
+from naiad.engine.calls.cycles import call_of, describe, find_stuck, is_waiting
 
 MOST_NESTED = 64
 """Calls that may lie between a call and a client's request."""
@@ -42,26 +42,11 @@ class Inference(Models, Protocol):
         """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
 
 
-class SharedClaims(Protocol):
-    """Resources that instances of other processes use as well."""
-
-    def waiting(self) -> Collection[int]:
-        """Return the ids of the instances here that wait for resources."""
-
-    def suspect(self, holders: Collection[int], waiting: Collection[int]) -> object:
-        """Tell that these instances keep what they hold unless one of those that wait is granted what it needs.
-
-        Return what was told, which is equal when the same is told again.
-        """
-
-
 class ModelCalls:
     """The port through which models that execute here reach others. Used on the event loop only."""
 
-    def __init__(self, engine: Inference, loop: Loop, shared: SharedClaims | None = None) -> None:
-        """`shared` is given when circles may lead through resources that other processes hold."""
+    def __init__(self, engine: Inference, loop: Loop) -> None:
         self.loop = loop
-        self._shared = shared
         self._engine = engine
         self._open: dict[ModelCall, None] = {}
         """In the order in which they were made."""
@@ -120,7 +105,6 @@ class ModelCalls:
         """Refuse the newest of the calls that would wait for ever, if there are any."""
         self._timer = None
         if not self._open:
-            self._suspect(())
             return
         now_ns = time.monotonic_ns()
         holding = [call for call in self._open if _holds(call, now_ns)]
@@ -129,36 +113,7 @@ class ModelCalls:
         if waiting:
             newest = max(waiting, key=lambda call: call.arrival_ns)
             newest.refuse(newest, _cycle_error(newest, describe(newest, stuck)))
-        self._suspect([call for call in holding if now_ns - call.arrival_ns > _PATIENCE_NS])
         self._timer = self.loop.call_later(_LOOK_AGAIN_S if waiting else _LOOK_S, self._look)
-
-    # --- calls that wait for those of other processes ---------------------------------------------------------------
-
-    def _suspect(self, old: Sequence[ModelCall]) -> tuple[object, Sequence[ModelCall]]:
-        """Find those of some calls that are stuck unless resources come that instances here wait for, and tell.
-
-        Return what was told, and the calls.
-        """
-        if self._shared is None:
-            return None, ()
-        barred = set(self._shared.waiting()) if old else set()
-        suspects = find_stuck(old, barred) if barred else []
-        holders = {id(call.caller) for call in suspects}
-        needed = {id(instance) for call in suspects for instance in awaited(call)}
-        return self._shared.suspect(holders, (needed & barred) - holders), suspects
-
-    def refuse_suspect(self, suspicion: object) -> None:
-        """Refuse the newest of those calls: who knows what all processes hold has found that they are stuck.
-
-        Nothing is refused when things have changed since `suspicion` was told.
-        """
-        now_ns = time.monotonic_ns()
-        old = [call for call in self._open if _holds(call, now_ns) and now_ns - call.arrival_ns > _PATIENCE_NS]
-        told, suspects = self._suspect(old)
-        waiting = [call for call in suspects if is_waiting(call)]
-        if waiting and told == suspicion:
-            newest = max(waiting, key=lambda call: call.arrival_ns)
-            newest.refuse(newest, _shortage_error(newest))
 
 
 def _holds(call: ModelCall, now_ns: int) -> bool:
@@ -175,13 +130,4 @@ def _cycle_error(call: ModelCall, circle: list[str]) -> InferError:
         "the answer to the same question (response_cache), their turn (preserve_ordering). More instances "
         "(instance_group), resources or room can help, or a decoupled model whose execute returns before its calls "
         "are answered"
-    )
-
-
-def _shortage_error(call: ModelCall) -> InferError:
-    name = call.header.model_name
-    return unavailable(
-        f"the call of model '{name}' by model '{call.caller_model}' would wait for ever: it needs resources "
-        "(rate_limiter) that models in this and other processes of the server (--processes) hold while they wait for "
-        "such calls. Give calling and called models different resources, or have more (--rate-limit-resource)"
     )

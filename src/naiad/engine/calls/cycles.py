@@ -6,9 +6,8 @@ stuck calls, or need resources that those hold; or when the instance that execut
 for a request that is stuck (a step of an ensemble), or for one of several that all are (room in an ensemble).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from naiad.backend.api import Instance
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest
 from naiad.engine.cache.model import SharedRequest
@@ -23,14 +22,11 @@ def call_of(request: InferRequest) -> ModelCall | None:
     return source if isinstance(source, ModelCall) else None
 
 
-def find_stuck(calls: Sequence[ModelCall], barred: Collection[int] = ()) -> list[ModelCall]:
-    """Return those of `calls`, each of which holds its caller, that wait for each other for ever.
-
-    `barred` are ids of instances that are taken for unable to execute, whoever holds what they need.
-    """
+def find_stuck(calls: Sequence[ModelCall]) -> list[ModelCall]:
+    """Return those of `calls`, each of which holds its caller, that wait for each other for ever."""
     stuck = list(calls)
     while stuck:
-        state = _State(stuck, barred)
+        state = _State(stuck)
         left = [call for call in stuck if state.is_stuck(call)]
         if len(left) == len(stuck):
             return stuck
@@ -41,9 +37,8 @@ def find_stuck(calls: Sequence[ModelCall], barred: Collection[int] = ()) -> list
 class _State:
     """Judges requests, given which calls are taken for stuck."""
 
-    def __init__(self, stuck: Iterable[ModelCall], barred: Collection[int]) -> None:
+    def __init__(self, stuck: Iterable[ModelCall]) -> None:
         self._held = {id(call.caller) for call in stuck}
-        self._lost = self._held.union(barred)
         self._parents = {id(parent) for call in stuck for parent in call.parents}
 
     def is_stuck(self, request: InferRequest) -> bool:
@@ -52,7 +47,7 @@ class _State:
             return False
         if request.lane is not None:
             return all(
-                id(instance) in self._lost or model.is_barred(instance, self._held)
+                id(instance) in self._held or model.is_barred(instance, self._held)
                 for instance in model.candidates(request)
             )
         blockers = model.blockers(request)
@@ -72,15 +67,6 @@ def is_waiting(request: InferRequest) -> bool:
     if model is None:
         return False
     return bool(model.rivals(request)) or any(is_waiting(each) for each in model.blockers(request))
-
-
-def awaited(request: InferRequest) -> Iterator[Instance]:
-    """Yield the instances that a request, or one that it waits for, waits for."""
-    if request.lane is not None:
-        yield from request.model.candidates(request)
-    elif request.model is not None:
-        for each in request.model.blockers(request):
-            yield from awaited(each)
 
 
 def describe(call: ModelCall, stuck: Sequence[ModelCall]) -> list[str]:

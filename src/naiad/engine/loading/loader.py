@@ -29,7 +29,7 @@ from naiad.engine.instances import create_instances, instance_specs, with_passiv
 from naiad.engine.loading.configuration import finish_config, prepare_config, read_config, read_labels
 from naiad.engine.loading.instance_updates import InstanceUpdate, kept_instances
 from naiad.engine.loading.warmup import WarmUp
-from naiad.engine.resources import ModelResources, ResourceRegister, needs_resources
+from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.serving.served import Router, Served
 from naiad.engine.serving.served_model import ServedModel
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
@@ -65,7 +65,7 @@ class ModelLoader:
         router: Router | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
-        resources: ResourceRegister | None = None,
+        resources: Resources | None = None,
         metrics: CustomMetrics | None = None,
         gpu_count: int = 0,
         host_policies: Mapping[str, frozenset[int]] | None = None,
