@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from types import FrameType
 
 from naiad.options.command_line import OptionError, parse_options
-from naiad.options.flags import GROUPS, Flag
+from naiad.options.flag import Flag
+from naiad.options.flags import GROUPS
 
 _USAGE = """\
 usage: naiad serve [MODEL | REPOSITORY ...] [flags]
 
 MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY is a directory of models.
 Flags have Triton's names and formats: --flag value or --flag=value; booleans are true or false.
+Defaults are in square brackets.
 The exit status is 0 after SIGINT or SIGTERM, 1 when the server cannot start, for a wrong command line too, or when
 requests in flight have not finished in time.
 """
@@ -68,7 +70,8 @@ def format_help() -> str:
 
 
 def _flag_help(flag: Flag) -> str:
-    text = textwrap.fill(flag.help, width=100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    default = f" [{flag.shown_default}]" if flag.shown_default else ""
+    text = textwrap.fill(flag.help + default, width=100, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return f"  {flag.usage}\n{text}"
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from naiad.options.flag import Kind, option
+
 CATEGORIES = (
     "health",
     "metadata",
@@ -23,6 +25,7 @@ CATEGORIES = (
     "logging",
 )
 """The parts of the protocols that can be restricted. Triton: --http-restricted-api, --grpc-restricted-protocol."""
+_CATEGORIES = ", ".join(CATEGORIES)
 GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
 _CASE_SENSITIVE = "(?-i)"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|\*|null")
@@ -36,32 +39,96 @@ class RequiredHeader:
     value: str = field(repr=False)
 
 
+def parse_restrictions(texts: Iterable[str], noun: str, header_prefix: str = "") -> dict[str, RequiredHeader]:
+    """Return the header that each category asks for.
+
+    Each text is `<category>,...:<header>=<value>`; `noun` names a category in messages, as Triton does (api,
+    protocol). Raises ValueError.
+    """
+    required: dict[str, RequiredHeader] = {}
+    for text in texts:
+        names, _, rest = text.partition(":")
+        header, _, value = rest.partition("=")
+        if not (names and header and value):
+            raise ValueError(f"format is <{noun}>,<{noun}>:<header>=<value>, got '{text}'")
+        for name in names.split(","):
+            if name not in CATEGORIES:
+                raise ValueError(f"unknown restricted {noun} '{name}'; known are {', '.join(CATEGORIES)}")
+            if name in required:
+                raise ValueError(f"restricted {noun} '{name}' can not be specified in multiple config groups")
+            required[name] = RequiredHeader(header_prefix + header, value)
+    return required
+
+
+def _http_restrictions(texts: Sequence[str]) -> dict[str, RequiredHeader]:
+    return parse_restrictions(texts, "api")
+
+
+def _grpc_restrictions(texts: Sequence[str]) -> dict[str, RequiredHeader]:
+    return parse_restrictions(texts, "protocol", GRPC_HEADER_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
     """Which requests are answered."""
 
-    http_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
-    """By category."""
-    grpc_restricted: Mapping[str, RequiredHeader] = field(default_factory=dict)
-    api_key_file: str = ""
-    """Empty: no key is needed."""
-    allow_client_model_files: bool = False
-    """Loads may bring the files of a model although nothing says who may load."""
-    http_cors_origins: Sequence[str] = ()
-    """Web pages of these origins may call; `*` for all."""
+    http_restricted: Mapping[str, RequiredHeader] = option(
+        {},
+        "http-restricted-api",
+        f"Require this header for the HTTP routes of these categories; repeatable. Categories: {_CATEGORIES}.",
+        kind=Kind.RESTRICTION,
+        repeat=True,
+        read=_http_restrictions,
+    )
+    grpc_restricted: Mapping[str, RequiredHeader] = option(
+        {},
+        "grpc-restricted-protocol",
+        "Require the metadata triton-grpc-protocol-<header> for the gRPC calls of these categories; repeatable. "
+        f"Categories: {_CATEGORIES}.",
+        kind=Kind.RESTRICTION,
+        repeat=True,
+        read=_grpc_restrictions,
+    )
+    api_key_file: str = option(
+        "",
+        "api-key-file",
+        "naiad: require an API key of this file, over HTTP, gRPC and on the metrics port. Each line has a "
+        "name, categories separated by commas, and the SHA-256 of the key; naiad key new prints one. Changes "
+        "apply at once.",
+    )
+    allow_client_model_files: bool = option(
+        False,
+        "allow-client-model-files",
+        "naiad: let every client that may load models send model files (file: parameters), including Python "
+        "code. Otherwise this needs an API key, or a restriction of the category model-repository.",
+    )
+    http_cors_origins: Sequence[str] = option(
+        (),
+        "http-cors-origin",
+        "naiad: let web pages of this origin call the server over HTTP; repeatable, * for all.",
+        kind=Kind.ORIGIN,
+        repeat=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
     """TLS of one endpoint; files are PEM."""
 
-    use_ssl: bool = False
-    use_ssl_mutual: bool = False
-    """Clients must show a certificate that the root certificate signed. Triton: asks for TLS by itself."""
-    server_cert: str = ""
-    """The certificate, followed by those between it and the root, if any."""
-    server_key: str = ""
-    root_cert: str = ""
+    use_ssl: bool = option(False, "use-ssl", "TLS for {protocol}.")
+    use_ssl_mutual: bool = option(
+        False,
+        "use-ssl-mutual",
+        "TLS for {protocol} with client certificates signed by --{prefix}-root-cert.",
+    )
+    """Triton: turns TLS on by itself."""
+    server_cert: str = option("", "server-cert", "PEM file of the server's certificate chain for {protocol}.")
+    server_key: str = option("", "server-key", "PEM file of the certificate's key.")
+    root_cert: str = option(
+        "",
+        "root-cert",
+        "PEM file of the root certificates for client certificates, for --{prefix}-use-ssl-mutual.",
+    )
 
     @property
     def is_on(self) -> bool:
@@ -101,27 +168,6 @@ class TlsOptions:
         if self.use_ssl_mutual and not self.root_cert:
             missing.append(f"--{protocol}-root-cert")
         return f"{asked} needs {' and '.join(missing)}: the path of a PEM file" if missing else ""
-
-
-def parse_restrictions(texts: Iterable[str], noun: str, header_prefix: str = "") -> dict[str, RequiredHeader]:
-    """Return the header that each category asks for.
-
-    Each text is `<category>,...:<header>=<value>`; `noun` names a category in messages, as Triton does (api,
-    protocol). Raises ValueError.
-    """
-    required: dict[str, RequiredHeader] = {}
-    for text in texts:
-        names, _, rest = text.partition(":")
-        header, _, value = rest.partition("=")
-        if not (names and header and value):
-            raise ValueError(f"format is <{noun}>,<{noun}>:<header>=<value>, got '{text}'")
-        for name in names.split(","):
-            if name not in CATEGORIES:
-                raise ValueError(f"unknown restricted {noun} '{name}'; known are {', '.join(CATEGORIES)}")
-            if name in required:
-                raise ValueError(f"restricted {noun} '{name}' can not be specified in multiple config groups")
-            required[name] = RequiredHeader(header_prefix + header, value)
-    return required
 
 
 def compile_header_pattern(pattern: str) -> re.Pattern[str] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
+from naiad.options.flag import option
 
 EXECUTION_COUNT = "execution_count"
 MEASURED_RESOURCES = ("cpu", "memory_mb")
@@ -25,20 +26,6 @@ class ResourceAmount:
     """None: what the machine has, for one of `MEASURED_RESOURCES`."""
     device: int | None = None
     """None: the amount of each device, and of a global resource."""
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimitOptions:
-    """Whether executions wait for resources, and how much of each there is."""
-
-    mode: str = "off"
-    resources: Sequence[ResourceAmount] = ()
-    """Empty: of each resource as much as the instance needs that needs most of it."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether `rate_limiter` in configurations has an effect."""
-        return self.mode == EXECUTION_COUNT
 
 
 def parse_amounts(texts: Sequence[str]) -> tuple[ResourceAmount, ...]:
@@ -66,6 +53,32 @@ def _parse_amount(text: str) -> ResourceAmount:
         if not (number.isascii() and number.isdigit()):
             raise ValueError(f"'{text}': '{number}' is not a number of 0 or more; {_FORM}")
     return ResourceAmount(name, int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitOptions:
+    """Whether executions wait for resources, and how much of each there is."""
+
+    mode: str = option(
+        "off",
+        "rate-limit",
+        "Rate limiter. execution_count: instances take turns and execute when the resources of their "
+        "'rate_limiter' are free; needs --processes=1. off: ignores 'rate_limiter'.",
+        choices=("off", EXECUTION_COUNT),
+    )
+    resources: Sequence[ResourceAmount] = option(
+        (),
+        "rate-limit-resource",
+        "Amount of a resource, <name>:<count> or <name>:<count>:<device>; repeatable. naiad: cpu:auto and "
+        "memory_mb:auto use the machine's values. Default: the largest amount that any instance needs.",
+        repeat=True,
+        read=parse_amounts,
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether `rate_limiter` in configurations has an effect."""
+        return self.mode == EXECUTION_COUNT
 
 
 EXECUTE_TIMEOUT = "execute_timeout_s"

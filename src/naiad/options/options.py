@@ -1,73 +1,119 @@
-"""Server options: everything that `naiad serve` can be told.
-
-The quantiles of Triton's summaries: `--metrics-config summary_quantiles=`.
-"""
+"""Server options: the values of all flags of `naiad serve`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.options.access import AccessOptions, TlsOptions
 from naiad.options.addresses import Place, is_one_port, is_unix
-from naiad.options.host_policy import HostPolicy
+from naiad.options.endpoints import GrpcOptions, HttpOptions, MetricsOptions
+from naiad.options.flag import Kind, named_settings, option
+from naiad.options.host_policy import HostPolicy, parse_host_policies
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
 from naiad.options.trace import TraceOptions
 
-DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
-"""Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors go unused."""
 
-
-def parse_quantiles(text: str) -> Sequence[float]:
-    """Return the quantiles of `0.5:0.05,0.99:0.001`. Raises ValueError for what is no quantile."""
-    quantiles = []
-    for pair in text.split(","):
-        quantile, colon, error = pair.partition(":")
-        try:
-            numbers = float(quantile), float(error)
-        except ValueError:
-            numbers = -1.0, -1.0
-        if not colon or not all(0.0 <= number <= 1.0 for number in numbers):
-            raise ValueError("is not of the form QUANTILE:ERROR,..., each from 0 to 1")
-        quantiles.append(numbers[0])
-    return quantiles
+def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
+    return parse_host_policies(named_settings(texts))
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """What is logged, where and in which form."""
 
-    verbose: int = 0
-    info: bool = True
-    warning: bool = True
-    error: bool = True
-    format: str = "default"
-    file: str = ""
+    verbose: int = option(0, "log-verbose", "Level of verbose logging; 0 turns it off.", minimum=0)
+    info: bool = option(True, "log-info", "Log informational messages.")
+    warning: bool = option(True, "log-warning", "Log warnings.")
+    error: bool = option(True, "log-error", "Log errors.")
+    format: str = option(
+        "default",
+        "log-format",
+        "Format of log lines: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
+        choices=("default", "ISO8601"),
+    )
+    file: str = option("", "log-file", "Log to this file instead of the console.")
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryOptions:
     """Where models come from and how they are loaded."""
 
-    paths: Sequence[str] = ()
-    exit_on_error: bool = True
-    auto_complete: bool = True
-    strict_readiness: bool = True
-    ready_models: str = "all"
-    model_config_name: str = ""
-    cloud_cache_directory: str = ""
-    """Where copies of models from object stores are kept; empty: as the environment says."""
-    cloud_cache_max_bytes: int = 64 << 30
-    control_mode: str = "none"
-    """none: everything is loaded at start; poll: what changes later, too; explicit: what `load_models` names, and
-    what commands ask for."""
-    poll_s: int = 15
-    settle_s: float = 2.0
-    is_development: bool = False
-    """Mode poll with intervals for somebody who edits and tries."""
-    load_models: Sequence[str] = ()
-    has_namespaces: bool = False
-    """Models of equal names may be in several repositories."""
-    load_thread_count: int = 4
-    load_retry_count: int = 0
+    paths: Sequence[str] = option(
+        (),
+        "model-repository",
+        "A model repository: a directory or a URL (s3://bucket/path, gs://bucket/path, "
+        "as://account/container/path); repeatable. The positional argument does the same and also accepts a "
+        "model file or the directory of one model.",
+        default_text="required",
+        repeat=True,
+    )
+    exit_on_error: bool = option(True, "exit-on-error", "Exit when a model fails to load at start.")
+    auto_complete: bool = option(
+        True,
+        "disable-auto-complete-config",
+        "Do not complete configurations from model files; every model needs a complete config.pbtxt.",
+        kind=Kind.SWITCH,
+        negate=True,
+    )
+    strict_readiness: bool = option(
+        True,
+        "strict-readiness",
+        "The server is ready only if all models are ready; if false, as soon as it responds.",
+    )
+    ready_models: str = option(
+        "all",
+        "ready-models",
+        "naiad: models that must be ready for the server to be ready: all, any, none, or names separated by commas.",
+    )
+    model_config_name: str = option(
+        "", "model-config-name", "Read configs/<name>.pbtxt of a model, if it exists, instead of config.pbtxt."
+    )
+    cloud_cache_directory: str = option(
+        "",
+        "cloud-cache-directory",
+        "naiad: directory for copies of models from object stores; servers can share it. Default: "
+        "$NAIAD_CACHE/models, or naiad/models in the user's cache directory.",
+        default_text="the user's cache",
+    )
+    cloud_cache_max_bytes: int = option(
+        64 << 30,
+        "cloud-cache-max-bytes",
+        "naiad: maximum size of this directory; the server deletes the least recently used copies.",
+        minimum=1,
+    )
+    control_mode: str = option(
+        "none",
+        "model-control-mode",
+        "How models are loaded: none (all at start), poll (all, and changes in the repositories) or explicit "
+        "(the models of --load-model; clients load and unload).",
+        only=("none", "poll", "explicit"),
+    )
+    poll_s: int = option(
+        15, "repository-poll-secs", "Seconds between checks of the repositories in mode poll; 0: never.", minimum=0
+    )
+    settle_s: float = option(
+        2.0,
+        "repository-settle-secs",
+        "naiad: seconds that a model must be unchanged before mode poll loads it.",
+        minimum=0,
+    )
+    is_development: bool = option(
+        False,
+        "dev",
+        "naiad: for development: serves changes on disk within a second (a fast mode poll).",
+        kind=Kind.SWITCH,
+    )
+    load_models: Sequence[str] = option(
+        (), "load-model", "Load this model at start in mode explicit; repeatable, * for all.", repeat=True
+    )
+    has_namespaces: bool = option(
+        False,
+        "model-namespacing",
+        "Allow models with equal names in several repositories; requests select one by repository.",
+    )
+    load_thread_count: int = option(
+        4, "model-load-thread-count", "Number of model versions that load at the same time.", minimum=1, maximum=1024
+    )
+    load_retry_count: int = option(0, "model-load-retry-count", "Number of retries after a failed load.", minimum=0)
 
     @property
     def ready_rule(self) -> str:
@@ -76,136 +122,158 @@ class RepositoryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """The HTTP endpoint."""
-
-    allow: bool = True
-    address: str = "0.0.0.0"
-    port: int = 8000
-    reuse_port: bool = False
-    max_input_bytes: int = 64 * 1024 * 1024
-    """Largest JSON of a request, and largest raw body; Triton: a binary tensor tail may be larger."""
-    max_connections: int = 16384
-    max_body_bytes: int = 1 << 34
-    max_decompressed_bytes: int = 0
-    """Of a body that came compressed; 0 for `max_input_bytes`."""
-    max_decompression_ratio: int = 200
-    """Beyond 64 MiB."""
-    max_header_bytes: int = 32768
-    max_header_count: int = 128
-    max_pipelined_requests: int = 32
-    header_timeout_s: float = 30.0
-    body_timeout_s: float = 60.0
-    idle_timeout_s: float = 600.0
-    header_forward_pattern: str = ""
-    """Fields whose name has a match become parameters of the request; empty for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcOptions:
-    """The gRPC endpoint."""
-
-    allow: bool = True
-    address: str = "0.0.0.0"
-    port: int = 8001
-    reuse_port: bool = False
-    max_connections: int = 16384
-    max_concurrent_streams: int = 1024
-    max_message_bytes: int = 2**31 - 1
-    max_decompressed_bytes: int = 64 * 1024 * 1024
-    max_decompression_ratio: int = 200
-    """Beyond 64 MiB."""
-    compression_level: str = "none"
-    """Of the answers of inference: none, low, medium or high."""
-    max_header_bytes: int = 65536
-    max_header_count: int = 128
-    max_resets_per_s: int = 1000
-    max_control_frames_per_s: int = 200
-    header_forward_pattern: str = ""
-    keepalive_time_ms: int = 7_200_000
-    keepalive_timeout_ms: int = 20_000
-    keepalive_permit_without_calls: bool = False
-    max_pings_without_data: int = 2
-    min_recv_ping_interval_ms: int = 300_000
-    max_ping_strikes: int = 2
-    max_connection_age_ms: int = 0
-    """0 for no limit."""
-    max_connection_age_grace_ms: int = 0
-    """0 for no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsOptions:
-    """The metrics endpoint and what is measured."""
-
-    allow: bool = True
-    allow_cpu: bool = True
-    allow_gpu: bool = True
-    address: str = ""
-    """Empty: the address of HTTP, or this machine alone when HTTP has a Unix socket."""
-    port: int = 8002
-    interval_ms: float = 2000.0
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """`--metrics-config`: counter_latencies, histogram_latencies, summary_latencies, summary_quantiles."""
-
-
-@dataclass(frozen=True, slots=True)
 class SharedMemoryOptions:
     """Memory that clients share with the server."""
 
-    is_allowed: bool = False
-    """Clients may register regions."""
-    max_regions: int = 1024
+    is_allowed: bool = option(
+        False,
+        "allow-client-shm",
+        "Let clients register shared memory: any object in /dev/shm that the server can read and write.",
+    )
+    max_regions: int = option(
+        1024,
+        "max-shared-memory-regions",
+        "naiad: maximum of registered regions; each uses a file descriptor.",
+        minimum=1,
+        maximum=32768,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class OverloadOptions:
     """What is done when more requests come than a model can execute, where its configuration has no queue policy."""
 
-    policy: str = "shed"
-    """shed: the newest go first, the oldest are refused in the end; none: in order of arrival, as Triton."""
-    target_ms: int = 500
-    max_wait_ms: int = 10_000
-    max_bytes: int = 0
-    """0: half of the request bytes in flight that the server allows."""
+    policy: str = option(
+        "shed",
+        "queue-overload-policy",
+        "naiad: behavior under overload without a queue policy. shed: newest requests first, rejects the "
+        "oldest. none: unlimited queue in order of arrival, as in Triton.",
+        choices=("shed", "none"),
+    )
+    target_ms: int = option(
+        500,
+        "queue-overload-target-ms",
+        "naiad: a growing queue is overloaded when its oldest request has waited longer than this.",
+        minimum=10,
+    )
+    max_wait_ms: int = option(
+        10000,
+        "queue-overload-max-wait-ms",
+        "naiad: when an overloaded queue has grown for this long, the server rejects requests that have "
+        "waited longer.",
+        minimum=1000,
+    )
+    max_bytes: int = option(
+        0,
+        "queue-overload-max-bytes",
+        "naiad: maximum of input bytes in an overloaded queue that grows; the server rejects the oldest "
+        "requests above it. 0: half of --max-request-bytes-in-flight.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that `naiad serve` can be told."""
+    """The values of all flags of `naiad serve`."""
 
-    server_id: str = "triton"
-    exit_timeout_s: int = 30
-    execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S
-    drain_s: float = 0.0
-    process_count: int = 1
-    """Server processes behind the same ports."""
-    unix_socket_mode: int = 0o600
-    """Permissions of the Unix sockets that the server makes."""
-    max_connections_per_address: int = 0
-    """Over HTTP and gRPC together; 0 for no limit."""
-    max_request_bytes: int = 0
-    """Of bodies in flight, over all connections; 0 for a share of the memory."""
+    server_id: str = option("triton", "id", "Name of this server in its metadata.")
+    exit_timeout_s: int = option(
+        30,
+        "exit-timeout-secs",
+        "Seconds to wait for running requests when the server exits. Then it answers the remaining ones with "
+        "UNAVAILABLE and exits with status 1.",
+        minimum=0,
+    )
+    execute_timeout_s: float = option(
+        DEFAULT_EXECUTE_TIMEOUT_S,
+        "execute-timeout-secs",
+        "naiad: seconds without progress after which an execution counts as hung: its requests get "
+        "UNAVAILABLE and its worker process is restarted. 0: no limit. The model parameter execute_timeout_s "
+        "overrides it.",
+        minimum=0,
+    )
+    drain_s: float = option(
+        0.0,
+        "drain-seconds",
+        "naiad: seconds to keep serving after SIGTERM while readiness is false, so that a load balancer can "
+        "remove the server. In Kubernetes use a few seconds more than the readiness period.",
+        minimum=0,
+    )
+    process_count: int = option(
+        1,
+        "processes",
+        "naiad: server processes that share the ports. Each loads all models and serves some of the connections. "
+        "More than 1 excludes --rate-limit=execution_count.",
+        minimum=1,
+        maximum=256,
+    )
+    unix_socket_mode: int = option(
+        0o600,
+        "unix-socket-mode",
+        "naiad: permissions of Unix sockets, in octal. Write permission allows a client to connect. 600: only "
+        "the server's user.",
+        kind=Kind.MODE,
+    )
+    max_connections_per_address: int = option(
+        0,
+        "max-connections-per-address",
+        "naiad: maximum of open connections per client address (IPv6: per /64 network); further ones get 503 "
+        "or are closed. Unix sockets do not count. 0: no limit.",
+        minimum=0,
+    )
+    max_request_bytes: int = option(
+        0,
+        "max-request-bytes-in-flight",
+        "naiad: maximum of bytes of all request bodies in the server, after decompression. Further requests "
+        "get 503 or RESOURCE_EXHAUSTED. 0: a quarter of the memory.",
+        minimum=0,
+    )
     log: LogOptions = field(default_factory=LogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
-    trace: TraceOptions = field(default_factory=TraceOptions)
+    trace: TraceOptions = option(
+        TraceOptions(),
+        "trace-config",
+        "A trace setting: level=OFF|TIMESTAMPS|TENSORS, rate=<trace one of N requests>, count=<traces in "
+        "total>, triton,file=<path>, triton,log-frequency=<traces per file>, mode=opentelemetry, "
+        "opentelemetry,url=<collector>, opentelemetry,resource=<key>=<value>, "
+        "opentelemetry,bsp_max_queue_size=, bsp_schedule_delay=, bsp_max_export_batch_size=; repeatable.",
+        repeat=True,
+    )
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
     shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
     rate_limit: RateLimitOptions = field(default_factory=RateLimitOptions)
     overload: OverloadOptions = field(default_factory=OverloadOptions)
-    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Backend name to settings; the settings for all backends under ""."""
-    backend_directory: str = ""
-    """Directory of Python-based backends; empty for none."""
-    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Name of the response cache to its settings."""
-    host_policies: Mapping[str, HostPolicy] = field(default_factory=dict)
-    """Name of a policy to the cores of the instances that have it."""
+    backend_config: Mapping[str, Mapping[str, str]] = option(
+        {},
+        "backend-config",
+        "A setting of a backend, or without a name of all backends; repeatable.",
+        kind=Kind.SETTING,
+        repeat=True,
+        read=named_settings,
+    )
+    backend_directory: str = option(
+        "",
+        "backend-directory",
+        "Directory of Python-based backends: NAME/model.py executes all models with backend NAME.",
+    )
+    cache_config: Mapping[str, Mapping[str, str]] = option(
+        {}, "cache-config", "Response cache.", kind=Kind.SETTING, repeat=True, read=named_settings
+    )
+    host_policies: Mapping[str, HostPolicy] = option(
+        {},
+        "host-policy",
+        "CPU cores for the instances of a policy: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; "
+        "repeatable. <policy> is the 'host_policy' of an instance group, or by default cpu, model or gpu_N by "
+        "kind.",
+        kind=Kind.SETTING,
+        repeat=True,
+        read=_host_policies,
+    )
     cache_size_bytes: int = 0
     """The deprecated way to ask for a local cache; `cache_config` says so too."""
     no_effect: Sequence[str] = ()

@@ -29,7 +29,8 @@ from naiad.frontend.side_threads import SideThreads
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.options.access import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
-from naiad.options.options import GrpcOptions, HttpOptions, ServerOptions
+from naiad.options.endpoints import GrpcOptions, HttpOptions
+from naiad.options.options import ServerOptions
 from naiad.server.endpoint import Connections, Endpoint, Service
 from naiad.server.file_watch import FileWatch, read_api_keys
 from naiad.server.listener import addresses

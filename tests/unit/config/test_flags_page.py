@@ -1,11 +1,10 @@
 """docs/flags.md is generated from the flags: `PYTHONPATH=src python tests/unit/config/test_flags_page.py`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from naiad.options.flags import GROUPS, Flag
-from naiad.options.options import ServerOptions
+from naiad.options.flag import Flag
+from naiad.options.flags import GROUPS
 
 PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
 
@@ -20,30 +19,11 @@ flags that Triton does not have. An unknown flag or an unsupported value is an e
 naiad serve --model-repository models --http-port 9000 --log-verbose=1
 ```
 """
-_DEFAULTS: Mapping[str, str] = {
-    "metrics.address": "the HTTP address",
-    "http.max_decompressed_bytes": "`--http-max-input-size`",
-    "repository.paths": "required",
-    "repository.cloud_cache_directory": "the user's cache",
-}
 
 
 def _default(flag: Flag) -> str:
-    if not flag.target:
-        return ""
-    if flag.target in _DEFAULTS:
-        return _DEFAULTS[flag.target]
-    value: Any = ServerOptions()
-    for name in flag.target.split("."):
-        value = getattr(value, name)
-    if flag.negate:
-        value = not value
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if flag.name == "unix-socket-mode":
-        return f"`{value:o}`"
-    plain = isinstance(value, (int, float)) or (isinstance(value, str) and value)
-    return f"`{value}`" if plain and not flag.repeat else ""
+    shown = flag.shown_default
+    return shown if " " in shown or shown == "required" else f"`{shown}`" if shown else ""
 
 
 def _text(flag: Flag) -> str:

@@ -2,7 +2,7 @@ from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import AdaptiveState
-from naiad.options.options import MetricsOptions
+from naiad.options.endpoints import MetricsOptions
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.server.ready_set import ReadySetPublisher
 from naiad.telemetry.metrics.metrics import Registry

@@ -1,0 +1,118 @@
+"""How an option is declared: a dataclass field that carries its flag, so that each flag is written down once."""
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+
+class Kind(enum.Enum):
+    """The value format of a flag; the value names it in `--help`."""
+
+    STRING = "<string>"
+    INTEGER = "<integer>"
+    FLOAT = "<number>"
+    BOOLEAN = "<boolean>"
+    SWITCH = ""
+    SETTING = "<name>,<setting>=<value>"
+    ADDRESS = "<address>"
+    MODE = "<octal>"
+    ORIGIN = "<origin>"
+    RESTRICTION = "<category>,...:<header>=<value>"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: how it is written, what it sets, which values it takes.
+
+    A flag without a `target` is either accepted because the part that it tunes does not exist here (`no_effect`), or
+    refused for every value that asks for something this server cannot do (`only`).
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    target: str = ""
+    """`section.field` of ServerOptions; `field` alone for the options themselves."""
+    default: Any = None
+    default_text: str = ""
+    """Describes the default where the value itself does not."""
+    repeat: bool = False
+    read: Callable[[Sequence[str]], Any] = tuple
+    """Makes the option's value of all texts of a repeatable flag. Raises ValueError."""
+    negate: bool = False
+    """The target gets the opposite of the value."""
+    choices: Sequence[str] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    only: Sequence[str] | None = None
+    """Only these values are supported, in any case. Empty: none is."""
+    no_effect: bool = False
+
+    @property
+    def usage(self) -> str:
+        """`--name <format>` as `--help` shows it."""
+        return f"--{self.name} {self.kind.value}".rstrip()
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a user writes it; empty when there is none."""
+        if self.default_text or not self.target:
+            return self.default_text
+        if isinstance(self.default, bool):
+            return str(self.default != self.negate).lower()
+        if self.kind is Kind.MODE:
+            return f"{self.default:o}"
+        return f"{self.default}" if isinstance(self.default, (int, float, str)) else ""
+
+
+_KINDS = {bool: Kind.BOOLEAN, int: Kind.INTEGER, float: Kind.FLOAT}
+_FLAG = "flag"
+
+
+def option(default: Any, name: str, help: str, *, kind: Kind | None = None, **rules: Any) -> Any:  # noqa: A002
+    """Return a dataclass field with its flag. `rules` are fields of `Flag`; the kind follows from the default."""
+    flag = Flag(name, kind or _KINDS.get(type(default), Kind.STRING), help, default=default, **rules)
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata={_FLAG: flag})
+    return field(default=default, metadata={_FLAG: flag})
+
+
+def flags_of(options: type, section: str = "") -> Iterator[Flag]:
+    """Yield the flags of a dataclass of options, with their targets."""
+    prefix = f"{section}." if section else ""
+    for each in fields(options):
+        if _FLAG in each.metadata:
+            yield replace(each.metadata[_FLAG], target=prefix + each.name)
+
+
+def parse_boolean(text: str) -> bool:
+    """Return a boolean. Triton: true, on and 1, false, off and 0, in any case. Raises ValueError."""
+    lowered = text.lower()
+    if lowered in ("true", "on", "1"):
+        return True
+    if lowered in ("false", "off", "0"):
+        return False
+    raise ValueError("is not a boolean; use true or false")
+
+
+def listed(values: Sequence[str]) -> str:
+    """Return values in quotes, for messages."""
+    return ", ".join(f"'{value}'" for value in values)
+
+
+def named_settings(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Split `[<name>,]<setting>=<value>`; a comma after the first `=` belongs to the value. Raises ValueError."""
+    config: dict[str, dict[str, str]] = {}
+    for text in texts:
+        left, _, value = text.partition("=")
+        name, _, setting = left.rpartition(",")
+        if not setting:
+            raise ValueError(f"'{text}' names no setting; write <name>,<setting>=<value>")
+        config.setdefault(name, {})[setting] = value
+    return config
+
+
+def no_effect(name: str, help: str, kind: Kind = Kind.INTEGER, **rules: Any) -> Flag:  # noqa: A002
+    """Return a flag that is accepted and does nothing."""
+    return Flag(name, kind, help, no_effect=True, **rules)
