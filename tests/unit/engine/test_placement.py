@@ -117,6 +117,20 @@ def test_a_large_batch_may_take_longer(scene: Scene) -> None:
     assert any(not scene.execute(500 * US, size=32) for _ in range(200))
 
 
+def test_kernel_is_asked_only_after_a_long_execution(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.prove()
+    assert scene.execute(250 * US)  # the doubt
+    calls: list[int] = []
+    monkeypatch.setattr(resource, "getrusage", lambda who: calls.append(who) or SimpleNamespace(ru_nvcsw=0))
+    assert all(scene.execute(50 * US) for _ in range(1000))
+    assert len(calls) == 64
+
+
+def test_long_executions_among_short_ones_are_noticed(scene: Scene) -> None:
+    scene.prove()
+    assert not all(scene.execute((600 if number % 2 else 50) * US) for number in range(100))
+
+
 def test_usage_knows_the_own_work_of_this_thread() -> None:
     before = Usage()
     total = sum(range(20_000))

@@ -41,8 +41,10 @@ _FIRST_PENALTY_COUNT = 250
 whole, as virtual ones do, looks like a model that computes."""
 _PENALTY_GROWTH = 4
 _LONGEST_PENALTY_COUNT = 10_000
-_DOUBT_COUNT = 10_000
-"""Executions on the loop that are looked at closely after the first doubt; then what was before is forgotten."""
+_WATCH_COUNT = 64
+"""Executions on the loop that are looked at closely after one that was too long."""
+_MEMORY_COUNT = 10_000
+"""Executions on the loop after the first doubt; then earlier penalties are forgotten."""
 _REST_COUNT = 1_000
 """Executions that stay with the thread after the loop has found them too long on the whole."""
 _TRIAL_COUNT = 64
@@ -75,7 +77,8 @@ class Placement:
         self._shortest_ns = _NEVER_NS
         self._trial_count = 0
         self._rest_count = 0
-        self._wary_count = 0
+        self._watch_count = 0
+        self._memory_count = 0
         self._penalty_count = _FIRST_PENALTY_COUNT
 
     @property
@@ -86,19 +89,22 @@ class Placement:
     @property
     def is_wary(self) -> bool:
         """Whether an execution on the loop needs to be told with what was used before it."""
-        return self._wary_count > 0
+        return self._watch_count > 0
 
     def executed_on_loop(self, batch: Batch, before: Usage | None) -> None:
         """Learn from an execution on the loop."""
         duration_ns = _duration_ns(batch)
-        if self._wary_count:
-            self._wary_count -= 1
-            if not self._wary_count:
+        if self._watch_count:
+            self._watch_count -= 1
+        if self._memory_count:
+            self._memory_count -= 1
+            if not self._memory_count:
                 self._penalty_count = _FIRST_PENALTY_COUNT
         if duration_ns > _TOO_LONG_NS:
+            self._watch_count = _WATCH_COUNT
             if before is None:
-                # Asking the kernel takes more than a microsecond, so it is done from the first doubt on.
-                self._wary_count = _DOUBT_COUNT
+                # Asking the kernel takes more than a microsecond, so it is done only after a doubt.
+                self._memory_count = self._memory_count or _MEMORY_COUNT
                 return
             duration_ns = min(duration_ns, before.undisturbed_ns(duration_ns))
         self._mean_ns += (duration_ns - self._mean_ns) // _MEAN_WEIGHT
