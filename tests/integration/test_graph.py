@@ -1,6 +1,5 @@
-"""`naiad graph` of a repository and of a running server, in the terminal and as SVG."""
+"""`naiad graph` of a repository and of a running server, in the terminal and as Mermaid."""
 
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,16 +45,26 @@ def test_the_picture_of_a_repository_and_of_a_server_are_the_same(
         assert part in drawn
 
 
-def test_svg_is_written_with_every_name(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "twice.svg"
-    assert graph.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 0
+def test_mermaid_is_printed_with_every_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert graph.run(["twice", "--model-repository", str(repository), "--mermaid"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "flowchart LR"
+    assert sum('["python_add_sub<br/>python"]' in line for line in lines) == 2
+    for part in ('(["A FP32[16]"])', '(["C FP32[16]"])', '-- "sum" -->', '-- "difference" -->'):
+        assert part in "\n".join(lines)
+
+
+@pytest.mark.parametrize("flags", [[], ["--mermaid"]])
+def test_output_file_has_what_would_be_printed(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    arguments = ["twice", "--model-repository", str(repository), *flags]
+    assert graph.run(arguments) == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "twice.txt"
+    assert graph.run([*arguments, "--output", str(path)]) == 0
     assert capsys.readouterr().out == f"written to {path}\n"
-    root = ET.fromstring(path.read_text())
-    namespace = "{http://www.w3.org/2000/svg}"
-    texts = [element.text for element in root.iter(f"{namespace}text")]
-    assert texts.count("python_add_sub") == 2
-    assert {"A FP32[16]", "B FP32[16]", "C FP32[16]", "INPUT0", "OUTPUT1", "sum", "difference"} <= set(texts)
-    assert len(list(root.iter(f"{namespace}path"))) == 1 + 5  # an arrowhead and five connections
+    assert path.read_text() == printed
 
 
 def test_a_narrow_terminal_gets_a_list(repository: Path) -> None:
@@ -98,16 +107,9 @@ def test_what_a_server_does_not_know_is_told(server: ServerProcess, capsys: pyte
     assert "Request for unknown model: 'nothing' is not found" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_svg_is_refused(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        graph.run(["twice", "--model-repository", str(repository), "--output", "twice.png"])
-    assert ended.value.code == 2
-    assert "expected a name that ends in .svg" in capsys.readouterr().err
-
-
 def test_a_file_that_cannot_be_written_is_told(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "missing" / "twice.svg"
+    path = tmp_path / "missing" / "twice.mmd"
     assert graph.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err

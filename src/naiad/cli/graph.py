@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from naiad.cli.drawing.layout import Pipeline, lay_out
-from naiad.cli.drawing.svg import draw_svg
+from naiad.cli.drawing.mermaid import draw_mermaid
 from naiad.cli.drawing.text import draw_text, list_steps
 from naiad.cli.model_server import DEFAULT_URL, NoResponseError, ask
 from naiad.cli.repository_model import NoModelError, find_models
@@ -18,8 +18,8 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 
 _DESCRIPTION = """\
-Draw the pipeline of the ensemble MODEL: in the terminal, or as an SVG file with --output. The configuration is that
-of a running server, or with --model-repository that of a directory.
+Draw the pipeline of the ensemble MODEL with the characters of a terminal, or as a Mermaid flowchart. The
+configuration is that of a running server, or with --model-repository that of a directory.
 The exit status is 1 when there is nothing to draw, 2 for a wrong command line.
 """
 
@@ -28,8 +28,6 @@ def run(argv: Sequence[str]) -> int:
     """Draw the model that the command line names and return the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.output is not None and options.output.suffix.lower() != ".svg":
-        parser.error(f"argument --output: '{options.output}' is no SVG file, expected a name that ends in .svg")
     try:
         if options.model_repository is None:
             config, members = _ask(options.url, options.model, options.header)
@@ -40,11 +38,14 @@ def run(argv: Sequence[str]) -> int:
         return _fail(str(error))
     except InferError as error:
         return _fail(error.message)
+    is_terminal = options.output is None and sys.stdout.isatty()
+    columns = shutil.get_terminal_size().columns if is_terminal else 0
+    drawing = draw_mermaid(pipeline) if options.mermaid else picture(pipeline, columns)
     if options.output is None:
-        print(picture(pipeline, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+        print(drawing)
         return 0
     try:
-        options.output.write_text(draw_svg(pipeline), encoding="utf-8")
+        options.output.write_text(drawing + "\n", encoding="utf-8")
     except OSError as error:
         return _fail(f"{options.output} cannot be written: {error.strerror}")
     print(f"written to {options.output}")
@@ -59,7 +60,7 @@ def _fail(reason: str) -> int:
 def picture(pipeline: Pipeline, columns: int) -> str:
     """Return the drawing; for a terminal with fewer `columns` than it needs, a list. 0 columns: no limit."""
     if columns and pipeline.width > columns:
-        note = f"the picture needs {pipeline.width} columns, this terminal has {columns}; --output draws an SVG file"
+        note = f"the picture needs {pipeline.width} columns, this terminal has {columns}; try --mermaid"
         return f"{list_steps(pipeline)}\n({note})"
     return draw_text(pipeline)
 
@@ -84,7 +85,8 @@ def _read(repository: Path, model: str) -> tuple[ModelConfig, Mapping[str, Model
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="naiad graph", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help="the ensemble's name")
-    parser.add_argument("--output", type=Path, metavar="FILE.svg", help="write an SVG file instead of the terminal")
+    parser.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart, for Markdown pages")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file instead of standard output")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
     parser.add_argument(
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, an API key for example"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 _VERBS = {
     "serve": ("naiad.cli.serve", "serve models over HTTP and gRPC"),
     "check": ("naiad.cli.check", "say what a server would say about a model repository, without starting one"),
-    "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as SVG"),
+    "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
     "explain": ("naiad.cli.explain", "say how requests of a model are scheduled and why its last batches went"),
     "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),

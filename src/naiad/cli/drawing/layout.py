@@ -16,7 +16,7 @@ _SWEEPS = 6
 """Times that the order within columns is improved."""
 _GAP_ROWS = 2
 """Between two boxes of a column; even, for a tensor's rows to keep their parity."""
-_IF = "if"
+IF = "if"
 """The port of a step's condition."""
 
 Point = tuple[int, int]
@@ -65,7 +65,6 @@ class Wire:
 class Pipeline:
     """An ensemble, laid out. `x` grows to the right, `y` downwards."""
 
-    name: str
     boxes: list[Box]
     wires: list[Wire] = field(default_factory=list)
     width: int = 0
@@ -84,7 +83,7 @@ def lay_out(config: ModelConfig, members: Mapping[str, ModelConfig] | None = Non
     columns = _columns(boxes)
     _order(columns)
     _place_rows(columns)
-    pipeline = Pipeline(config.name, [box for column in columns for box in column])
+    pipeline = Pipeline([box for column in columns for box in column])
     _place_columns(pipeline, columns)
     return pipeline
 
@@ -96,7 +95,7 @@ def _boxes(config: ModelConfig, members: Mapping[str, ModelConfig]) -> list[Box]
     boxes = [Box("input", _signature(tensor), (), [("", tensor.name)]) for tensor in config.input]
     for step in config.ensemble_scheduling.step:
         condition = condition_of(config, step)
-        reads = sorted(step.input_map.items()) + ([(_IF, condition)] if condition else [])
+        reads = sorted(step.input_map.items()) + ([(IF, condition)] if condition else [])
         version = "" if step.model_version < 0 else f" v{step.model_version}"
         note = _kind_of(members.get(step.model_name))
         boxes.append(Box("step", step.model_name + version, reads, sorted(step.output_map.items()), note))
