@@ -1,7 +1,6 @@
 """The ONNX Runtime backend: `model.onnx` files, one session for all CPU instances of a version."""
 
 import threading
-from collections.abc import Mapping
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
@@ -16,11 +15,12 @@ from naiad.backend.onnx.options import (
 )
 from naiad.backend.onnx.scalars import ScalarBf16OnnxInstance, ScalarGpuOnnxInstance, ScalarOnnxInstance
 from naiad.backend.onnx.sessions import OnnxSessions, open_session
-from naiad.backend.onnx.signature import DEFAULT_MAX_BATCH_SIZE, SignatureCheck, complete, is_complete, read_signature
+from naiad.backend.onnx.signature import read_signature
+from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError
 
 _global_threads_lock = threading.Lock()
 
@@ -39,12 +39,12 @@ class OnnxRuntimeBackend(Backend):
         """Fill in batching, inputs and outputs from the model file. Raises InferError."""
         if is_complete(context.config):
             return context.config
-        default = _setting_number(context.backend_config, "default-max-batch-size", DEFAULT_MAX_BATCH_SIZE)
+        batch_size = default_max_batch_size(context.backend_config)
         path = model_path(context)
         session = open_session(
             context, path, SessionPlan(inspection_options(context), [("CPUExecutionProvider", {})])
         )
-        return complete(context.config, read_signature(session), default)
+        return complete(context.config, read_signature(session), batch_size)
 
     def default_instance_count(self, context: ModelContext) -> int:
         """Return 2, as Triton, where there are cores for it, otherwise 1.
@@ -114,10 +114,3 @@ class OnnxModel(Model):
     def close(self) -> None:
         """Let go of the sessions."""
         self.sessions.close()
-
-
-def _setting_number(settings: Mapping[str, str], name: str, default: int) -> int:
-    text = settings.get(name, str(default))
-    if not text.isdecimal():
-        raise invalid_argument(f"--backend-config {name} is '{text}', expected a number that is not negative")
-    return int(text)

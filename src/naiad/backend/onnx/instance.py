@@ -18,7 +18,7 @@ import numpy as np
 
 from naiad.backend.api import ModelContext
 from naiad.backend.onnx.sessions import OnnxSession, ort_message, refuse_to_run
-from naiad.backend.onnx.signature import OnnxSignature, OnnxTensor
+from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.tensor_instance import StagedRun, TensorInstance
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import internal, invalid_argument
@@ -70,7 +70,7 @@ def are_small(specs: Sequence[TensorSpec]) -> bool:
 
 
 def plan_outputs(
-    signature: OnnxSignature, inputs: Sequence[TensorSpec], output_names: Sequence[str], *, is_batching: bool
+    signature: ModelSignature, inputs: Sequence[TensorSpec], output_names: Sequence[str], *, is_batching: bool
 ) -> list[TensorSpec] | None:
     """Return the outputs' full shapes, None when they cannot be told from the inputs' or are strings.
 
@@ -89,17 +89,17 @@ def plan_outputs(
     return outputs
 
 
-def _dimension_sizes(signature: OnnxSignature, inputs: Sequence[TensorSpec]) -> dict[str, int]:
+def _dimension_sizes(signature: ModelSignature, inputs: Sequence[TensorSpec]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for spec in inputs:
         tensor = signature.inputs.get(spec.name)
-        for dim, size in zip(tensor.dims if tensor else (), spec.shape, strict=False):
+        for dim, size in zip((tensor.dims or ()) if tensor else (), spec.shape, strict=False):
             if isinstance(dim, str):
                 sizes[dim] = size
     return sizes
 
 
-def _resolve(tensor: OnnxTensor, sizes: Mapping[str, int], *, rows: int | None) -> Shape | None:
+def _resolve(tensor: TensorSignature, sizes: Mapping[str, int], *, rows: int | None) -> Shape | None:
     if not tensor.dims:
         return None
     shape = [dim if isinstance(dim, int) else sizes.get(dim or "", -1) for dim in tensor.dims]
@@ -111,7 +111,7 @@ def _resolve(tensor: OnnxTensor, sizes: Mapping[str, int], *, rows: int | None) 
 NO_DESTINATIONS: Mapping[str, memoryview] = MappingProxyType({})
 
 
-def run_bound(session: Any, inputs: Mapping[str, Array], outputs: Sequence[OnnxTensor]) -> list[Array]:
+def run_bound(session: Any, inputs: Mapping[str, Array], outputs: Sequence[TensorSignature]) -> list[Array]:
     """Return the outputs as arrays of their own. Raises what ONNX Runtime raises."""
     binding = _bind_inputs(session, inputs)
     for tensor in outputs:

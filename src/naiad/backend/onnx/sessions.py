@@ -15,7 +15,8 @@ from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.host_policies import running_on
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.options import SessionPlan, ThreadPlan, plan_session, plan_threads, read_parameters
-from naiad.backend.onnx.signature import OnnxSignature, read_signature
+from naiad.backend.onnx.signature import read_signature
+from naiad.backend.signature import ModelSignature
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import internal
 from naiad.options.host_policy import format_cores, policy_name
@@ -40,7 +41,7 @@ class OnnxSession:
 
     def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
         self.ort = open_session(context, path, plan)
-        self.signature: OnnxSignature = read_signature(self.ort)
+        self.signature: ModelSignature = read_signature(self.ort)
         self.run_options: Any = None
         if plan.run_entries:
             self.run_options = onnxruntime.RunOptions()
@@ -79,7 +80,7 @@ class OnnxSessions:
                 _log.info("model '%s' version %d: %s", context.name, context.version, text)
 
     @property
-    def signature(self) -> OnnxSignature:
+    def signature(self) -> ModelSignature:
         """What the model says of itself."""
         return next(iter(self._sessions.values())).signature
 
