@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-unit fuzz attack mutants bench docs demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-fast test-unit fuzz attack mutants bench docs demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,6 +30,10 @@ type: $(STAMP) ## static types
 
 test: ## what CI runs: style, types, import rules, documentation, every test
 	VENV=$(VENV) .ci/run
+
+test-fast: $(STAMP) ## all tests but most of those with a real server, in less than three minutes
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/property tests/contract tests/conformance tests/fuzz \
+		tests/integration/test_tritonclient_http.py tests/integration/test_tritonclient_grpc.py
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
