@@ -5,7 +5,7 @@ from mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     # wire
     Mutant(
-        name="answer_window",
+        name="response_window",
         file="src/naiad/wire/http2/output.py",
         text="            self.window -= payload_bytes\n",
         replacement="",
@@ -272,7 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # telemetry
     Mutant(
-        name="counts_of_the_dead",
+        name="exited_process_counts",
         file="src/naiad/cluster/supervisor/scatter_gather.py",
         text="sum_statistics([self._left_statistics, self._statistics.pop(slot, ())])",
         replacement="list(self._statistics.pop(slot, ()))",

@@ -11,7 +11,7 @@ from support.engine_parts import Answers, ScriptedInstance, StepLoop, config, re
 
 
 class Sleeper:
-    """An instance's driver that notes that it was woken, and takes a batch when the test says so."""
+    """The runner of an instance: notes that it was woken, and takes a batch when the test calls `take`."""
 
     def __init__(self, index):
         self.index = index
@@ -28,7 +28,7 @@ class Sleeper:
     wake_now = wake
 
     def take(self, dispatcher):
-        """Look for a batch, as often as something has woken it meanwhile."""
+        """Look for a batch, which uses up the wake-up."""
         self.is_awake = False
         self.batch, _ = dispatcher.take(self)
 

@@ -277,7 +277,7 @@ REFUSED = [
         f"sequence batching must not specify either {VALUES} or 'bool_false_true' for CONTROL_SEQUENCE_CORRID for m",
     ),
     (
-        sequence("oldest { max_candidate_sequences: 4 preferred_batch_size: 8 }"),
+        sequence("oldest { max_candidate_sequences: 4 preferred_batch_size: 5 }"),
         "sequence batching preferred batch size must be <= max batch size for m",
     ),
     (

@@ -145,7 +145,7 @@ def test_an_ill_runner_is_not_woken_for_requests(dispatcher: Dispatcher) -> None
     assert [runner.woken for runner in noted] == [1, 0]
 
 
-def test_who_takes_a_batch_has_another_woken() -> None:
+def test_taking_a_batch_wakes_another_instance() -> None:
     dispatcher = make_dispatcher(config(max_batch_size=1, dynamic_batching={}))
     noted = [NotedDriver(0), NotedDriver(1)]
     dispatcher.runners.replace(noted)
