@@ -67,7 +67,8 @@ GROWING = {
     "protocol.grpc.header:custom": BY_OPEN,
     "protocol.grpc.walk:contents": BY_OPEN,
     "wire.grpc:_block": "the message of one call",
-    "wire.http2.connection:_streams": BY_OPEN,
+    "wire.http2.client:_streams": BY_OPEN,
+    "wire.http2.server:_streams": BY_OPEN,
     "wire.http2.output:_blocked": BY_OPEN,
     "wire.http2.output:_ready": BY_OPEN,
 }

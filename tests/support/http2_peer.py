@@ -5,7 +5,6 @@ from typing import Any
 
 import hpack
 
-from naiad.wire.http2.connection import Http2Connection
 from naiad.wire.http2.frames import (
     DATA,
     FLAG_END_HEADERS,
@@ -17,6 +16,7 @@ from naiad.wire.http2.frames import (
     settings,
 )
 from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.server import ServerConnection
 from naiad.wire.http2.stream import Stream
 from naiad.wire.preface import PREFACE
 
@@ -80,7 +80,7 @@ class Peer:
 
     def __init__(self, limits: Http2Limits | None = None, *, opened: bool = True) -> None:
         self.sink = RecordingSink()
-        self.connection = Http2Connection(self.sink, limits or Http2Limits())
+        self.connection = ServerConnection(self.sink, limits or Http2Limits())
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
         self.now_ns = 1_000_000_000

@@ -243,6 +243,8 @@ class Http2Call(Stream):
         "path",
     )
 
+    head: RequestHead
+
     def __init__(
         self,
         owner: CallOwner,

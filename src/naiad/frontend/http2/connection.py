@@ -28,10 +28,10 @@ from naiad.frontend.http2.responses import Http2Responses
 from naiad.frontend.http2.time_limits import Http2Clock
 from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.wire.grpc import GrpcError, GrpcStatus
-from naiad.wire.http2.connection import Http2Connection
 from naiad.wire.http2.frames import Http2Code, Http2Error
 from naiad.wire.http2.keepalive import Keepalive, KeepaliveStep
 from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.server import ServerConnection
 from naiad.wire.preface import is_http1
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Http2Close:
         self,
         service: GrpcService,
         limits: Http2Limits,
-        connection: Http2Connection[Http2Call],
+        connection: ServerConnection[Http2Call],
         answering: Http2Responses,
         now_ns: int,
     ) -> None:

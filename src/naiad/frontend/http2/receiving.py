@@ -28,10 +28,10 @@ from naiad.frontend.http2.time_limits import DeadlineTimer
 from naiad.frontend.side_threads import RunAside
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http1 import HttpError
-from naiad.wire.http2.connection import Http2Connection
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.headers import Fields, RequestHead
 from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.server import ServerConnection
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class RequestServer(Protocol):
 
 
 class Http2Receiving:
-    """The sink of an `Http2Connection`, which it makes, together with the side that answers."""
+    """The sink of a `ServerConnection`, which it makes, together with the side that answers."""
 
     def __init__(self, server: RequestServer, flush_soon: Callable[[], object]) -> None:
         self._server = server
@@ -130,7 +130,7 @@ class Http2Receiving:
         self._limits = server.limits
         self._max_message_bytes = server.limits.message_bytes
         self._max_queued_bytes = server.limits.queued_bytes
-        self.connection: Http2Connection[Http2Call] = Http2Connection(self, server.limits)
+        self.connection: ServerConnection[Http2Call] = ServerConnection(self, server.limits)
         self.answering = Http2Responses(
             server.service, server.limits, self.connection, self, flush_soon, server.budget
         )

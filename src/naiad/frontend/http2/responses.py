@@ -17,9 +17,9 @@ from naiad.frontend.exchange import CancelReason, GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
-from naiad.wire.http2.connection import Http2Connection
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.server import ServerConnection
 from naiad.wire.http2.windows import ReceiveWindows
 
 SMALL_MESSAGE_BYTES = 64 * 1024
@@ -113,7 +113,7 @@ class Http2Responses:
         self,
         service: GrpcService,
         limits: Http2Limits,
-        connection: Http2Connection[Http2Call],
+        connection: ServerConnection[Http2Call],
         holder: MessageHolder,
         flush_soon: Callable[[], object],
         budget: RequestBudget,

@@ -33,43 +33,15 @@ _CONNECTION_SPECIFIC = frozenset(
 )
 
 
-class RequestHead:
-    """The head of a request; immutable but for `memo`, which belongs to the transport.
+class Head:
+    """The fields of a message without its pseudo-fields, in order."""
 
-    Heads are shared by all requests whose header block repeats, so whatever a transport derives from one it
-    derives once.
-    """
+    __slots__ = ("content_length", "fields")
 
-    __slots__ = (
-        "authority",
-        "content_length",
-        "error",
-        "fields",
-        "is_plain",
-        "is_too_large",
-        "memo",
-        "method",
-        "path",
-        "scheme",
-    )
-
-    def __init__(
-        self, pseudo: dict[bytes, bytes], fields: Fields, content_length: int, error: str, is_too_large: bool
-    ) -> None:
-        self.method = pseudo.get(b":method", b"").decode("latin-1")
-        self.scheme = pseudo.get(b":scheme", b"").decode("latin-1")
-        self.authority = pseudo.get(b":authority", b"").decode("latin-1")
-        self.path = pseudo.get(b":path", b"").decode("latin-1")
+    def __init__(self, fields: Fields, content_length: int) -> None:
         self.fields = fields
-        """Without the pseudo-fields, in order."""
         self.content_length = content_length
         """-1 when not given."""
-        self.error = error
-        """Why the request is malformed (RFC 9113 8.1.1); empty when it is not."""
-        self.is_too_large = is_too_large
-        """Legal or not, it is over the limit of the header list."""
-        self.is_plain = not error and not is_too_large
-        self.memo: Any = None
 
     def field(self, name: bytes) -> bytes | None:
         """Return the first value of `name` (lower case), None when there is none."""
@@ -77,6 +49,46 @@ class RequestHead:
             if key == name:
                 return value
         return None
+
+
+class RequestHead(Head):
+    """The head of a request; immutable but for `memo`, which belongs to the transport.
+
+    Heads are shared by all requests whose header block repeats, so what a transport derives from one it derives once.
+    """
+
+    __slots__ = ("authority", "error", "is_plain", "is_too_large", "memo", "method", "path", "scheme")
+
+    def __init__(
+        self, pseudo: dict[bytes, bytes], fields: Fields, content_length: int, error: str, is_too_large: bool
+    ) -> None:
+        super().__init__(fields, content_length)
+        self.method = pseudo.get(b":method", b"").decode("latin-1")
+        self.scheme = pseudo.get(b":scheme", b"").decode("latin-1")
+        self.authority = pseudo.get(b":authority", b"").decode("latin-1")
+        self.path = pseudo.get(b":path", b"").decode("latin-1")
+        self.error = error
+        """Why the request is malformed (RFC 9113 8.1.1); empty when it is not."""
+        self.is_too_large = is_too_large
+        """Legal or not, it is over the limit of the header list."""
+        self.is_plain = not error and not is_too_large
+        self.memo: Any = None
+
+
+class ResponseHead(Head):
+    """The head of a response."""
+
+    __slots__ = ("error", "status")
+
+    def __init__(self, status: int, fields: Fields, content_length: int, error: str) -> None:
+        super().__init__(fields, content_length)
+        self.status = status
+        """0 before the head has arrived."""
+        self.error = error
+        """Why the response is malformed (RFC 9113 8.1.1); empty when it is not."""
+
+
+NO_RESPONSE_HEAD = ResponseHead(0, (), -1, "")
 
 
 def is_grpc_content_type(value: bytes | None) -> bool:
@@ -106,6 +118,24 @@ def parse_request_head(fields: Fields, limit_bytes: int, limit_fields: int) -> R
     content_length, length_error = _content_length(regular)
     error = error or length_error or _missing_pseudo(pseudo)
     return RequestHead(pseudo, tuple(regular), content_length, error, is_too_large=False)
+
+
+def parse_response_head(fields: Fields) -> ResponseHead:
+    """Return the head of a response; one that breaks a rule has `error`."""
+    status, error = b"", ""
+    regular: list[Field] = []
+    for name, value in fields:
+        if name[:1] != b":":
+            regular.append((name, value))
+            error = error or _field_error(name, value)
+        elif name != b":status" or status or regular:
+            error = error or f"unknown, repeated or late pseudo-field {name[:200]!r}"
+        else:
+            status = value
+    content_length, length_error = _content_length(regular)
+    if not (status.isdigit() and len(status) == 3):
+        error = error or f"invalid :status {status[:200]!r}"
+    return ResponseHead(0 if error else int(status), tuple(regular), content_length, error or length_error)
 
 
 def trailers_error(fields: Fields) -> str:

@@ -56,6 +56,7 @@ class Http2Output:
         "drip_count",
         "is_paused",
         "peer_frame_bytes",
+        "peer_max_streams",
         "peer_window",
         "queued_bytes",
         "recently_reset",
@@ -77,6 +78,8 @@ class Http2Output:
         self.peer_frame_bytes = DEFAULT_FRAME_BYTES
         self.peer_window = DEFAULT_WINDOW
         """The peer's SETTINGS_INITIAL_WINDOW_SIZE."""
+        self.peer_max_streams = MAX_WINDOW
+        """The peer's SETTINGS_MAX_CONCURRENT_STREAMS; without a value there is no limit (RFC 9113 6.5.2)."""
         self.queued_bytes = 0
         """Bytes that wait for windows, over all streams."""
         self.accepted_bytes = 0

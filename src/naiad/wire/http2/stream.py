@@ -3,14 +3,14 @@
 from collections import deque
 from typing import TypeAlias
 
-from naiad.wire.http2.headers import RequestHead
+from naiad.wire.http2.headers import Head
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 """Bytes to send or received. A memoryview is always of format "B", one-dimensional."""
 
 
 class Stream:
-    """A stream that the peer has opened; transports derive their calls from it, so a request costs one object.
+    """A stream; transports derive their calls from it, so a request costs one object.
 
     A stream is in the connection's table until both sides have ended it or one side has reset it.
     """
@@ -30,9 +30,10 @@ class Stream:
         "window_offset",
     )
 
-    def __init__(self, stream_id: int, head: RequestHead, receive_window: int) -> None:
+    def __init__(self, stream_id: int, head: Head, receive_window: int) -> None:
         self.id = stream_id
         self.head = head
+        """Of what the peer sends: the request on a server, the response on a client."""
         self.window_offset = 0
         """The window for sending, less the peer's SETTINGS_INITIAL_WINDOW_SIZE, whose changes thus cost nothing."""
         self.receive_window = receive_window

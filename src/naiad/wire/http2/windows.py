@@ -84,11 +84,23 @@ class ReceiveWindows:
 _MAX_SETTINGS_BYTES = 64 * wire.SETTING.size
 
 
-def own_settings(limits: Http2Limits) -> bytes:
+def server_settings(limits: Http2Limits) -> bytes:
     """Return the SETTINGS frame of a server with these limits."""
     return wire.settings(
         {
             wire.SETTING_MAX_CONCURRENT_STREAMS: limits.concurrent_streams,
+            wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+            wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
+            wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
+        }
+    )
+
+
+def client_settings(limits: Http2Limits) -> bytes:
+    """Return the SETTINGS frame of a client with these limits; it takes no pushed responses."""
+    return wire.settings(
+        {
+            wire.SETTING_ENABLE_PUSH: 0,
             wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
             wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
             wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
@@ -111,6 +123,7 @@ def apply_settings(payload: memoryview, output: Http2Output) -> int:
         if key == wire.SETTING_HEADER_TABLE_SIZE:
             output.set_peer_table_bytes(value)  # RFC 7541 4.2: the smallest in between counts
     output.peer_frame_bytes = last.get(wire.SETTING_MAX_FRAME_SIZE, output.peer_frame_bytes)
+    output.peer_max_streams = last.get(wire.SETTING_MAX_CONCURRENT_STREAMS, output.peer_max_streams)
     if wire.SETTING_INITIAL_WINDOW_SIZE in last:
         return output.set_initial_window(last[wire.SETTING_INITIAL_WINDOW_SIZE])
     return 0
