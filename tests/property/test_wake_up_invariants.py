@@ -1,6 +1,6 @@
 """Wake-ups: no request waits while an instance sleeps that nothing has woken."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.engine.serving.dispatcher import Dispatcher
@@ -36,7 +36,6 @@ class Sleeper:
         batch, self.batch = self.batch, None
         batch.exec_start_ns = batch.compute_start_ns = batch.compute_end_ns = batch.exec_end_ns = 1
         dispatcher.note_executed(batch)
-        self.is_awake = True
 
 
 ACTIONS = st.lists(st.one_of(st.just("enqueue"), st.integers(0, 2)), max_size=40)
@@ -48,6 +47,7 @@ ACTIONS = st.lists(st.one_of(st.just("enqueue"), st.integers(0, 2)), max_size=40
     st.sampled_from([{}, {"dynamic_batching": {}}, {"dynamic_batching": {"preferred_batch_size": [1]}}]),
     ACTIONS,
 )
+@settings(max_examples=300)
 def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fields, actions):
     made, loop = config(max_batch_size=rows, **fields), StepLoop()
     dispatcher = Dispatcher(
@@ -59,6 +59,8 @@ def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fiel
     )
     sleepers = [Sleeper(index) for index in range(instance_count)]
     dispatcher.runners.replace(sleepers)
+    for sleeper in sleepers:
+        sleeper.take(dispatcher)
     for action in actions:
         if action == "enqueue":
             dispatcher.enqueue(request(Answers()))
@@ -66,6 +68,7 @@ def test_nothing_waits_while_all_idle_instances_sleep(instance_count, rows, fiel
             sleeper = sleepers[action % instance_count]
             if sleeper.batch is not None:
                 sleeper.finish(dispatcher)
+                sleeper.take(dispatcher)
             elif sleeper.is_awake:
                 sleeper.take(dispatcher)
         is_any_awake = any(sleeper.is_awake for sleeper in sleepers)
