@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from naiad.backend.api import ModelContext
-from naiad.backend.tensor_instance import StagedRun, TensorInstance
+from naiad.backend.assembler import StagedRun
+from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType

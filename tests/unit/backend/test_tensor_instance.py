@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from naiad.backend.tensor_instance import COPY_LIMIT_BYTES, LARGE_INPUT_BYTES, MAX_PLANS, TensorInstance
+from naiad.backend.assembler import COPY_LIMIT_BYTES, LARGE_INPUT_BYTES, MAX_PLANS
+from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
@@ -355,7 +356,7 @@ def test_what_is_remembered_is_bounded():
     for _ in range(MAX_PLANS + 10):
         check(infer(instance, pair(1)), pair(1))
     assert len(instance._plans) <= MAX_PLANS
-    assert len(instance._layouts) <= MAX_PLANS
+    assert len(instance._assembler._layouts) <= MAX_PLANS
 
 
 # --- fixed buffers --------------------------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from naiad.backend.api import ModelContext
+from naiad.backend.assembler import StagedRun
 from naiad.backend.onnx.sessions import OnnxSession, ort_message, refuse_to_run
 from naiad.backend.signature import ModelSignature, TensorSignature
-from naiad.backend.tensor_instance import StagedRun, TensorInstance
+from naiad.backend.tensor_instance import TensorInstance
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array, Shape, TensorSpec

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from naiad.backend.api import ModelContext
+from naiad.backend.assembler import StagedRun
 from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, OnnxInstance
 from naiad.backend.onnx.sessions import OnnxSession
-from naiad.backend.tensor_instance import StagedRun
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array, TensorSpec
 

@@ -1,0 +1,451 @@
+"""Assembles batches: gathers requests into one array per input, and scatters output arrays into responses.
+
+Independent of what runs the batch. Requests with one header take the fast path, with a plan made once per header and
+batch size. Other batches are mixed: requests differ in rows, in the order of their tensors, in the outputs asked for,
+or, with ragged inputs, in shape. A ragged input reaches the model as the elements of the whole batch in one
+dimension. Batch inputs, tensors that the server adds, describe it, and outputs that follow a ragged input are cut by
+its shapes:
+
+    requests [1,3] [2,2]  ->  DATA [7]: a b c | d e f g   COUNT [2]: 3 4   ->  model  ->  [7]: A B C | D E F G
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from naiad.backend.device_tensors import DLPackTensor
+from naiad.backend.tensor_layout import (
+    MAX_RESPONSE_HEADERS,
+    Dtype,
+    HeaderLayout,
+    TensorConfig,
+    TensorTable,
+    as_input,
+)
+from naiad.config.model_config_pb2 import BatchInput, ModelConfig
+from naiad.core.datatype import BY_CONFIG_NUMBER, from_numpy
+from naiad.core.errors import InferError, internal
+from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, to_buffer
+
+MAX_PLANS = 512
+"""Combinations of request header and batch size that an assembler remembers."""
+COPY_LIMIT_BYTES = 16384
+"""An output of a batch up to this size is copied into `bytes`: cheaper than views, and it releases the array."""
+LARGE_INPUT_BYTES = 1 << 20
+"""An input of a single request above this size is worth releasing once it has been copied."""
+
+_join = b"".join
+_ndarray = np.ndarray
+_copy_out = np.ndarray.tobytes
+
+
+class StagedRun(Protocol):
+    """A run on fixed buffers: for tiny batches, copying in and out costs less than making arrays does."""
+
+    inputs: Sequence[memoryview]
+    """Writable, format "B": one per input, in the order in which `stage` was asked for them."""
+    outputs: Sequence[Array]
+    """Filled by `run`, one per output; overwritten by the next run."""
+
+    def run(self) -> None:
+        """Compute `outputs` from `inputs`. Raises what the framework raises."""
+
+
+class BatchPlan:
+    """What to do for a batch of `count` requests that share one header."""
+
+    __slots__ = (
+        "columns",
+        "count",
+        "dtypes",
+        "has_destinations",
+        "header",
+        "inputs",
+        "is_large",
+        "layout",
+        "learned",
+        "output_names",
+        "shapes",
+        "staged",
+        "targets",
+        "was_staged",
+    )
+
+    def __init__(self, layout: HeaderLayout, count: int, is_batching: bool) -> None:
+        rows = (layout.rows * count,) if is_batching else ()
+        self.layout = layout
+        self.count = count
+        self.inputs: list[tuple[str, int, Dtype | None, Shape]] = [
+            (slot.name, slot.position, slot.dtype, rows + slot.tail) for slot in layout.inputs
+        ]
+        self.is_large = count == 1 and any(
+            dtype is not None and math.prod(shape) * dtype.itemsize >= LARGE_INPUT_BYTES
+            for _, _, dtype, shape in self.inputs
+        )
+        self.output_names = [output.name for output in layout.outputs]
+        # The outputs of several requests are in one array, which has to be cut anyway.
+        self.has_destinations = count == 1 and layout.has_destinations
+        self.was_staged = False
+        """Whether the instance has decided about `staged`."""
+        self.staged: StagedRun | None = None
+        self.targets: list[tuple[memoryview, int]] = []
+        """With `staged`: buffer and position in `InferRequest.data` of each input."""
+        # Shapes and dtypes of the last outputs, if all were arrays; equal ones need no second look.
+        self.shapes: list[Shape] | None = None
+        self.dtypes: list[Dtype] = []
+        self.learned: tuple[list[Shape], list[Dtype]] | None = None
+        """Shapes and dtypes that `header` and `columns` are for."""
+        self.header = ResponseHeader("", "", ())
+        self.columns: list[tuple[Callable[[Array], Buffer], list[slice] | None]] = []
+        """Per output the conversion to bytes, and the part of each request; None for BYTES, cut as elements."""
+
+    def input_specs(self) -> list[TensorSpec] | None:
+        """Return the inputs of the batch; None when there is one with BYTES, which has no fixed size."""
+        if any(dtype is None for _, _, dtype, _ in self.inputs):
+            return None
+        pairs = zip(self.layout.inputs, self.inputs, strict=True)
+        return [TensorSpec(slot.name, slot.config.datatype, shape) for slot, (_, _, _, shape) in pairs]
+
+    def unstage(self) -> None:
+        """Run on arrays from now on."""
+        self.staged = None
+        self.shapes = None
+
+
+class MixedPlan:
+    """What to do for one mixed batch."""
+
+    __slots__ = ("inputs", "layouts", "output_names", "outputs")
+
+    def __init__(
+        self, layouts: Sequence[HeaderLayout], inputs: dict[str, Array], outputs: Sequence[TensorConfig]
+    ) -> None:
+        self.layouts = layouts
+        self.inputs = inputs
+        self.outputs = outputs
+        self.output_names = [output.name for output in outputs]
+
+
+class BatchAssembler:
+    """Gathers and scatters the batches of one model version. Not safe for use by several threads at once.
+
+    Applies `reshape` in both directions, leaves absent optional inputs out, returns only the outputs asked for, and
+    checks outputs: datatypes, and the batch dimension of a batching model.
+    """
+
+    def __init__(
+        self, config: ModelConfig, name: str, version: str, to_host: Callable[[DLPackTensor], Array]
+    ) -> None:
+        """`config` has the inputs and outputs that are executed; `to_host` converts outputs that are no arrays."""
+        self.table = TensorTable(config)
+        self.plans: dict[tuple[RequestHeader, int], BatchPlan] = {}
+        self._name = name
+        self._version = version
+        self._to_host = to_host
+        self._is_batching = self.table.is_batching
+        self._layouts: dict[RequestHeader, HeaderLayout] = {}
+
+    # --- requests with one header -----------------------------------------------------------------------------------
+
+    def find_plan(self, requests: Sequence[InferRequest]) -> BatchPlan | None:
+        """Return the plan for requests with one header, made if need be; None for several or ragged ones."""
+        if self.table.is_ragged:
+            return None
+        header = requests[0].header.layout or requests[0].header
+        count = len(requests)
+        if any((request.header.layout or request.header) is not header for request in requests):
+            return None
+        plan = self.plans.get((header, count))
+        if plan is None:
+            if len(self.plans) >= MAX_PLANS:
+                self.plans.clear()
+            plan = self.plans[header, count] = BatchPlan(self._layout(header), count, self._is_batching)
+        return plan
+
+    def gather(self, plan: BatchPlan, requests: Sequence[InferRequest]) -> dict[str, Array]:
+        """Return the inputs of a batch: views on the data of a single request where it is aligned, else copies.
+
+        Raises InferError(INVALID_ARG) when BYTES do not hold the elements of their shape.
+        """
+        # hot: bench/micro_tensor_instance.py
+        inputs: dict[str, Array] = {}
+        single = requests[0].data if plan.count == 1 else None
+        for name, position, dtype, shape in plan.inputs:
+            data = _join([r.data[position] for r in requests]) if single is None else single[position]
+            if dtype is None:
+                inputs[name] = as_input(name, None, shape, data)
+                continue
+            array: Array = _ndarray(shape, dtype, data)
+            # Received bodies put tensors at any offset; compiled kernels may rely on alignment.
+            inputs[name] = array if array.flags.aligned else array.copy()
+        return inputs
+
+    def scatter(self, plan: BatchPlan, tensors: Sequence[Any]) -> list[InferResponse]:
+        """Return one response per request from the outputs in the order of `plan.output_names`.
+
+        Outputs are arrays or DLPack tensors. Raises InferError(INTERNAL) for outputs that do not fit.
+        """
+        # hot: bench/micro_tensor_instance.py
+        try:
+            shapes = [tensor.shape for tensor in tensors]
+            dtypes = [tensor.dtype for tensor in tensors]
+        except AttributeError:  # a tensor with nothing but the methods of DLPack
+            shapes = dtypes = []
+        if shapes != plan.shapes or dtypes != plan.dtypes:
+            tensors = self.learn_outputs(plan, tensors)
+        header = plan.header
+        if plan.count == 1:
+            data = [convert(array) for (convert, _), array in zip(plan.columns, tensors, strict=True)]
+            return [InferResponse(header, data)]
+        return self._split(plan, tensors)
+
+    def _split(self, plan: BatchPlan, arrays: Sequence[Array]) -> list[InferResponse]:
+        """Return one response per request of a batch of several."""
+        header, count = plan.header, plan.count
+        columns: list[Sequence[Buffer]] = []
+        for (convert, slices), array in zip(plan.columns, arrays, strict=True):
+            if slices is None:
+                rows = plan.layout.rows
+                columns.append([to_buffer(array[i * rows : (i + 1) * rows]) for i in range(count)])
+            else:
+                data = convert(array)
+                columns.append([data[part] for part in slices])
+        return [InferResponse(header, data) for data in zip(*columns, strict=True)]
+
+    def learn_outputs(self, plan: BatchPlan, tensors: Sequence[Any]) -> Sequence[Array]:
+        """Check outputs, note how to cut them, and return them as arrays. Raises as `scatter`."""
+        layout, count = plan.layout, plan.count
+        arrays = self._on_host(layout.outputs, tensors)
+        found = [array.shape for array in arrays], [array.dtype for array in arrays]
+        if found != plan.learned:
+            self._check_outputs(layout.outputs, arrays, layout.rows * count)
+            plan.header = self._response_header(layout, found[0])
+            plan.columns = [_column(array, count) for array in arrays]
+            plan.learned = found
+        # Tensors of other frameworks may have equal shapes and dtypes, but have to be converted each time.
+        are_arrays = all(array is tensor for array, tensor in zip(arrays, tensors, strict=True))
+        plan.shapes, plan.dtypes = found if are_arrays else (None, [])
+        return arrays
+
+    def _layout(self, header: RequestHeader) -> HeaderLayout:
+        layout = self._layouts.get(header)
+        if layout is None:
+            if len(self._layouts) >= MAX_PLANS:
+                self._layouts.clear()
+            layout = self._layouts[header] = HeaderLayout(self.table, header)
+        return layout
+
+    def _response_header(self, layout: HeaderLayout, shapes: Sequence[Shape]) -> ResponseHeader:
+        """Return the header for one request of this layout, given the shapes of the whole batch's outputs."""
+        key = tuple(shape[1:] for shape in shapes) if self._is_batching else tuple(shapes)
+        header = layout.response_headers.get(key)
+        if header is None:
+            if len(layout.response_headers) >= MAX_RESPONSE_HEADERS:
+                layout.response_headers.clear()
+            rows = (layout.rows,) if self._is_batching else ()
+            specs = [
+                TensorSpec(output.name, output.datatype, rows + self._client_tail(output, tail))
+                for output, tail in zip(layout.outputs, key, strict=True)
+            ]
+            header = layout.response_headers[key] = ResponseHeader(self._name, self._version, specs)
+        return header
+
+    def _client_tail(self, output: TensorConfig, tail: Shape) -> Shape:
+        shape = output.to_client(tail)
+        if shape is None:
+            raise internal(
+                f"model '{self._name}' returned output '{output.name}' with {len(tail)} dimensions, but its "
+                f"'reshape' in the model configuration has {len(output.model_dims)}"
+            )
+        return shape
+
+    # --- mixed batches ----------------------------------------------------------------------------------------------
+
+    def gather_mixed(self, requests: Sequence[InferRequest]) -> MixedPlan | None:
+        """Return plan and inputs of a mixed batch, batch inputs included.
+
+        None when shapes differ where nothing is ragged: states of sequences do, where the requests do not.
+        Raises InferError(INTERNAL) for several requests to a model that does not batch.
+        """
+        if not self._is_batching and len(requests) > 1:
+            raise internal(f"model '{self._name}' does not batch but was given {len(requests)} requests at once")
+        layouts = [self._layout(request.header.layout or request.header) for request in requests]
+        if any(layout.tails != layouts[0].tails for layout in layouts):
+            return None
+        rows = (sum([layout.rows for layout in layouts]),) if self._is_batching else ()
+        inputs: dict[str, Array] = {}
+        for index, slot in enumerate(layouts[0].inputs):
+            parts = [r.data[layout.inputs[index].position] for r, layout in zip(requests, layouts, strict=True)]
+            if slot.config.is_ragged:
+                shape: Shape = (sum(math.prod(layout.input_shapes[slot.name]) for layout in layouts),)
+            else:
+                shape = rows + slot.tail
+            inputs[slot.name] = as_input(slot.name, slot.dtype, shape, parts[0] if len(parts) == 1 else _join(parts))
+        inputs |= _batch_inputs(self.table.batch_inputs, layouts)
+        wanted = {output.name for layout in layouts for output in layout.outputs}
+        return MixedPlan(layouts, inputs, [output for output in self.table.outputs if output.name in wanted])
+
+    def scatter_mixed(self, plan: MixedPlan, tensors: Sequence[Any]) -> list[InferResponse]:
+        """Return one response per request, as `scatter` does."""
+        layouts = plan.layouts
+        arrays = self._on_host(plan.outputs, tensors)
+        self._check_outputs(plan.outputs, arrays, sum(layout.rows for layout in layouts))
+        parts = {
+            output.name: self._cut(output, array, layouts) for output, array in zip(plan.outputs, arrays, strict=True)
+        }
+        responses: list[InferResponse] = []
+        for index, layout in enumerate(layouts):
+            own = [parts[output.name][index] for output in layout.outputs]
+            header = self._response_header(layout, [part.shape for part in own])
+            responses.append(InferResponse(header, [to_buffer(part) for part in own]))
+        return responses
+
+    def _cut(self, output: TensorConfig, array: Array, layouts: Sequence[HeaderLayout]) -> list[Array]:
+        """Return the part of an output of each request: by rows, or by the shapes of its source input."""
+        if output.scatter_source:
+            return self._cut_by_source(output, array, layouts)
+        if not self._is_batching:
+            return [array]
+        parts: list[Array] = []
+        start = 0
+        for layout in layouts:
+            parts.append(array[start : start + layout.rows])
+            start += layout.rows
+        return parts
+
+    def _cut_by_source(self, output: TensorConfig, array: Array, layouts: Sequence[HeaderLayout]) -> list[Array]:
+        pattern = (-1, *output.model_dims) if self._is_batching else output.model_dims
+        shapes = [_fill(pattern, layout.input_shapes[output.scatter_source]) for layout in layouts]
+        counts = [math.prod(shape) for shape in shapes]
+        if array.size != sum(counts):
+            raise internal(
+                f"model '{self._name}' returned output '{output.name}' with {array.size} elements, but cut by the "
+                f"shapes of input '{output.scatter_source}', as its 'batch_output' says, it should have {sum(counts)}"
+            )
+        flat = array.reshape(-1)
+        parts: list[Array] = []
+        start = 0
+        for shape, count in zip(shapes, counts, strict=True):
+            parts.append(flat[start : start + count].reshape(shape))
+            start += count
+        return parts
+
+    # --- checks of outputs ------------------------------------------------------------------------------------------
+
+    def _on_host(self, outputs: Sequence[TensorConfig], tensors: Sequence[Any]) -> list[Array]:
+        if len(tensors) != len(outputs):
+            raise self._not_tensors(tensors)
+        arrays: list[Array] = []
+        for output, tensor in zip(outputs, tensors, strict=True):
+            if isinstance(tensor, _ndarray):
+                arrays.append(tensor)
+            elif hasattr(tensor, "__dlpack__"):
+                try:
+                    arrays.append(self._to_host(tensor))
+                except BufferError as error:
+                    raise internal(f"model '{self._name}' returned output '{output.name}': {error}") from error
+            else:
+                raise self._not_tensors(tensors)
+        return arrays
+
+    def _check_outputs(self, outputs: Sequence[TensorConfig], arrays: Sequence[Array], rows: int) -> None:
+        for output, array in zip(outputs, arrays, strict=True):
+            datatype = from_numpy(array.dtype)
+            if datatype is not output.datatype:
+                found = datatype.value if datatype else str(array.dtype)
+                raise internal(
+                    f"model '{self._name}' returned output '{output.name}' with datatype {found}, but the model "
+                    f"configuration says {output.datatype.config_name}"
+                )
+            is_by_rows = self._is_batching and not output.scatter_source
+            if is_by_rows and (not array.shape or array.shape[0] != rows):
+                raise self._wrong_rows(output.name, array.shape, rows)
+
+    def _not_tensors(self, tensors: Sequence[object]) -> InferError:
+        kinds = ", ".join(type(tensor).__name__ for tensor in tensors)
+        return internal(
+            f"model '{self._name}' did not return one array for each of the outputs asked for, but [{kinds}]"
+        )
+
+    def _wrong_rows(self, name: str, shape: Shape, rows: int) -> InferError:
+        dims = ",".join(map(str, shape))
+        reason = (
+            "An output with as many elements as a ragged input needs a 'batch_output' that names this input"
+            if self.table.is_ragged
+            else "The model has its batch size built in: set 'max_batch_size: 0', or export it with a free first "
+            "dimension"
+        )
+        return internal(
+            f"model '{self._name}' returned output '{name}' with shape [{dims}] for a batch of {rows}: its first "
+            f"dimension should be {rows}. {reason}"
+        )
+
+
+def _column(array: Array, count: int) -> tuple[Callable[[Array], Buffer], list[slice] | None]:
+    if array.dtype.kind in "OSU":
+        return to_buffer, None
+    convert = to_buffer if array.nbytes > COPY_LIMIT_BYTES or array.dtype.byteorder == ">" else _copy_out
+    size = array.nbytes // count
+    return convert, [slice(i * size, (i + 1) * size) for i in range(count)]
+
+
+def _fill(pattern: Shape, source: Shape) -> Shape:
+    """Return `pattern` with the dimension of `source` at the same place instead of each -1, as Triton does."""
+    return tuple(source[axis] if dim < 0 else dim for axis, dim in enumerate(pattern))
+
+
+# --- batch inputs ---------------------------------------------------------------------------------------------------
+
+
+def _batch_inputs(batch_inputs: Sequence[BatchInput], layouts: Sequence[HeaderLayout]) -> dict[str, Array]:
+    inputs: dict[str, Array] = {}
+    for batch_input in batch_inputs:
+        shapes = [layout.input_shapes[batch_input.source_input[0]] for layout in layouts]
+        made = _MAKERS[batch_input.kind](shapes).astype(BY_CONFIG_NUMBER[batch_input.data_type].numpy, copy=False)
+        for name in batch_input.target_name:
+            inputs[name] = made
+    return inputs
+
+
+def _element_count(shapes: Sequence[Shape]) -> Array:
+    return np.array([math.prod(shape) for shape in shapes], np.int32)
+
+
+def _accumulated_element_count(shapes: Sequence[Shape]) -> Array:
+    return np.cumsum(_element_count(shapes), dtype=np.int32)
+
+
+def _accumulated_element_count_with_zero(shapes: Sequence[Shape]) -> Array:
+    return np.cumsum([0, *map(math.prod, shapes)], dtype=np.int32)
+
+
+def _max_element_count_as_shape(shapes: Sequence[Shape]) -> Array:
+    # Triton: the content is undefined; only the shape has a meaning.
+    return np.zeros(max(map(math.prod, shapes)), np.int32)
+
+
+def _item_shape(shapes: Sequence[Shape]) -> Array:
+    items = [shape[1:] for shape in shapes for _ in range(shape[0])]
+    return np.array(items, np.int32).reshape(len(items), len(shapes[0]) - 1)
+
+
+def _item_shape_flatten(shapes: Sequence[Shape]) -> Array:
+    return _item_shape(shapes).reshape(-1)
+
+
+_MAKERS: Mapping[int, Callable[[Sequence[Shape]], Array]] = {
+    BatchInput.BATCH_ELEMENT_COUNT: _element_count,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT: _accumulated_element_count,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: _accumulated_element_count_with_zero,
+    BatchInput.BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: _max_element_count_as_shape,
+    BatchInput.BATCH_ITEM_SHAPE: _item_shape,
+    BatchInput.BATCH_ITEM_SHAPE_FLATTEN: _item_shape_flatten,
+}
+"""Kind to the tensor that it makes from the shapes of the source input, one per request, batch dimension included.
+
+Counts are a request's, however many rows it has; item shapes are a row's.
+"""

@@ -1,0 +1,57 @@
+"""Tensors that frameworks return instead of numpy arrays: anything with `__dlpack__` and `__dlpack_device__`.
+
+Tensors in host memory become arrays without a copy. Tensors of devices are copied to the host.
+"""
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from naiad.core.datatype import DataType
+from naiad.core.tensor import Array
+from naiad.worker.api.dlpack import DLPackError, import_array
+
+
+class DLPackTensor(Protocol):
+    """A tensor of a framework; see https://dmlc.github.io/dlpack."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """Return a capsule."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return kind and number of the device."""
+
+
+Tensor: TypeAlias = Array | DLPackTensor
+
+_HOST_KINDS = (1, 3, 11)
+"""kDLCPU, kDLCUDAHost and kDLROCMHost: the last two are pinned host memory."""
+
+
+def to_host(tensor: DLPackTensor) -> Array:
+    """Return a tensor as an array: a view on host memory (often read-only), or a copy of what is on a device.
+
+    Raises BufferError for what cannot be exchanged: its framework does not copy between devices through DLPack, or
+    its datatype has no equivalent.
+    """
+    kind = tensor.__dlpack_device__()[0]
+    try:
+        if kind in _HOST_KINDS:
+            return _view(tensor)
+        copied: Array = np.from_dlpack(tensor, device="cpu")
+    except (TypeError, ValueError, RuntimeError, BufferError, DLPackError) as error:
+        raise BufferError(
+            f"a {type(tensor).__name__} on DLPack device {tuple(tensor.__dlpack_device__())} cannot become an array: "
+            f"{error}"
+        ) from error
+    return copied
+
+
+def _view(tensor: DLPackTensor) -> Array:
+    try:
+        view: Array = np.from_dlpack(tensor)
+    except (RuntimeError, BufferError):
+        # numpy does not know BF16, and old releases not BOOL.
+        datatype, view = import_array(tensor)
+        return view.view(DataType.BF16.numpy) if datatype == DataType.BF16.value else view
+    return view
