@@ -1,27 +1,20 @@
-"""The client of Redis while Redis is away: how often and how long it is asked."""
+"""The Redis store while Redis is away, hangs or is full: who waits, what is logged, what is counted."""
 
-import queue
+import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
 from naiad.engine.cache.redis_store import RedisStore, encode
 from naiad.engine.cache.store import CachedResponse
-from support.waiting import wait_until
 
-
-class Here:
-    """A loop that calls back at once."""
-
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
-        callback(*args)
+NO_RESPONSE = b"\x0c\x00\x00\x00[[], [1, 2]]"
 
 
 class Door:
-    """Takes connections and closes them, as a proxy does whose Redis is away."""
+    """Accepts connections and closes them, like a proxy without its Redis."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,170 +45,182 @@ def door() -> Iterator[Door]:
     made.close()
 
 
-@pytest.fixture
-def store(door: Door) -> Iterator[RedisStore]:
-    made = RedisStore({"host": "127.0.0.1", "port": str(door.port)}, Here())  # type: ignore[arg-type]  # all it needs
-    yield made
-    made.close()
+class Client:
+    """A Redis client whose results the test decides."""
+
+    def __init__(self, results: Callable[[list[bytes]], Awaitable[Sequence[object]]]) -> None:
+        self._results = results
+        self._commands: list[bytes] = []
+        self.pings = 0
+        self.on_ping = asyncio.Event()
+        self.may_answer_ping = asyncio.Event()
+
+    def pipeline(self, transaction: bool) -> "Client":
+        self._commands = []
+        return self
+
+    def get(self, key: bytes) -> None:
+        self._commands.append(b"GET")
+
+    def set(self, key: bytes, value: bytes, ex: int | None) -> None:
+        self._commands.append(b"SET")
+
+    async def execute(self, raise_on_error: bool) -> Sequence[object]:
+        assert not raise_on_error
+        return await self._results(self._commands)
+
+    async def ping(self) -> None:
+        self.pings += 1
+        self.on_ping.set()
+        await self.may_answer_ping.wait()
+        if self.pings == 1:
+            raise TimeoutError("Timeout reading from socket")
+
+    async def aclose(self) -> None:
+        pass
 
 
-def test_nobody_waits_while_the_client_tries_again_and_again(store: RedisStore, door: Door) -> None:
-    said = threading.Semaphore(0)
-    assert store.fetch(b"k", lambda found: said.release() if found is None else None)
-    assert said.acquire(timeout=60)
-    assert door.count <= 2
-    assert store.counts().failure_count == 1
+def run(test: Callable[[RedisStore], Awaitable[None]], port: int = 1) -> None:
+    """Run a test with a store on an event loop of its own."""
+
+    async def main() -> None:
+        store = RedisStore({"host": "127.0.0.1", "port": str(port)})
+        try:
+            await test(store)
+        finally:
+            await store.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_questions_that_wait_when_it_fails_are_misses_at_once(store: RedisStore) -> None:
-    asked: list[int] = []
-    said = threading.Semaphore(0)
-    may_fail = threading.Event()
-
-    class Client:
-        def pipeline(self, transaction: bool) -> "Client":
-            asked.append(0)
-            return self
-
-        def get(self, key: bytes) -> None:
-            asked[-1] += 1
-
-        def execute(self, raise_on_error: bool) -> Sequence[object]:
-            may_fail.wait(60)
-            raise ConnectionError("gone")
-
-        def close(self) -> None:
-            pass
-
-    store._client.close()
-    store._client = Client()
-    for number in range(1000):
-        assert store.fetch(b"%d" % number, lambda found: said.release())
-    may_fail.set()
-    for _ in range(1000):
-        assert said.acquire(timeout=60)
-    assert len(asked) == 1
-    assert store.counts().failure_count == 1000
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
-def test_nobody_waits_for_a_redis_that_hangs_while_it_is_asked_whether_it_is_back(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lookup_is_a_miss_after_one_retry(door: Door) -> None:
+    async def test(store: RedisStore) -> None:
+        found: asyncio.Queue[CachedResponse | None] = asyncio.Queue()
+        assert store.fetch(b"k", found.put_nowait)
+        assert await found.get() is None
+        assert door.count <= 2
+        assert store.counts().failure_count == 1
+
+    run(test, door.port)
+
+
+def test_a_redis_that_hangs_is_a_miss() -> None:
+    async def test(store: RedisStore) -> None:
+        found: asyncio.Queue[CachedResponse | None] = asyncio.Queue()
+        assert store.fetch(b"k", found.put_nowait)
+        assert await found.get() is None
+        assert not store.fetch(b"k", found.put_nowait)
+        assert store.counts().failure_count == 2
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        run(test, silent.getsockname()[1])
+
+
+def test_all_waiting_lookups_miss_when_one_batch_fails() -> None:
+    executed: list[int] = []
+
+    async def fail(commands: list[bytes]) -> Sequence[object]:
+        executed.append(len(commands))
+        raise ConnectionError("gone")
+
+    async def test(store: RedisStore) -> None:
+        found: asyncio.Queue[CachedResponse | None] = asyncio.Queue()
+        store._client = Client(fail)
+        for number in range(1000):
+            assert store.fetch(b"%d" % number, found.put_nowait)
+        for _ in range(1000):
+            assert await found.get() is None
+        assert len(executed) == 1
+        assert store.counts().failure_count == 1000
+
+    run(test)
+
+
+def test_full_queue_is_a_miss() -> None:
+    async def test(store: RedisStore) -> None:
+        store._client = Client(_misses)
+        results = [store.fetch(b"k", lambda found: None) for _ in range(5000)]
+        assert results.index(False) == 4096
+        assert store.counts().failure_count == 5000 - 4096
+
+    run(test)
+
+
+def test_no_request_waits_for_the_ping(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("naiad.engine.cache.redis_store._RETRY_S", 0.0)
     caplog.set_level("INFO")
-    is_asked, may_answer = threading.Event(), threading.Event()
-    said: queue.Queue[CachedResponse | None] = queue.Queue()
+    executed: list[int] = []
 
-    class Client:
-        asked = pings = 0
+    async def fail_first(commands: list[bytes]) -> Sequence[object]:
+        executed.append(len(commands))
+        if len(executed) == 1:
+            raise TimeoutError("Timeout reading from socket")
+        return [None] * len(commands)
 
-        def pipeline(self, transaction: bool) -> "Client":
-            return self
+    async def test(store: RedisStore) -> None:
+        found: asyncio.Queue[CachedResponse | None] = asyncio.Queue()
+        client = store._client = Client(fail_first)
+        assert store.fetch(b"k", found.put_nowait)
+        assert await found.get() is None
+        assert not any(store.fetch(b"k", found.put_nowait) for _ in range(100))
+        await client.on_ping.wait()
+        assert not any(store.fetch(b"k", found.put_nowait) for _ in range(100))
+        assert client.pings == 1
+        client.may_answer_ping.set()
+        await until(lambda: store.fetch(b"k", found.put_nowait))
+        assert await found.get() is None
+        assert (executed, client.pings) == ([1, 1], 2)
 
-        def get(self, key: bytes) -> None:
-            self.asked += 1
-
-        def execute(self, raise_on_error: bool) -> Sequence[object]:
-            if self.asked == 1:
-                raise TimeoutError("Timeout reading from socket")
-            return [None]
-
-        def ping(self) -> None:
-            self.pings += 1
-            is_asked.set()
-            may_answer.wait(60)
-            if self.pings == 1:
-                raise TimeoutError("Timeout reading from socket")
-
-        def close(self) -> None:
-            pass
-
-    store._client.close()
-    client = store._client = Client()
-    assert store.fetch(b"k", said.put)
-    assert said.get(timeout=60) is None
-    # One request sends somebody to look; neither it nor those that come meanwhile wait for what is found.
-    assert not any(store.fetch(b"k", said.put) for _ in range(100))
-    assert is_asked.wait(60)
-    assert not any(store.fetch(b"k", said.put) for _ in range(100))
-    assert client.pings == 1
-    may_answer.set()
-    wait_until(lambda: store.fetch(b"k", said.put))
-    assert said.get(timeout=60) is None
-    assert (client.asked, client.pings) == (2, 2)
+    run(test)
     assert caplog.text.count("cannot be asked") == caplog.text.count("answers again") == 1
 
 
-def test_a_redis_that_is_full_answers_all_the_same_and_one_line_tells(
-    store: RedisStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = CachedResponse((), (), {"a": 1})
-    said: queue.Queue[CachedResponse | None] = queue.Queue()
+def test_a_full_redis_still_returns_entries(caplog: pytest.LogCaptureFixture) -> None:
+    stored = CachedResponse((), (), {"a": 1})
 
-    class Client:
-        def __init__(self) -> None:
-            self.results: list[object] = []
+    async def reject_set(commands: list[bytes]) -> Sequence[object]:
+        error = ValueError("OOM command not allowed when used memory > 'maxmemory'.")
+        return [encode(stored) if command == b"GET" else error for command in commands]
 
-        def pipeline(self, transaction: bool) -> "Client":
-            self.results = []
-            return self
+    async def test(store: RedisStore) -> None:
+        found: asyncio.Queue[CachedResponse | None] = asyncio.Queue()
+        store._client = Client(reject_set)
+        for _ in range(10):
+            store.put(b"k", stored)
+            assert store.fetch(b"k", found.put_nowait)
+            response = await found.get()
+            assert response is not None
+            assert response.parameters == {"a": 1}
+        assert store.counts().failure_count == 10
 
-        def get(self, key: bytes) -> None:
-            self.results.append(encode(kept))
-
-        def set(self, key: bytes, value: bytes, ex: int | None) -> None:
-            self.results.append(ValueError("OOM command not allowed when used memory > 'maxmemory'."))
-
-        def execute(self, raise_on_error: bool) -> Sequence[object]:
-            assert not raise_on_error
-            return self.results
-
-        def close(self) -> None:
-            pass
-
-    store._client.close()
-    store._client = Client()
-    for _ in range(10):
-        store.put(b"k", kept)
-        assert store.fetch(b"k", said.put)
-        found = said.get(timeout=60)
-        assert found is not None
-        assert found.parameters == {"a": 1}
-    assert store.counts().failure_count == 10
+    run(test)
     assert caplog.text.count("refuses to keep or to give responses: OOM command not allowed") == 1
     assert "cannot be asked" not in caplog.text
 
 
-def test_one_broken_exchange_keeps_no_other_waiting(store: RedisStore, caplog: pytest.LogCaptureFixture) -> None:
-    said = threading.Semaphore(0)
-    may_answer = threading.Event()
-
-    class Client:
-        def __init__(self) -> None:
-            self.count = 0
-
-        def pipeline(self, transaction: bool) -> "Client":
-            self.count = 0
-            return self
-
-        def get(self, key: bytes) -> None:
-            self.count += 1
-
-        def execute(self, raise_on_error: bool) -> Sequence[object]:
-            may_answer.wait(60)
-            return [b"\x0c\x00\x00\x00[[], [1, 2]]"] * self.count
-
-        def close(self) -> None:
-            pass
+def test_one_failing_callback_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(commands: list[bytes]) -> Sequence[object]:
+        return [NO_RESPONSE] * len(commands)
 
     def broken(found: CachedResponse | None) -> None:
         raise RuntimeError("the connection is gone")
 
-    store._client.close()
-    store._client = Client()
-    for found in (lambda found: said.release(), broken, lambda found: said.release() if found is None else None):
-        assert store.fetch(b"k", found)
-    may_answer.set()
-    assert said.acquire(timeout=60)
-    assert said.acquire(timeout=60)
-    assert "passing on what Redis has said failed" in caplog.text
+    async def test(store: RedisStore) -> None:
+        found: asyncio.Queue[CachedResponse | None] = asyncio.Queue()
+        store._client = Client(answer)
+        for callback in (found.put_nowait, broken, found.put_nowait):
+            assert store.fetch(b"k", callback)
+        assert [await found.get(), await found.get()] == [None, None]
+
+    run(test)
+    assert "processing a lookup's result from Redis failed" in caplog.text
+
+
+async def _misses(commands: list[bytes]) -> Sequence[object]:
+    return [None] * len(commands)

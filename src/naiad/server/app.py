@@ -100,7 +100,7 @@ class Server:
         ports = self._make_ports(loop)
         ports.delay_control(self._delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
-        store = open_store(self._options.cache_config, loop)
+        store = open_store(self._options.cache_config)
         if store is not None:
             show_cache(self._registry, store)
         control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
@@ -118,6 +118,8 @@ class Server:
         await self._stop.wait()
         status = await self._leave(control, ports)
         checking.cancel()
+        if store is not None:
+            await store.close()
         return status
 
     async def _check_models(self) -> None:

@@ -5,14 +5,13 @@ import pytest
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.cache.factory import open_store
 from naiad.engine.cache.store import LocalStore
-from support.engine_parts import StepLoop
 
 HOST = {"host": "127.0.0.1", "port": "1"}
 
 
 @pytest.mark.parametrize("ttl", ["0", "0.5", "3600"])
 def test_a_ttl_is_seconds(ttl: str) -> None:
-    assert isinstance(open_store({"local": {"size": "1000", "ttl": ttl}}, StepLoop()), LocalStore)
+    assert isinstance(open_store({"local": {"size": "1000", "ttl": ttl}}), LocalStore)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +31,6 @@ def test_a_ttl_is_seconds(ttl: str) -> None:
 )
 def test_what_cannot_be_taken_is_told(cache: str, settings: dict[str, str], said: str) -> None:
     with pytest.raises(InferError) as caught:
-        open_store({cache: settings}, StepLoop())
+        open_store({cache: settings})
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert said in caught.value.message

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 
 from naiad.core.errors import invalid_argument
-from naiad.core.ports import Loop
 from naiad.engine.cache.store import LocalStore, ResponseStore
 
 
-def open_store(cache_config: Mapping[str, Mapping[str, str]], loop: Loop) -> ResponseStore | None:
+def open_store(cache_config: Mapping[str, Mapping[str, str]]) -> ResponseStore | None:
     """Return the store that the settings ask for, None for none. Raises InferError(INVALID_ARG).
 
     Triton: only one cache at a time.
@@ -24,7 +23,7 @@ def open_store(cache_config: Mapping[str, Mapping[str, str]], loop: Loop) -> Res
         # Imported only for servers that use it.
         from naiad.engine.cache.redis_store import RedisStore
 
-        return RedisStore(settings, loop)
+        return RedisStore(settings)
     raise invalid_argument(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")
 
 

@@ -1,18 +1,17 @@
-"""Cached responses in Redis, shared by servers. A Redis that is away is a miss, a count and one line in the log."""
+"""Cached responses in Redis, shared by servers. An unreachable Redis is a miss, a count and one line in the log."""
 
+import asyncio
 import json
 import logging
 import math
-import queue
 import struct
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
-from naiad.core.ports import Loop
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.cache.store import CacheCounts, CachedResponse, Share
 
@@ -20,114 +19,86 @@ _log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<I")
 _QUEUE_LIMIT = 4096
-"""Questions and answers that wait for Redis; beyond, a question is a miss and an answer is not kept."""
+"""Operations that wait for Redis; beyond, a lookup is a miss and a response is not stored."""
 _BATCH_LIMIT = 256
 _RETRY_S = 1.0
-"""How long Redis is left alone after it failed."""
-_REFUSAL_LINE_S = 60.0
-"""What Redis refuses is told no more often: one that is full refuses and takes by turns."""
+"""Pause between two PINGs to a Redis that failed."""
+_REJECTION_LOG_S = 60.0
+"""Shortest time between two log lines about rejected commands: a full Redis alternates between both results."""
 _PREFIX = b"naiad:response:"
 
 Found = Callable[[CachedResponse | None], object]
-Question = tuple[bytes, Found | None, CachedResponse | None]
-"""Key, and whom to tell what is kept under it, or else what to keep."""
-_IS_BACK: Question = (b"", None, None)
-"""Whether Redis answers again: asked instead of questions of requests, which would wait for one that hangs."""
+Operation = tuple[bytes, Found | None, CachedResponse | None]
+"""Key, and the callback of a lookup or the response to store."""
 
 
 class RedisStore:
-    """Asks Redis from one thread, many questions at a time."""
+    """Sends lookups and responses to Redis in pipelines, one pipeline at a time. Called on the event loop."""
 
     is_shared = True
 
-    def __init__(self, settings: Mapping[str, str], loop: Loop) -> None:
-        """`settings`: host, port, and as wished user, password, db, ttl (seconds), timeout_ms, tls.
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """`settings`: host, port, and optionally user, password, db, ttl (seconds), timeout_ms, tls.
 
-        Raises InferError(INVALID_ARG) for settings that cannot be taken or without the `redis` package.
+        Raises InferError(INVALID_ARG) for invalid settings or without the `redis` package.
         """
-        self._loop = loop
         self._client, self._ttl_s, self._address = _connect(settings)
-        self._questions: queue.Queue[Question | None] = queue.Queue(_QUEUE_LIMIT)
+        self._waiting: deque[Operation] = deque()
+        self._task: asyncio.Task[None] | None = None
+        """Runs while operations wait, and while Redis is away."""
         self._failure_count = 0
         self._is_away = False
-        self._try_again_s = math.inf
-        """When to ask whether it is back; never while it is there, or being asked."""
-        self._refusal_line_s = -math.inf
-        self._thread = threading.Thread(target=self._run, name="redis", daemon=True)
-        self._thread.start()
+        self._rejection_log_s = -math.inf
 
     def get(self, key: bytes) -> CachedResponse | None:
-        """Nothing is kept in this process."""
+        """Return None: nothing is stored in this process."""
         return None
 
     def fetch(self, key: bytes, found: Found) -> bool:
-        """Ask Redis; False while it is away or has too much to do."""
+        """Begin a lookup; False while Redis is away or the queue is full."""
         if self._is_away:
             self._failure_count += 1
-            self._look_for_it()
             return False
-        return self._hand_over((key, found, None))
+        return self._enqueue((key, found, None))
 
     def put(self, key: bytes, response: CachedResponse, share: Share | None = None) -> None:
-        """Keep a response, unless Redis is away or has too much to do. How much it holds is Redis's own setting."""
-        if self._is_away:
-            self._look_for_it()
-        else:
-            self._hand_over((key, None, response))
+        """Store a response unless Redis is away or the queue is full. Redis itself limits its size."""
+        if not self._is_away:
+            self._enqueue((key, None, response))
 
-    def _look_for_it(self) -> None:
-        """Have the thread ask whether Redis is back, if it is time to. No request waits for that."""
-        due_s = self._try_again_s
-        if time.monotonic() < due_s:
-            return
-        self._try_again_s = math.inf
-        if not self._hand_over(_IS_BACK):
-            self._try_again_s = due_s
-
-    def _hand_over(self, question: Question) -> bool:
-        try:
-            self._questions.put_nowait(question)
-        except queue.Full:
+    def _enqueue(self, operation: Operation) -> bool:
+        if len(self._waiting) >= _QUEUE_LIMIT:
             self._failure_count += 1
             return False
+        self._waiting.append(operation)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
         return True
 
     def counts(self) -> CacheCounts:
-        """Return how often Redis could not be asked; what it holds, it tells itself."""
+        """Return the number of failed operations; Redis itself reports what it holds."""
         return CacheCounts(failure_count=self._failure_count)
 
-    def close(self) -> None:
-        """Let the thread end after what it has been handed."""
-        self._questions.put(None)
-        self._thread.join(5.0)
-        self._client.close()
+    async def close(self) -> None:
+        """Drop the waiting operations and close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._client.aclose()
 
-    # --- its thread -------------------------------------------------------------------------------------------------
+    # --- task -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            first = self._questions.get()
-            if first is None:
-                return
-            batch = [first]
-            while len(batch) < _BATCH_LIMIT:
-                try:
-                    following = self._questions.get_nowait()
-                except queue.Empty:
-                    break
-                if following is None:
-                    self._serve(batch)
-                    return
-                batch.append(following)
-            self._serve(batch)
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_LIMIT))]
+                await self._execute(batch)
+                if self._is_away:
+                    await self._reconnect()
+        finally:
+            self._task = None
 
-    def _serve(self, batch: Sequence[Question]) -> None:
-        if self._is_away:
-            # What came before that was known waits no longer for it: its model is asked at once.
-            self._miss([question for question in batch if question is not _IS_BACK])
-            if _IS_BACK in batch:
-                self._look()
-            return
+    async def _execute(self, batch: Sequence[Operation]) -> None:
         try:
             pipeline = self._client.pipeline(transaction=False)
             for key, found, response in batch:
@@ -135,59 +106,53 @@ class RedisStore:
                     pipeline.get(_PREFIX + key)
                 elif response is not None:
                     pipeline.set(_PREFIX + key, encode(response), ex=self._ttl_s or None)
-            # One that is full refuses to keep, and answers all the same.
-            results: Sequence[Any] = pipeline.execute(raise_on_error=False)
-        except Exception as error:  # the client raises errors of several families, and none may stop the thread
-            self._failed(error, batch)
-            return
-        self._tell_refusals([result for result in results if isinstance(result, Exception)])
-        answers = [(found, decode(r)) for (_, found, _), r in zip(batch, results, strict=True) if found is not None]
-        if answers:
-            self._loop.call_soon_threadsafe(_tell, answers)
+            # A full Redis rejects SET and still answers GET.
+            results: Sequence[Any] = await pipeline.execute(raise_on_error=False)
+        except Exception as error:  # the client raises errors of several families, and none may end the task
+            _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
+            self._is_away = True
+            batch = [*batch, *self._waiting]
+            self._waiting.clear()
+            self._failure_count += len(batch)
+            results = [None] * len(batch)
+        self._log_rejections([result for result in results if isinstance(result, Exception)])
+        for (_, found, _), result in zip(batch, results, strict=True):
+            if found is not None:
+                _call(found, decode(result))
 
-    def _look(self) -> None:
-        try:
-            self._client.ping()
-        except Exception:  # as above; the log has told that it is away
-            self._try_again_s = time.monotonic() + _RETRY_S
-        else:
-            self._is_away = False
-            _log.info("Redis at %s answers again", self._address)
+    async def _reconnect(self) -> None:
+        """Return once Redis answers. Until then every lookup is a miss, so no request waits."""
+        while self._is_away:
+            await asyncio.sleep(_RETRY_S)
+            try:
+                await self._client.ping()
+            except Exception as error:  # as above
+                _log.debug("Redis at %s does not answer PING: %s", self._address, error)
+            else:
+                self._is_away = False
+                _log.info("Redis at %s answers again", self._address)
 
-    def _failed(self, error: Exception, batch: Sequence[Question]) -> None:
-        _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
-        self._is_away = True
-        self._try_again_s = time.monotonic() + _RETRY_S
-        self._miss(batch)
-
-    def _tell_refusals(self, refusals: Sequence[Exception]) -> None:
-        self._failure_count += len(refusals)
+    def _log_rejections(self, rejections: Sequence[Exception]) -> None:
+        self._failure_count += len(rejections)
         now_s = time.monotonic()
-        if refusals and now_s >= self._refusal_line_s:
-            self._refusal_line_s = now_s + _REFUSAL_LINE_S
-            _log.warning("Redis at %s refuses to keep or to give responses: %s", self._address, refusals[0])
-
-    def _miss(self, batch: Sequence[Question]) -> None:
-        self._failure_count += len(batch)
-        answers: list[tuple[Found, CachedResponse | None]] = [(found, None) for _, found, _ in batch if found]
-        if answers:
-            self._loop.call_soon_threadsafe(_tell, answers)
+        if rejections and now_s >= self._rejection_log_s:
+            self._rejection_log_s = now_s + _REJECTION_LOG_S
+            _log.warning("Redis at %s refuses to keep or to give responses: %s", self._address, rejections[0])
 
 
-def _tell(answers: Sequence[tuple[Found, CachedResponse | None]]) -> None:
-    for found, response in answers:
-        try:
-            found(response)
-        except Exception:
-            # One broken exchange must not keep those from their answers whose questions went with it.
-            _log.exception("passing on what Redis has said failed")
+def _call(found: Found, response: CachedResponse | None) -> None:
+    try:
+        found(response)
+    except Exception:
+        # An error of one request must not affect other requests of the same pipeline.
+        _log.exception("processing a lookup's result from Redis failed")
 
 
 def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
     try:
-        import redis
+        import redis.asyncio as redis
+        from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
-        from redis.retry import Retry
     except ImportError:
         raise invalid_argument("--cache-config redis needs the 'redis' package: pip install 'naiad[redis]'") from None
     known = {"host", "port", "user", "password", "db", "ttl", "timeout_ms", "tls"}
@@ -211,8 +176,8 @@ def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:
         ssl=_truth(settings, "tls"),
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
-        # From release 6 on the client tries again by itself, three times with pauses that grow to seconds, and
-        # requests wait for it. Once, at once, is for a connection that Redis has closed meanwhile.
+        # Since release 6 the default is three retries with pauses that grow to seconds, and requests would wait for
+        # them. One immediate retry covers a connection that Redis has closed meanwhile.
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
     )
     return client, numbers["ttl"], f"{settings['host']}:{numbers['port']}"

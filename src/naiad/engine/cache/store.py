@@ -68,8 +68,8 @@ class ResponseStore(Protocol):
     def counts(self) -> CacheCounts:
         """Return what it holds; called on any thread."""
 
-    def close(self) -> None:
-        """Let go of everything."""
+    async def close(self) -> None:
+        """Release everything; called on the event loop."""
 
 
 class LocalStore:
@@ -141,7 +141,7 @@ class LocalStore:
         age_s = 0.0 if oldest_s is None else self._now_s() - oldest_s
         return CacheCounts(len(self._entries), self._byte_size, self._eviction_count, 0, age_s)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Forget everything."""
         self._entries.clear()
         self._byte_size = 0
