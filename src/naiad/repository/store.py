@@ -45,12 +45,14 @@ def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     Directories that look like a mistake (a leading zero, a name that is no number) are left out with a warning.
     """
     found: dict[int, Path] = {}
-    for child in sorted(model_dir.iterdir()):
-        if not child.is_dir() or child.name in RESERVED or child.name.startswith("."):
+    with os.scandir(model_dir) as children:
+        directories = sorted((child for child in children if child.is_dir()), key=lambda child: child.name)
+    for child in directories:
+        if child.name in RESERVED or child.name.startswith("."):
             continue
         version = parse_version(child.name)
         if version is not None:
-            found[version] = child
+            found[version] = model_dir / child.name
         elif child.name.isdigit():
             _log.warning(
                 "ignore version directory '%s' of model '%s': its name has leading zeros", child.name, model_dir.name

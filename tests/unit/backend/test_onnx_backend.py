@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 from naiad.backend.api import InstanceSpec
+from naiad.backend.onnx import sessions as onnx_sessions
 from naiad.backend.onnx.backend import OnnxInstance, OnnxModel, OnnxRuntimeBackend
 from naiad.backend.onnx.sessions import Place
 from naiad.config.model_config_pb2 import ModelConfig
@@ -490,6 +491,47 @@ def test_instances_share_one_session_and_the_cores(tmp_path, caplog):
     assert model.sessions.plan(Place()).computing == 8
     assert options_of(model).intra_op_num_threads == 6
     assert "model 'm' version 1: 3 instances share a session of 6 intra-op threads" in caplog.text
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[Path]:
+    """Return the paths of the sessions that are opened."""
+    paths: list[Path] = []
+    original = onnx_sessions.open_session
+    monkeypatch.setattr(onnx_sessions, "open_session", lambda c, path, p: paths.append(path) or original(c, path, p))
+    return paths
+
+
+@pytest.mark.parametrize("usable_cores", [1, 2, 4])
+@pytest.mark.parametrize("groups", [[], [{"count": 3}], [{"kind": "KIND_CPU", "count": 2}, {"count": 1}]])
+def test_model_is_read_once_to_complete_and_load(tmp_path, opened, usable_cores, groups):
+    model, _ = load_onnx(tmp_path, onnx_models.add_sub(), usable_cores=usable_cores, instance_group=groups)
+    assert len(opened) == 1
+    assert infer(new_instance(model), pair())["OUTPUT0"].shape == (1, 16)
+
+
+def test_session_of_inspection_is_used_once(tmp_path, opened):
+    first, config = load_onnx(tmp_path, onnx_models.add_sub())
+    second, _ = load_onnx(tmp_path, None, max_batch_size=4, input=config.input, output=config.output)
+    assert len(opened) == 2
+    assert session_of(first) is not session_of(second)
+
+
+@pytest.mark.parametrize("change", [{"parameters": {"intra_op_thread_count": {"string_value": "3"}}}, {"name": "n"}])
+def test_session_with_other_settings_is_opened_anew(tmp_path, opened, change):
+    (tmp_path / "model.onnx").write_bytes(onnx_models.add_sub())
+    context = replace(make_context(ModelConfig(name="m")), version_dir=tmp_path)
+    backend = OnnxRuntimeBackend()
+    completed = backend.auto_complete(context)
+    completed.instance_group.add(count=1)
+    completed.MergeFrom(ModelConfig(**change))
+    backend.load(replace(context, name=completed.name, config=completed))
+    assert len(opened) == 2
+
+
+def test_wrong_options_do_not_hide_a_wrong_batch_size(tmp_path):
+    fields = {"max_batch_size": 8, "parameters": parameters(execution_mode="2")}
+    assert "does not support batching" in refusal(tmp_path, onnx_models.add_sub([3, 16]), **fields).message
 
 
 @pytest.mark.parametrize(("cores", "count"), [(1, 1), (2, 1), (3, 1), (4, 2), (64, 2)])

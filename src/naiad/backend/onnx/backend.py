@@ -7,15 +7,13 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, OnnxInstance
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.options import (
-    SessionPlan,
+    asks_for_global_threads,
     gpu_unsupported_reason,
-    inspection_options,
     model_path,
     thread_count,
 )
 from naiad.backend.onnx.scalars import ScalarBf16OnnxInstance, ScalarGpuOnnxInstance, ScalarOnnxInstance
-from naiad.backend.onnx.sessions import OnnxSessions, open_session
-from naiad.backend.onnx.signature import read_signature
+from naiad.backend.onnx.sessions import OnnxSessions, inspect_model
 from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
@@ -41,10 +39,8 @@ class OnnxRuntimeBackend(Backend):
             return context.config
         batch_size = default_max_batch_size(context.backend_config)
         path = model_path(context)
-        session = open_session(
-            context, path, SessionPlan(inspection_options(context), [("CPUExecutionProvider", {})])
-        )
-        return complete(context.config, read_signature(session), batch_size)
+        signature = inspect_model(context, path, self.default_instance_count(context))
+        return complete(context.config, signature, batch_size)
 
     def default_instance_count(self, context: ModelContext) -> int:
         """Return 2, as Triton, where there are cores for it, otherwise 1.
@@ -76,7 +72,7 @@ class OnnxRuntimeBackend(Backend):
     def _use_global_threads(self, context: ModelContext) -> bool:
         """Whether all sessions of the process share one pool; its size is set once, before the first session."""
         settings = context.backend_config
-        if settings.get("enable-global-threadpool", "0").lower() not in ("1", "true"):
+        if not asks_for_global_threads(settings):
             return False
         intra = thread_count(settings, "intra_op_thread_count") or context.usable_cores
         inter = thread_count(settings, "inter_op_thread_count") or 1

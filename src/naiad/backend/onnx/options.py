@@ -127,6 +127,11 @@ def read_parameters(config: ModelConfig) -> dict[str, str]:
     return {name: parameter.string_value for name, parameter in config.parameters.items()}
 
 
+def asks_for_global_threads(settings: Mapping[str, str]) -> bool:
+    """Return whether the settings of the backend ask for one thread pool for all sessions of the process."""
+    return settings.get("enable-global-threadpool", "0").lower() in ("1", "true")
+
+
 def plan_session(
     context: ModelContext, threads: ThreadPlan, *, gpu: int | None = None, has_global_threads: bool = False
 ) -> SessionPlan:

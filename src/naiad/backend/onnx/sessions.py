@@ -6,7 +6,7 @@ All CPU instances share one, so the weights are in memory once; those on other c
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,11 +14,21 @@ from typing import Any, NoReturn
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.host_policies import running_on
 from naiad.backend.onnx.library import onnxruntime
-from naiad.backend.onnx.options import SessionPlan, ThreadPlan, plan_session, plan_threads, read_parameters
+from naiad.backend.onnx.options import (
+    CPU_PROVIDER,
+    SessionPlan,
+    ThreadPlan,
+    asks_for_global_threads,
+    gpu_unsupported_reason,
+    inspection_options,
+    plan_session,
+    plan_threads,
+    read_parameters,
+)
 from naiad.backend.onnx.signature import read_signature
 from naiad.backend.signature import ModelSignature
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.errors import internal
+from naiad.core.errors import InferError, internal
 from naiad.options.host_policy import format_cores, policy_name
 
 _log = logging.getLogger(__name__)
@@ -58,6 +68,76 @@ class OnnxSession:
         """
         self.ort = None
         self.run = refuse_to_run
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What makes two sessions of a model on the CPU the same."""
+
+    name: str
+    version: int
+    path: Path
+    threads: ThreadPlan
+    parameters: Mapping[str, str]
+    graph_level: int
+    accelerators: bytes
+    operators: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inspected:
+    """A session that was opened to inspect a model."""
+
+    settings: _Settings
+    session: OnnxSession
+
+
+_inspected = threading.local()
+"""Its attribute `last` is what the thread has inspected last."""
+
+
+def inspect_model(context: ModelContext, path: Path, default_instance_count: int) -> ModelSignature:
+    """Return what a model file says of itself. Raises InferError.
+
+    The session is opened as its instances will most likely need it, and kept for the next `OnnxSessions` of this
+    thread: a model without a complete configuration is then read and optimised once.
+    """
+    _inspected.last = None
+    groups = context.config.instance_group
+    on_cpu = gpu_unsupported_reason() and all(group.kind != ModelInstanceGroup.KIND_GPU for group in groups)
+    if on_cpu and not context.host_policies and not asks_for_global_threads(context.backend_config):
+        try:
+            count = sum(group.count for group in groups) or default_instance_count
+            threads = plan_threads(read_parameters(context.config), context.usable_cores, count)
+            session = OnnxSession(context, path, plan_session(context, threads))
+        except InferError:
+            pass  # loading reports it, after what the inspection finds
+        else:
+            _inspected.last = _Inspected(_settings(context, path, threads), session)
+            return session.signature
+    plan = SessionPlan(inspection_options(context), [(CPU_PROVIDER, {})])
+    return read_signature(open_session(context, path, plan))
+
+
+def _take_inspected(settings: _Settings) -> OnnxSession | None:
+    """Return the session of the last inspection of this thread if it has these settings."""
+    inspected: _Inspected | None = getattr(_inspected, "last", None)
+    _inspected.last = None
+    return inspected.session if inspected is not None and inspected.settings == settings else None
+
+
+def _settings(context: ModelContext, path: Path, threads: ThreadPlan) -> _Settings:
+    config = context.config
+    return _Settings(
+        context.name,
+        context.version,
+        path,
+        threads,
+        read_parameters(config),
+        config.optimization.graph.level,
+        config.optimization.execution_accelerators.SerializeToString(deterministic=True),
+        list(config.model_operations.op_library_filename),
+    )
 
 
 class OnnxSessions:
@@ -120,9 +200,12 @@ class OnnxSessions:
                 yield Place(device if is_on_gpu else None, cores), group.count
 
     def _open(self, place: Place) -> OnnxSession:
-        plan = plan_session(
-            self._context, self.plan(place), gpu=place.gpu, has_global_threads=self._has_global_threads
-        )
+        threads = self.plan(place)
+        inspected = _take_inspected(_settings(self._context, self._path, threads))
+        if inspected is not None and place == Place() and not self._has_global_threads:
+            self._sessions[place] = inspected
+            return inspected
+        plan = plan_session(self._context, threads, gpu=place.gpu, has_global_threads=self._has_global_threads)
         # A session's threads run where the thread does that opens it; those of the global pool belong to all.
         with running_on(frozenset() if self._has_global_threads else place.cores):
             session = self._sessions[place] = OnnxSession(self._context, self._path, plan)
