@@ -67,6 +67,7 @@ GROWING = {
     "protocol.grpc.header:custom": BY_OPEN,
     "protocol.grpc.walk:contents": BY_OPEN,
     "wire.grpc:_block": "the message of one call",
+    "wire.http1_client:_block": "the body of one response",
     "wire.http2.client:_streams": BY_OPEN,
     "wire.http2.server:_streams": BY_OPEN,
     "wire.http2.output:_blocked": BY_OPEN,

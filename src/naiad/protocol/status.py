@@ -1,4 +1,4 @@
-"""The one table from error codes to HTTP statuses, gRPC statuses and log levels."""
+"""The one table from error codes to HTTP statuses, gRPC statuses and log levels, and back."""
 
 import logging
 from dataclasses import dataclass
@@ -35,3 +35,27 @@ _TABLE: dict[ErrorCode, Status] = {
 def status_of(code: ErrorCode) -> Status:
     """Return the statuses and the log level of an error code."""
     return _TABLE[code]
+
+
+_CODES_OF_GRPC = {
+    **{status.grpc: code for code, status in _TABLE.items()},
+    8: ErrorCode.UNAVAILABLE,  # RESOURCE_EXHAUSTED
+    16: ErrorCode.PERMISSION_DENIED,  # UNAUTHENTICATED
+}
+_CODES_OF_HTTP = {
+    400: ErrorCode.INVALID_ARG,
+    401: ErrorCode.PERMISSION_DENIED,
+    408: ErrorCode.DEADLINE_EXCEEDED,
+    413: ErrorCode.INVALID_ARG,
+    **{status.http: code for code, status in _TABLE.items() if status.http != 400},
+}
+
+
+def code_of_grpc(status: int) -> ErrorCode:
+    """Return the error code that a gRPC status stands for; UNKNOWN for a status without one."""
+    return _CODES_OF_GRPC.get(status, ErrorCode.UNKNOWN)
+
+
+def code_of_http(status: int) -> ErrorCode:
+    """Return the error code that an HTTP status stands for; several share 400, which is INVALID_ARG."""
+    return _CODES_OF_HTTP.get(status, ErrorCode.UNKNOWN)

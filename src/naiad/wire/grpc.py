@@ -369,3 +369,74 @@ def _too_large(length: int, limit: int) -> GrpcError:
     return GrpcError(
         GrpcStatus.RESOURCE_EXHAUSTED, f"Received message larger than max ({length} vs. {limit} bytes); send less"
     )
+
+
+_TIMEOUT_UNITS = ((b"n", 1), (b"u", 1_000), (b"m", 1_000_000), (b"S", 1_000_000_000), (b"M", 60_000_000_000))
+_MAX_TIMEOUT_DIGITS = 99_999_999
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_STATUS_OF_HTTP = {
+    400: GrpcStatus.INTERNAL,
+    401: GrpcStatus.UNAUTHENTICATED,
+    403: GrpcStatus.PERMISSION_DENIED,
+    404: GrpcStatus.UNIMPLEMENTED,
+    429: GrpcStatus.UNAVAILABLE,
+    502: GrpcStatus.UNAVAILABLE,
+    503: GrpcStatus.UNAVAILABLE,
+    504: GrpcStatus.UNAVAILABLE,
+}
+"""What a response without grpc-status means, from proxies for example (gRPC's "http-grpc-status-mapping")."""
+
+
+def encode_timeout(timeout_ns: int) -> bytes:
+    """Return a grpc-timeout of at least `timeout_ns`, in the finest unit that has room for it."""
+    for unit, size_ns in _TIMEOUT_UNITS:
+        count = -(-timeout_ns // size_ns)
+        if count <= _MAX_TIMEOUT_DIGITS:
+            return b"%d%s" % (max(count, 0), unit)
+    hours = -(-timeout_ns // _UNIT_NS[b"H"])
+    return b"%dH" % min(hours, _MAX_TIMEOUT_DIGITS)
+
+
+def request_fields(
+    path: str, authority: str, scheme: str, *, timeout_ns: int = 0, metadata: Iterable[Field] = ()
+) -> list[Field]:
+    """Return the header fields of a call. `timeout_ns` of 0 sets no deadline.
+
+    `metadata` are as they go on the wire: lower-case names, values of "-bin" names in base64.
+    """
+    fields: list[Field] = [
+        (b":method", b"POST"),
+        (b":scheme", scheme.encode()),
+        (b":path", path.encode()),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    ]
+    if timeout_ns:
+        fields.append((b"grpc-timeout", encode_timeout(timeout_ns)))
+    fields.extend(metadata)
+    return fields
+
+
+def frame_message(parts: "Sequence[Payload]") -> "list[Payload]":
+    """Return a message with its prefix; `parts` are not copied. Raises ValueError for 4 GiB or more."""
+    size = sum(map(len, parts))
+    if size >= 1 << 32:
+        raise ValueError(f"a gRPC message of {size} bytes is too large; its length must fit into 32 bits")
+    return [PREFIX.pack(0, size), *parts]
+
+
+def decode_status_text(encoded: bytes) -> str:
+    """Return a status message; the inverse of `encode_status_text`. Malformed escapes stay as they are."""
+    return _ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), encoded).decode("utf-8", "replace")
+
+
+def call_status(http_status: int, head: Iterable[Field], trailers: Iterable[Field]) -> tuple[int, str]:
+    """Return status and message of a finished call; those of a response without a body stand in its head."""
+    found = dict((*head, *trailers))
+    status = found.get(b"grpc-status")
+    if status is not None and status.isdigit() and len(status) < 10:
+        return int(status), decode_status_text(found.get(b"grpc-message", b""))
+    if http_status == 200:
+        return GrpcStatus.UNKNOWN, "the server ended the call without a grpc-status"
+    return _STATUS_OF_HTTP.get(http_status, GrpcStatus.UNKNOWN), f"the server answered with HTTP status {http_status}"

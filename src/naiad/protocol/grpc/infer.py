@@ -51,7 +51,7 @@ _MAX_LAYOUTS = 1024
 _MAX_COPIED_BYTES = 4096
 """Up to this message size a slice of bytes is cheaper than a view, and does not keep a receive buffer alive."""
 _LARGE_PART_BYTES = 64 * 1024
-_MAX_MESSAGE_BYTES = 2**31 - 1
+MAX_MESSAGE_BYTES = 2**31 - 1
 _MAX_FRAMINGS = 4096
 
 _Layout = tuple[int, int]
@@ -260,7 +260,7 @@ def encode_response(request_id: str, response: InferResponse, marker: bytes = b"
         parts.append(content)
         if size >= _LARGE_PART_BYTES:
             large = True
-    return _join_small(parts) if large else [b"".join(parts)]
+    return join_small(parts) if large else [b"".join(parts)]
 
 
 _ID_FRAMINGS = {size: encode_framing(_ID_TAG, size) for size in range(128)}
@@ -290,25 +290,34 @@ def _encode_parameters(response: InferResponse) -> bytes:
 
 
 def _parameter(key: str, value: object) -> InferParameter:
-    if isinstance(value, bool):
-        return InferParameter(bool_param=value)
+    parameter = parameter_of(value)
+    if parameter is not None:
+        return parameter
     if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise internal(f"response parameter '{key}' does not fit into 64 bits: {value}")
-        return InferParameter(int64_param=value)
-    if isinstance(value, float):
-        return InferParameter(double_param=value)
-    if isinstance(value, str):
-        return InferParameter(string_param=value)
+        raise internal(f"response parameter '{key}' does not fit into 64 bits: {value}")
     raise unsupported(f"Response parameter '{key}' of type '{type(value).__name__}' is not currently supported")
 
 
-def _join_small(parts: list[Buffer]) -> list[Buffer]:
-    """Join neighbours that are small and leave large parts uncopied."""
+def parameter_of(value: object) -> InferParameter | None:
+    """Return the message of a parameter's value; None for one that the protocol cannot carry."""
+    if isinstance(value, bool):
+        return InferParameter(bool_param=value)
+    if isinstance(value, int):
+        return InferParameter(int64_param=value) if -(2**63) <= value < 2**63 else None
+    if isinstance(value, float):
+        return InferParameter(double_param=value)
+    return InferParameter(string_param=value) if isinstance(value, str) else None
+
+
+def join_small(parts: list[Buffer]) -> list[Buffer]:
+    """Join neighbours that are small and leave large parts uncopied.
+
+    Raises InferError(INVALID_ARG) for a response that is larger than a gRPC message may be.
+    """
     total = sum(map(len, parts))
-    if total > _MAX_MESSAGE_BYTES:
+    if total > MAX_MESSAGE_BYTES:
         raise invalid_argument(
-            f"Response has byte size {total} which exceeds gRPC's byte size limit {_MAX_MESSAGE_BYTES}."
+            f"Response has byte size {total} which exceeds gRPC's byte size limit {MAX_MESSAGE_BYTES}."
         )
     joined: list[Buffer] = []
     small: list[Buffer] = []

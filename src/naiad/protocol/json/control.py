@@ -55,15 +55,16 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
 
 
 def encode_model_config(config: ModelConfig) -> bytes:
-    """Return the body of `GET /v2/models/{m}/config`.
+    """Return the body of `GET /v2/models/{m}/config`."""
+    return orjson.dumps(message_tree(config))
+
+
+def message_tree(message: Message) -> dict[str, Any]:
+    """Return a message as Triton prints it in JSON.
 
     Proto field names, scalars with their defaults, enums by name, keys of maps as strings, and 64-bit integers as
-    numbers, where protobuf's own JSON writes strings: that is how Triton prints a configuration.
+    numbers, where protobuf's own JSON writes strings.
     """
-    return orjson.dumps(_message(config))
-
-
-def _message(message: Message) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     field: Any  # protobuf's own stubs disagree with themselves about descriptors
     for field in message.DESCRIPTOR.fields:
@@ -88,7 +89,7 @@ def _key(key: object) -> str:
 
 def _value(field: Any, value: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
-        return _message(value)
+        return message_tree(value)
     if field.type == FieldDescriptor.TYPE_ENUM:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known is not None else value

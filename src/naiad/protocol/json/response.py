@@ -55,7 +55,7 @@ class _Plan:
             orjson.dumps(header.model_name),
             orjson.dumps(header.model_version),
         )
-        self.prefixes = [_output_prefix(spec) for spec in header.outputs]
+        self.prefixes = [tensor_prefix(spec) for spec in header.outputs]
         """How each output begins."""
         self.sizes: tuple[int, ...] = ()
         self.json = b""
@@ -64,7 +64,7 @@ class _Plan:
         if is_fixed and all(spec.datatype is not DataType.BYTES for spec in header.outputs):
             self.sizes = tuple(spec.byte_size for spec in header.outputs)
             if any(self.sizes):
-                outputs = list(map(_binary_output, self.prefixes, self.sizes))
+                outputs = list(map(binary_tensor, self.prefixes, self.sizes))
                 self.json = b'{%s,"outputs":[%s]}' % (self.head, b",".join(outputs))
 
     def opening(self, request_id: str, response: InferResponse) -> bytes:
@@ -139,7 +139,7 @@ def encode_in_slices(request_id: str, request_header: RequestHeader, response: I
         if plan.without_data[i]:
             text.append(prefix + b"}")
         elif plan.binary[i]:
-            text.append(_binary_output(prefix, len(data)))
+            text.append(binary_tensor(prefix, len(data)))
             if len(data):
                 tail.append(data)
         else:
@@ -174,7 +174,7 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
         if plan.without_data[i]:
             outputs.append(prefix + b"}")
         elif plan.binary[i]:
-            outputs.append(_binary_output(prefix, len(data)))
+            outputs.append(binary_tensor(prefix, len(data)))
             if len(data):
                 tail.append(data)
         else:
@@ -184,10 +184,12 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
     return ((text, *tail), len(text)) if tail else ((text,), None)
 
 
-def _output_prefix(spec: TensorSpec) -> bytes:
+def tensor_prefix(spec: TensorSpec) -> bytes:
+    """Return how the JSON of a tensor begins: an object with name, datatype and shape, not closed."""
     shape = orjson.dumps(list(spec.shape))
     return b'{"name":%s,"datatype":"%s","shape":%s' % (orjson.dumps(spec.name), spec.datatype.value.encode(), shape)
 
 
-def _binary_output(prefix: bytes, size: int) -> bytes:
+def binary_tensor(prefix: bytes, size: int) -> bytes:
+    """Return the JSON of a tensor whose `size` bytes of data are in the binary tail."""
     return b'%s,"parameters":{"binary_data_size":%d}}' % (prefix, size)

@@ -1,0 +1,240 @@
+"""The client's side of gRPC messages: requests to `ModelInferRequest` bytes, `ModelInferResponse` bytes to responses.
+
+Tensor data is never copied: large buffers become parts of the message, and outputs are views on what was received.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import BY_NAME
+from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
+from naiad.core.parameters import ParameterValue
+from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
+from naiad.core.response import InferResponse, ResponseHeader
+from naiad.core.slices import finish
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.protocol import service_pb2 as pb
+from naiad.protocol.grpc.contents import contents_to_raw
+from naiad.protocol.grpc.infer import MAX_MESSAGE_BYTES, join_small, parameter_of
+from naiad.protocol.grpc.walk import encode_framing, fields
+from naiad.protocol.json.client import index_entry
+from naiad.protocol.json.control import message_tree
+
+_RAW_INPUT_TAG = 0x3A
+_RAW_OUTPUT_KEY = 0x32
+_UINT64 = 1 << 64
+
+DecodedResponse: TypeAlias = tuple[str, InferResponse]
+"""Request id and response."""
+_M = TypeVar("_M", bound=Message)
+
+
+def encode_request(header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> list[Buffer]:
+    """Return a request as the parts of a message: small ones joined, large inputs as they are.
+
+    `data` has one buffer per input; that of an input in shared memory is ignored. Raises InferError(INVALID_ARG) for
+    a parameter that the protocol cannot carry, or a message of more than 2 GiB.
+    """
+    message = pb.ModelInferRequest(model_name=header.model_name, model_version=header.model_version, id=request_id)
+    _add_parameters(message, header)
+    parts: list[Buffer] = []
+    for spec, content in zip(header.inputs, data, strict=True):
+        tensor = message.inputs.add(name=spec.name, datatype=spec.datatype.value, shape=spec.shape)
+        region = header.shared_memory.get(spec.name)
+        if region is None:
+            parts += (encode_framing(_RAW_INPUT_TAG, len(content)), content)
+        else:
+            _add_region(tensor.parameters, region)
+    for output in header.outputs:
+        _add_output(message, output)
+    parts.insert(0, message.SerializeToString())
+    size = sum(map(len, parts))
+    if size > MAX_MESSAGE_BYTES:
+        raise invalid_argument(f"the request has {size} bytes; a gRPC message has at most {MAX_MESSAGE_BYTES}")
+    return join_small(parts)
+
+
+def _add_parameters(message: pb.ModelInferRequest, header: RequestHeader) -> None:
+    parameters = message.parameters
+    for key, value in header.parameters.items():
+        parameters[key].CopyFrom(_parameter(key, value))
+    if isinstance(header.sequence_id, str):
+        parameters["sequence_id"].string_param = header.sequence_id
+    elif header.sequence_id:
+        # Triton: a correlation id is unsigned and travels as int64.
+        number = header.sequence_id
+        parameters["sequence_id"].int64_param = number if number < _UINT64 // 2 else number - _UINT64
+    for key, flag in (
+        ("sequence_start", header.sequence_start),
+        ("sequence_end", header.sequence_end),
+        ("triton_enable_empty_final_response", header.wants_empty_final),
+    ):
+        if flag:
+            parameters[key].bool_param = True
+    if header.priority:
+        parameters["priority"].uint64_param = header.priority
+    if header.timeout_us:
+        parameters["timeout"].int64_param = header.timeout_us
+
+
+def _parameter(key: str, value: ParameterValue) -> pb.InferParameter:
+    parameter = parameter_of(value)
+    if parameter is None:
+        raise invalid_argument(
+            f"parameter '{excerpt(key)}' is {excerpt(repr(value))}; expected a string, a boolean, a float, or an "
+            "integer of 64 bits"
+        )
+    return parameter
+
+
+def _add_region(parameters: Any, region: SharedMemoryRegion) -> None:
+    parameters["shared_memory_region"].string_param = region.name
+    parameters["shared_memory_byte_size"].int64_param = region.byte_size
+    if region.offset:
+        parameters["shared_memory_offset"].int64_param = region.offset
+
+
+def _add_output(message: pb.ModelInferRequest, output: RequestedOutput) -> None:
+    tensor = message.outputs.add(name=output.name)
+    if output.classification:
+        tensor.parameters["classification"].int64_param = output.classification
+    if output.shared_memory is not None:
+        _add_region(tensor.parameters, output.shared_memory)
+
+
+# --- responses ------------------------------------------------------------------------------------------------------
+
+
+def decode_response(message: Buffer) -> DecodedResponse:
+    """Return the request id and the response of a `ModelInferResponse`; outputs are views on `message`.
+
+    Raises InferError(INTERNAL) for what is no response.
+    """
+    view = memoryview(message)
+    kept: list[Buffer] = []
+    raw: list[Buffer] = []
+    try:
+        for key, begin, start, stop in fields(message, 0, len(message)):
+            if key == _RAW_OUTPUT_KEY:
+                raw.append(view[start:stop])
+            else:
+                kept.append(view[begin:stop])
+    except (ValueError, IndexError):
+        raise internal("the response is not a ModelInferResponse message") from None
+    parsed = _parse(pb.ModelInferResponse, b"".join(kept))
+    specs = [_spec(tensor) for tensor in parsed.outputs]
+    header = ResponseHeader(parsed.model_name, parsed.model_version, specs)
+    parameters = {key: _value(parameter) for key, parameter in parsed.parameters.items()}
+    return parsed.id, InferResponse(header, _data(parsed, specs, raw), parameters=parameters)
+
+
+def _parse(kind: type[_M], message: Buffer) -> _M:
+    try:
+        return kind.FromString(bytes(message))
+    except DecodeError:
+        raise internal(f"the response is not a {kind.DESCRIPTOR.name} message") from None
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    datatype = BY_NAME.get(tensor.datatype)
+    if datatype is None:
+        raise internal(f"output '{excerpt(tensor.name)}' of the response has an unknown datatype")
+    return TensorSpec(tensor.name, datatype, tuple(tensor.shape))
+
+
+def _value(parameter: Any) -> ParameterValue:
+    kind = parameter.WhichOneof("parameter_choice")
+    value: ParameterValue = "" if kind is None else getattr(parameter, kind)
+    return value
+
+
+def _data(parsed: pb.ModelInferResponse, specs: Sequence[TensorSpec], raw: Sequence[Buffer]) -> list[Buffer]:
+    """Return one buffer per output; outputs in shared memory have an empty one."""
+    if raw:
+        if len(raw) != len(specs):
+            raise internal(f"the response has {len(specs)} outputs and the contents of {len(raw)}")
+        return list(raw)
+    data: list[Buffer] = []
+    for tensor, spec in zip(parsed.outputs, specs, strict=True):
+        try:
+            data.append(finish(contents_to_raw([tensor.contents.SerializeToString()], spec, parsed.model_name)))
+        except InferError as error:
+            raise internal(f"output '{excerpt(spec.name)}' of the response: {error.message}") from None
+    return data
+
+
+# --- about the server and its models --------------------------------------------------------------------------------
+
+
+def encode_model_reference(name: str, version: str = "") -> bytes:
+    """Return the message of a call about one model; the requests of all such calls have the same fields."""
+    return pb.ModelReadyRequest(name=name, version=version).SerializeToString()
+
+
+def encode_load(name: str, config: str, files: Mapping[str, bytes]) -> bytes:
+    """Return the message of a load: `config` is JSON, empty for the one in the repository; `files` are by path."""
+    message = pb.RepositoryModelLoadRequest(model_name=name)
+    if config:
+        message.parameters["config"].string_param = config
+    for path, content in files.items():
+        message.parameters[f"file:{path}"].bytes_param = content
+    return message.SerializeToString()
+
+
+def encode_unload(name: str, *, unload_dependents: bool) -> bytes:
+    """Return the message of an unload."""
+    message = pb.RepositoryModelUnloadRequest(model_name=name)
+    message.parameters["unload_dependents"].bool_param = unload_dependents
+    return message.SerializeToString()
+
+
+def encode_index_request(*, only_ready: bool) -> bytes:
+    """Return the message of a request for the repository index."""
+    return pb.RepositoryIndexRequest(ready=only_ready).SerializeToString()
+
+
+def decode_flag(message: Buffer) -> bool:
+    """Return the answer of a call about health: all of them have it in field 1. Raises InferError(INTERNAL)."""
+    return _parse(pb.ServerLiveResponse, message).live
+
+
+def decode_server_metadata(message: Buffer) -> ServerMetadata:
+    """Return the metadata of a server. Raises InferError(INTERNAL)."""
+    parsed = _parse(pb.ServerMetadataResponse, message)
+    return ServerMetadata(parsed.name, parsed.version, list(parsed.extensions))
+
+
+def decode_model_metadata(message: Buffer) -> ModelMetadata:
+    """Return the metadata of a model. Raises InferError(INTERNAL)."""
+    parsed = _parse(pb.ModelMetadataResponse, message)
+    return ModelMetadata(
+        name=parsed.name,
+        versions=list(parsed.versions),
+        platform=parsed.platform,
+        inputs=[_spec(tensor) for tensor in parsed.inputs],
+        outputs=[_spec(tensor) for tensor in parsed.outputs],
+    )
+
+
+def decode_model_config(message: Buffer) -> ModelConfig:
+    """Return the configuration of a model. Raises InferError(INTERNAL)."""
+    return _parse(pb.ModelConfigResponse, message).config
+
+
+def decode_statistics(message: Buffer) -> list[dict[str, Any]]:
+    """Return the rows of the statistics as the HTTP endpoint writes them. Raises InferError(INTERNAL)."""
+    rows: list[dict[str, Any]] = message_tree(_parse(pb.ModelStatisticsResponse, message))["model_stats"]
+    return rows
+
+
+def decode_repository_index(message: Buffer) -> list[IndexEntry]:
+    """Return the rows of the repository index. Raises InferError(INTERNAL)."""
+    rows = _parse(pb.RepositoryIndexResponse, message).models
+    try:
+        return [index_entry(row.name, row.version, row.state, row.reason) for row in rows]
+    except ValueError:
+        raise internal("the response is not a repository index") from None
