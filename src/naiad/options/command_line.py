@@ -1,6 +1,5 @@
 """The command line of `naiad serve`: Triton's flags, parsed to server options."""
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +46,8 @@ def parse_options(arguments: Sequence[str]) -> ServerOptions:
 
 
 def _unknown(argument: str, flags: Mapping[str, Flag]) -> str:
+    import difflib  # takes 4 ms to import
+
     name = argument.lstrip("-").partition("=")[0]
     near = difflib.get_close_matches(name, flags, n=1)
     hint = f"; did you mean --{near[0]}?" if near else "; see --help"
