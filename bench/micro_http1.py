@@ -6,6 +6,8 @@ Run: python bench/micro_http1.py
 import asyncio
 import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -14,6 +16,7 @@ from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
+from naiad.engine.serving.served import Served
 from naiad.frontend.http1.server import Http1Server
 from naiad.frontend.rest.routes import RestApi
 from naiad.telemetry.metrics.metrics import Registry
@@ -29,15 +32,15 @@ class EchoEngine(Engine):
         outputs = [TensorSpec(name, DataType.FP32, SHAPE) for name in ("OUTPUT0", "OUTPUT1")]
         self._header = ResponseHeader("add_sub", "1", outputs)
 
-    def submit(self, request: InferRequest) -> None:
+    def submit(self, request: InferRequest, served: Served | None = None) -> None:
         request.header.admission = self  # as the engine notes it
         request.on_response(request, InferResponse(self._header, request.data))
 
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         return RequestLimits(name, 2, 2)
 
-    def is_decoupled(self, name: str, version: str = "") -> bool:
-        return False
+    def served(self, name: str, version: str = "") -> Any:
+        return SimpleNamespace(is_decoupled=False)
 
     def model_config(self, name: str, version: str = "") -> ModelConfig:
         return ModelConfig(name=name, max_batch_size=8)

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import hpack
 
@@ -21,6 +23,7 @@ from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
+from naiad.engine.serving.served import Served
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.http2.connection import Http2Protocol
 from naiad.frontend.http2.server import Http2Server
@@ -42,7 +45,7 @@ class _Engine(Engine):
         super().__init__(server_id="bench", metrics=Registry())
         self.submitted: list[InferRequest] = []
 
-    def submit(self, request: InferRequest) -> None:
+    def submit(self, request: InferRequest, served: Served | None = None) -> None:
         request.header.admission = self  # as the engine notes it
         self.submitted.append(request)
 
@@ -52,8 +55,8 @@ class _Engine(Engine):
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         return RequestLimits(name, 2, 2)
 
-    def is_decoupled(self, name: str, version: str = "") -> bool:
-        return True
+    def served(self, name: str, version: str = "") -> Any:
+        return SimpleNamespace(is_decoupled=True)
 
 
 class _Transport(asyncio.Transport):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -82,7 +83,7 @@ class Engine:
         self.open = []
         self.shared_memory = SharedMemory()
 
-    def submit(self, request):
+    def submit(self, request, served=None):
         if request.id.startswith("refused"):
             raise invalid_argument("no")
         self.open.append(request)
@@ -90,8 +91,8 @@ class Engine:
     def request_limits(self, name, version=""):
         return unlimited(name, version)
 
-    def is_decoupled(self, name, version=""):
-        return name == "d"
+    def served(self, name, version=""):
+        return SimpleNamespace(is_decoupled=name == "d")
 
 
 def message(kind, number):

@@ -17,7 +17,7 @@ class RecordingEngine:
         """Whether a request that is cancelled has not begun to execute."""
         self.shared_memory = SharedMemory()
 
-    def submit(self, request: InferRequest) -> None:
+    def submit(self, request: InferRequest, served: object = None) -> None:
         if self.refusal is not None:
             raise self.refusal
         header = request.header

@@ -30,7 +30,6 @@ class Batch:
     """
 
     __slots__ = (
-        "client_headers",
         "compute_end_ns",
         "compute_start_ns",
         "decision",
@@ -40,6 +39,7 @@ class Batch:
         "late",
         "left_open",
         "release_reason",
+        "replaced",
         "requests",
         "size",
         "slots",
@@ -60,8 +60,9 @@ class Batch:
         """Ordinary models only: takes responses after `execute` has returned; None where the batch waits for them."""
         self.left_open: Sequence[InferRequest] = ()
         """Requests that get their responses through `late`; `core.response.LATE` takes their place."""
-        self.client_headers: Sequence[RequestHeader] = ()
-        """Sequences only: the headers as clients wrote them, while `requests` have those they are executed with."""
+        self.replaced: list[tuple[object, Sequence[RequestHeader]]] = []
+        """While transforms have prepared the requests: each transform with the headers that it replaced, last one
+        on top. Transforms are undone in reverse order."""
         self.slots: Sequence[int] = ()
         """Direct sequences only: the row that each request belongs into, ascending; the rows between stay empty."""
         self.exec_start_ns = 0

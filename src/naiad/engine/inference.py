@@ -114,16 +114,15 @@ class Engine:
 
     # --- inference ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: InferRequest) -> None:
-        """Submit a request; the answer comes through `request.on_response` on the loop.
+    def submit(self, request: InferRequest, served: Served | None = None) -> None:
+        """Submit a request; the response comes through `request.on_response` on the loop.
 
+        `served` is the version, if the caller has looked it up in the same callback of the loop.
         Raises InferError when the request is refused at the door; then `on_response` is not called.
         """
         header = request.header
-        row = self._table.get(header.model_name)
-        served = row.get(header.model_version) if row is not None else None
         if served is None:
-            raise self._missing(header.model_name, header.model_version)
+            served = self.served(header.model_name, header.model_version)
         if self._begin_trace is not None:
             self._begin_trace(request)
         if header.is_plain:

@@ -58,6 +58,9 @@ class _Scene:
     def begin(self) -> None:
         pass
 
+    def rest_at_once(self, runner: object) -> bool:
+        return False
+
     def take(self, runner: object) -> tuple[Batch | None, int]:
         if not self.waiting:
             return None, 0

@@ -29,10 +29,21 @@ def padded_config(
     return config
 
 
-def padded_requests(config: ModelConfig) -> PaddedRequests:
+class Padded(PaddedRequests):
+    """Keeps the counts of the last batch."""
+
+    counts = (0, 0)
+
+    def keep(self, data_count: int, padding_count: int) -> None:
+        self.counts = (data_count, padding_count)
+
+
+def padded_requests(config: ModelConfig) -> Padded:
     padding = read_padding(config)
     assert padding is not None
-    return PaddedRequests(config, padding)
+    made = Padded(config, padding)
+    made._record = made.keep
+    return made
 
 
 def request_of(array: Array, datatype: DataType = DataType.INT32, *, answers: Answers | None = None) -> InferRequest:
@@ -71,7 +82,8 @@ def test_a_short_request_is_filled_up_and_its_answer_cut() -> None:
     one, other = request_of(np.array([[1, 2, 3]], np.int32)), request_of(np.array([[4, 5], [6, 7]], np.int32))
     headers = [one.header, other.header]
     batch = Batch([one, other], 3)
-    assert padded.prepare(batch) == (7, 5)
+    padded.prepare(batch)
+    assert padded.counts == (7, 5)
     assert inputs_of(one) == {"IN": [[1, 2, 3, -1]]}
     assert inputs_of(other) == {"IN": [[4, 5, -1, -1], [6, 7, -1, -1]]}
     responses = padded.settle(batch, echo(batch))
@@ -91,7 +103,8 @@ def test_a_request_of_a_full_length_is_left_alone() -> None:
     request = request_of(np.array([[1, 2, 3, 4]], np.int32))
     header, data = request.header, request.data[0]
     batch = Batch([request], 1)
-    assert padded.prepare(batch) == (4, 0)
+    padded.prepare(batch)
+    assert padded.counts == (4, 0)
     assert request.header is header
     assert request.data[0] is data
     made = echo(batch)
@@ -181,7 +194,8 @@ def test_a_batch_is_filled_up_with_rows_that_nobody_is_answered_for() -> None:
     padded = padded_requests(padded_config({**IDENTITY, "pad_batch": "4,8"}))
     one, other = request_of(np.array([[1, 2, 3]], np.int32)), request_of(np.array([[4], [5]], np.int32))
     batch = Batch([one, other], 3)
-    assert padded.prepare(batch) == (5, 7 + 4)
+    padded.prepare(batch)
+    assert padded.counts == (5, 7 + 4)
     assert [request.shape_of(0) for request in batch.requests] == [(1, 4), (2, 4), (1, 4)]
     assert inputs_of(batch.requests[2]) == {"IN": [[0, 0, 0, 0]]}
     responses = padded.settle(batch, echo(batch))
@@ -193,7 +207,8 @@ def test_a_full_batch_is_left_alone() -> None:
     padded = padded_requests(padded_config({"pad_batch": "1,8"}, dims=(2,)))
     request = request_of(np.array([[1, 2]], np.int32))
     batch = Batch([request], 1)
-    assert padded.prepare(batch) == (2, 0)
+    padded.prepare(batch)
+    assert padded.counts == (2, 0)
     assert list(batch.requests) == [request]
     assert [answer_of(response) for response in padded.settle(batch, echo(batch))] == [[[1, 2]]]
 

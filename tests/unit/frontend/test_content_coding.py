@@ -2,6 +2,7 @@ import gzip
 import logging
 import random
 import zlib
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -18,10 +19,10 @@ PLACE = {"model": "m", "version": ""}
 
 
 class Models:
-    def is_decoupled(self, name, version=""):
+    def served(self, name, version=""):
         if name != "m":
             raise not_found(f"unknown model {name}")
-        return False
+        return SimpleNamespace(is_decoupled=False)
 
 
 class Exchange:

@@ -1,6 +1,7 @@
 """Requests that are refused by their head, before their body is buffered."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,15 +31,15 @@ class Engine:
     def __init__(self):
         self.submitted = []
 
-    def is_decoupled(self, name, version=""):
+    def served(self, name, version=""):
         if name not in ("add", "repeat"):
             raise not_found(f"Request for unknown model: '{name}' is not found")
-        return name == "repeat"
+        return SimpleNamespace(is_decoupled=name == "repeat")
 
     def request_limits(self, name, version=""):
         return unlimited(name, version)
 
-    def submit(self, request):
+    def submit(self, request, served=None):
         self.submitted.append(request)
 
     def cancel(self, request):

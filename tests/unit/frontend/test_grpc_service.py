@@ -1,5 +1,6 @@
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,9 +52,9 @@ class Engine(RecordingEngine):
         self.ready = True
         self.is_draining = False
 
-    def is_decoupled(self, name, version=""):
+    def served(self, name, version=""):
         self.check(name, version)
-        return name == "d"
+        return SimpleNamespace(is_decoupled=name == "d")
 
     def check(self, name, version):
         if name not in ("m", "d") or version not in ("", "1"):

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,10 +79,10 @@ class Engine(RecordingEngine):
         super().cancel(request)
         return request.id == "b"
 
-    def is_decoupled(self, name, version=""):
+    def served(self, name, version=""):
         if name not in ("m", "d"):
             raise not_found(f"Request for unknown model: '{name}' is not found")
-        return name == "d"
+        return SimpleNamespace(is_decoupled=name == "d")
 
 
 class Stage:

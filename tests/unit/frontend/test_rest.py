@@ -3,6 +3,7 @@ import logging
 import struct
 import tracemalloc
 import types
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
@@ -58,9 +59,9 @@ class Engine(RecordingEngine):
     def is_model_ready(self, name, version=""):
         return self.model_ready and name == "m" and version in ("", "1")
 
-    def is_decoupled(self, name, version=""):
+    def served(self, name, version=""):
         self._known(name, version)
-        return self.decoupled
+        return SimpleNamespace(is_decoupled=self.decoupled)
 
     def server_metadata(self):
         return ServerMetadata("triton", "1.0", ["statistics"])

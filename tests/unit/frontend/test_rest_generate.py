@@ -3,6 +3,7 @@ import logging
 import re
 import struct
 import types
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,9 +45,9 @@ class Engine(RecordingEngine):
         self.config = parse_pbtxt(CONFIG).config
         self.decoupled = True
 
-    def is_decoupled(self, name, version=""):
+    def served(self, name, version=""):
         self.model_config(name, version)
-        return self.decoupled
+        return SimpleNamespace(is_decoupled=self.decoupled)
 
     def model_config(self, name, version=""):
         if name != "m":

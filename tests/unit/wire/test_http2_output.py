@@ -122,7 +122,7 @@ def test_paused_output_makes_no_frames_of_queues():
     peer, output = open_streams(1)
     output.is_paused = True
     output.send_data(peer.sink.streams[1], [b"x"])
-    assert not output.has_frames
+    assert not output.frames
     output.is_paused = False
     output.pump()
     assert body_bytes(peer.frames()) == b"x"
@@ -136,7 +136,7 @@ def test_one_write_is_bounded():
     taken = sum(map(len, output.take()))
     assert 300_000 <= taken < 600_000
     output.pump()
-    assert output.has_frames
+    assert output.frames
 
 
 def test_large_pieces_are_not_copied():

@@ -321,7 +321,7 @@ class Dispatcher:
                 else:
                     batch.late = self.late
                     self._executing_count += len(batch.requests)
-                other = self._pop_idle()
+                other = self._pop_idle() if self._idle else None
         if dropped:
             self._drop(dropped)
         if other is not None:
@@ -387,6 +387,16 @@ class Dispatcher:
                 return True
             self._idle.append(runner)
         return False
+
+    def rest_at_once(self, runner: InstanceRunner) -> bool:
+        """Put a runner on the list of the idle if nothing waits; False if it has to look for a batch first."""
+        if self._resources is not None:
+            return False
+        with self._lock:
+            if self._scheduler.pending_count or self._is_stopping or self._leaving:
+                return False
+            self._idle.append(runner)
+        return True
 
     def withdraw(self, runner: InstanceRunner) -> bool:
         """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""

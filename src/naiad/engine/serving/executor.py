@@ -13,8 +13,7 @@ from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.iterative import split
 from naiad.engine.serving.responses import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
-from naiad.engine.transforms.padding import PaddedRequests
-from naiad.engine.transforms.sequence_tensors import SequenceTensors
+from naiad.engine.transforms.batch_transform import BatchTransform
 from naiad.telemetry.statistics.model import ModelStatistics
 
 _now_ns = time.monotonic_ns
@@ -29,12 +28,11 @@ class BatchExecutor:
         *,
         statistics: ModelStatistics,
         response_queue: ResponseQueue,
-        sequence_tensors: SequenceTensors | None = None,
-        padding: PaddedRequests | None = None,
+        transforms: Sequence[BatchTransform] = (),
         is_iterative: bool = False,
         suspects: Suspects | None = None,
     ) -> None:
-        """`sequence_tensors` or `padding` changes requests before they are executed, and their answers back.
+        """`transforms` change requests before they are executed, and their responses back.
 
         `is_iterative`: a response may be RESCHEDULE, so that its request is executed again. `suspects`: the requests
         that workers may have died of.
@@ -43,16 +41,20 @@ class BatchExecutor:
         self._decoupled_responses = dispatcher.decoupled_responses
         self._statistics = statistics
         self._response_queue = response_queue
-        self._padding = padding
-        self._extended = sequence_tensors or padding
-        self._is_iterative = is_iterative
+        self._transforms = transforms
+        self._complete_otherwise: Callable[[Batch, Sequence[InferResponse], bool], None] | None = None
+        """How a batch of a decoupled or an iterative model completes."""
+        if self._decoupled_responses is not None:
+            self._complete_otherwise = self._complete_decoupled
+        elif is_iterative:
+            self._complete_otherwise = self._complete_step
         self._suspects = suspects or Suspects(statistics.model)
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
 
     def prepare(self, batch: Batch) -> None:
-        """Make of the requests of a batch what an instance executes; raises what makes the batch fail."""
-        if self._padding is not None:
-            self._statistics.record_padding(*self._padding.prepare(batch))
+        """Transform the requests of a batch for its instance; raises what makes the batch fail."""
+        for transform in self._transforms:
+            transform.prepare(batch)
 
     def execute(
         self, instance: Instance, batch: Batch, *, on_loop: bool = False, claim: Callable[[], bool] | None = None
@@ -64,8 +66,8 @@ class BatchExecutor:
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
         try:
-            if self._padding is not None:
-                self.prepare(batch)
+            for transform in self._transforms:
+                transform.prepare(batch)
             responses = instance.execute(batch)
         except (Exception, SystemExit) as error:
             # A model that calls `sys.exit` would end this thread without a word, and its requests wait for ever.
@@ -79,26 +81,25 @@ class BatchExecutor:
         """See to the answers of a batch that was executed: one response a request, none of a decoupled model."""
         # hot: bench/micro_engine.py
         try:
-            if self._extended is not None:
-                responses = self._extended.settle(batch, responses)
-            if self._decoupled_responses is None:
+            for transform in reversed(self._transforms):
+                responses = transform.settle(batch, responses)
+            if self._complete_otherwise is None:
                 if len(responses) != len(batch.requests):
-                    raise internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests")
+                    raise _wrong_count(batch, responses)
                 batch.exec_end_ns = end_ns = _now_ns()
-                if not self._is_iterative:
-                    self._statistics.record_batch(batch, responses, end_ns)
+                self._statistics.record_batch(batch, responses, end_ns)
         except Exception as error:
             # Also what a backend of somebody else returns by mistake: it costs the batch, not the instance.
             self.fail(batch, error, on_loop=on_loop)
             return
-        if self._decoupled_responses is not None:
-            self._complete_decoupled(batch, responses, on_loop=on_loop)
+        if self._complete_otherwise is not None:
+            self._complete_otherwise(batch, responses, on_loop)
             return
-        if self._is_iterative:
-            self._complete_step(batch, responses, on_loop=on_loop)
-            return
-        _tell_times(batch)
         requests = batch.requests
+        for request in requests:
+            if request.times is not None:
+                _tell_times(batch)
+                break
         if batch.left_open:
             requests, responses = _answered(batch, responses)
         if self._suspects.found:
@@ -106,8 +107,12 @@ class BatchExecutor:
         self._dispatcher.note_executed(batch)
         self._response_queue.hand_over(requests, responses, on_loop=on_loop)
 
-    def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+    def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
         """Answer those requests of an iterative model that are done, and put the others back."""
+        if len(responses) != len(batch.requests):
+            self.fail(batch, _wrong_count(batch, responses), on_loop=on_loop)
+            return
+        batch.exec_end_ns = _now_ns()
         done, again = split(batch, responses)
         answers = [response for response in responses if response is not RESCHEDULE]
         self._statistics.record_batch(batch, answers, batch.exec_end_ns, done=done)
@@ -116,7 +121,7 @@ class BatchExecutor:
         self._dispatcher.go_on(done, again)
         self._response_queue.hand_over(done, answers, on_loop=on_loop)
 
-    def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool) -> None:
+    def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
         """Count a batch whose instance is free again; its requests stay open until their final responses."""
         if responses:
             self.fail(batch, internal("backend returned responses of a decoupled model"), on_loop=on_loop)
@@ -134,8 +139,8 @@ class BatchExecutor:
 
         A batch that a worker has not begun before it died goes back to the queue instead.
         """
-        if self._extended is not None:
-            self._extended.restore(batch)
+        for transform in reversed(self._transforms):
+            transform.restore(batch)
         if isinstance(error, InstanceDiedError):
             if not error.has_begun and self._dispatcher.put_back(batch):
                 return
@@ -162,6 +167,10 @@ class BatchExecutor:
             # It failed by what followed its answer; what is open is answered by itself.
             requests = [request for request in requests if request not in batch.left_open]
         self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
+
+
+def _wrong_count(batch: Batch, responses: Sequence[InferResponse]) -> InferError:
+    return internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests")
 
 
 def _end(batch: Batch) -> int:

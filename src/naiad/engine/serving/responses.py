@@ -31,10 +31,12 @@ class ResponseQueue:
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
     ) -> None:
         """Answer each request with its response: at once if the caller is the loop, otherwise soon."""
-        if on_loop:
-            self.deliver(requests, responses)
-        else:
+        if not on_loop:
             self.post(requests, responses)
+            return
+        if self._answers:
+            self._deliver()
+        _answer(requests, responses)
 
     def post(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
         """Hand over one response per request; callable from any thread."""
@@ -44,12 +46,6 @@ class ResponseQueue:
         if not self._woken:
             self._woken = True
             self._loop.call_soon_threadsafe(self._deliver)
-
-    def deliver(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
-        """Deliver at once, after whatever was posted before; called on the loop."""
-        if self._answers:
-            self._deliver()
-        _answer(requests, responses)
 
     def _deliver(self) -> None:
         self._woken = False

@@ -110,8 +110,6 @@ class SequenceDispatcher(Dispatcher):
                 self._iterative.took(batch)
         if ended:
             runner.instance.end_sequences(ended)
-        if batch is not None and self._sequence_tensors is not None:
-            self._sequence_tensors.prepare(batch)
         return batch, wake_ns
 
     def go_on(self, done: Sequence[InferRequest], again: Sequence[InferRequest]) -> None:
@@ -151,6 +149,10 @@ class SequenceDispatcher(Dispatcher):
                 left = self._scheduler.drain_instance(runner.index)
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
         return serves_on
+
+    def rest_at_once(self, runner: InstanceRunner) -> bool:
+        """Never: an instance first looks for the ends of its sequences."""
+        return False
 
     def pop_put_back(self, batch: Batch) -> Sequence[InferRequest]:
         """Return those requests of a decoupled batch that were put back while it was executed, for `go_on`."""

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
@@ -31,6 +32,9 @@ from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics.model import ModelStatistics
+
+if TYPE_CHECKING:
+    from naiad.engine.transforms.batch_transform import BatchTransform
 
 _log = logging.getLogger(__name__)
 
@@ -110,13 +114,15 @@ class ServedModel:
         self._suspects = Suspects(name, refuse_after_deaths)
         if self._dispatcher.open_requests is not None:
             self._dispatcher.open_requests.suspects = self._suspects
+        transforms: list[BatchTransform] = [] if sequence_tensors is None else [sequence_tensors]
         padding = read_padding(config)
+        if padding is not None:
+            transforms.append(PaddedRequests(config, padding, statistics.record_padding))
         self._executor = BatchExecutor(
             self._dispatcher,
             statistics=statistics,
             response_queue=response_queue,
-            sequence_tensors=sequence_tensors,
-            padding=None if padding is None else PaddedRequests(config, padding),
+            transforms=transforms,
             is_iterative=config.sequence_batching.iterative_sequence,
             suspects=self._suspects,
         )

@@ -80,28 +80,24 @@ class Placement:
         self._watch_count = 0
         self._memory_count = 0
         self._penalty_count = _FIRST_PENALTY_COUNT
-
-    @property
-    def is_on_loop(self) -> bool:
-        """Whether the loop is to execute the next batch."""
-        return self._mean_ns < _TOO_LONG_NS
-
-    @property
-    def is_wary(self) -> bool:
-        """Whether an execution on the loop needs to be told with what was used before it."""
-        return self._watch_count > 0
+        self.is_on_loop = False
+        """Whether the loop executes the next batch."""
+        self.is_wary = False
+        """Whether the next execution on the loop needs the thread's usage from before it."""
 
     def executed_on_loop(self, batch: Batch, before: Usage | None) -> None:
         """Learn from an execution on the loop."""
-        duration_ns = _duration_ns(batch)
+        duration_ns = batch.exec_end_ns - batch.exec_start_ns - _REQUEST_NS * len(batch.requests)
         if self._watch_count:
             self._watch_count -= 1
+            self.is_wary = self._watch_count > 0
         if self._memory_count:
             self._memory_count -= 1
             if not self._memory_count:
                 self._penalty_count = _FIRST_PENALTY_COUNT
         if duration_ns > _TOO_LONG_NS:
             self._watch_count = _WATCH_COUNT
+            self.is_wary = True
             if before is None:
                 # Asking the kernel takes more than a microsecond, so it is done only after a doubt.
                 self._memory_count = self._memory_count or _MEMORY_COUNT
@@ -111,6 +107,7 @@ class Placement:
         is_slow = duration_ns > _SLOW_NS
         if is_slow or self._mean_ns >= _TOO_LONG_NS:
             self._mean_ns = _NEVER_NS
+            self.is_on_loop = False
             self._rest_count = self._penalty_count if is_slow else _REST_COUNT
         if is_slow:
             self._penalty_count = min(_LONGEST_PENALTY_COUNT, self._penalty_count * _PENALTY_GROWTH)
@@ -124,16 +121,13 @@ class Placement:
         if self._rest_count:
             self._rest_count -= 1
             return
-        self._shortest_ns = min(self._shortest_ns, _duration_ns(batch))
+        duration_ns = batch.exec_end_ns - batch.exec_start_ns - _REQUEST_NS * len(batch.requests)
+        self._shortest_ns = min(self._shortest_ns, duration_ns)
         self._trial_count += 1
         if self._trial_count >= _TRIAL_COUNT:
             self._mean_ns = self._shortest_ns if self._shortest_ns < _FAST_NS else _NEVER_NS
+            self.is_on_loop = self._mean_ns < _TOO_LONG_NS
             self._shortest_ns, self._trial_count = _NEVER_NS, 0
-
-
-def _duration_ns(batch: Batch) -> int:
-    """Return how long an execution took beyond what its requests take as such."""
-    return batch.exec_end_ns - batch.exec_start_ns - _REQUEST_NS * len(batch.requests)
 
 
 _log = logging.getLogger(__name__)
@@ -253,7 +247,11 @@ class ThreadRunner:
                     until_ns = batch.exec_start_ns + min(away_ns, _LONGEST_SHARE_NS)
                 if batch.exec_end_ns < until_ns and self._placement.is_on_loop:
                     continue
-                self.wake()
+                if self._was_single and self._dispatcher.rest_at_once(self):
+                    self._left_ns = _NEVER_NS
+                    self._dispatcher.request_busy_polling.begin()
+                else:
+                    self.wake()
                 return
             self._left_ns = _NEVER_NS
             if not wake_ns and self._was_single:

@@ -5,7 +5,7 @@
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,14 +73,24 @@ class _Cut(NamedTuple):
     """By output what the client gets; None for what it gets as it is."""
 
 
+def _record_nothing(data_count: int, padding_count: int) -> None:
+    """Warm-up is not counted."""
+
+
 class PaddedRequests:
     """Pads the requests of a batch before its execution, and cuts the responses afterwards.
 
     A request carries the padded header and data while it executes; the client's header is put back.
     """
 
-    def __init__(self, config: ModelConfig, padding: Padding) -> None:
-        """`padding` is what the valid configuration asks for; the model batches."""
+    def __init__(
+        self, config: ModelConfig, padding: Padding, record: Callable[[int, int], object] = _record_nothing
+    ) -> None:
+        """`padding` is what the valid configuration asks for; the model batches.
+
+        `record` takes the elements of each batch: those that clients sent, and those added.
+        """
+        self._record = record
         self._model_name = config.name
         self._padding = padding
         self._output_dims = {output.name: tuple(output.dims) for output in config.output}
@@ -90,13 +100,13 @@ class PaddedRequests:
 
     # --- before -----------------------------------------------------------------------------------------------------
 
-    def prepare(self, batch: Batch) -> tuple[int, int]:
-        """Pad the requests of a batch; return how many elements clients have sent, and how many were added."""
+    def prepare(self, batch: Batch) -> None:
+        """Pad the requests of a batch, and count the elements that clients have sent and those added."""
         requests = batch.requests
         forms = [self._form(request.header) for request in requests]
         padded = [_pad_data(request, form) for request, form in zip(requests, forms, strict=True)]
         filler = self._filler(batch, forms[0].header) if self._padding.rows else None
-        batch.client_headers = [request.header for request in requests]
+        batch.replaced.append((self, [request.header for request in requests]))
         for request, form, data in zip(requests, forms, padded, strict=True):
             request.header = form.header
             request.data = data
@@ -104,7 +114,7 @@ class PaddedRequests:
         if filler is not None:
             batch.requests = [*requests, filler]
             padding_count += self._counted(filler.header)
-        return sum(form.data_count for form in forms), padding_count
+        self._record(sum(form.data_count for form in forms), padding_count)
 
     def _filler(self, batch: Batch, like: RequestHeader) -> InferRequest | None:
         """Return a request of zeros with the rows that a batch lacks; None for one that is full."""
@@ -196,25 +206,26 @@ class PaddedRequests:
     # --- afterwards -------------------------------------------------------------------------------------------------
 
     def restore(self, batch: Batch) -> None:
-        """Put back what clients wrote; does nothing the second time, and for a batch that was not prepared."""
-        if not batch.client_headers:
+        """Put back the client's headers; does nothing for a batch that is not prepared (any more)."""
+        if not batch.replaced or batch.replaced[-1][0] is not self:
             return
-        batch.requests = batch.requests[: len(batch.client_headers)]
-        for request, header in zip(batch.requests, batch.client_headers, strict=True):
+        _, headers = batch.replaced.pop()
+        batch.requests = batch.requests[: len(headers)]
+        for request, header in zip(batch.requests, headers, strict=True):
             request.header = header
-            # It would not fit the header, and has served its purpose.
+            # The padded data does not fit the client's header, and is not needed any more.
             request.data = ()
-        batch.client_headers = ()
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
         """Restore the requests of an executed batch and return what the clients get.
 
         Raises InferError(INTERNAL) when an output has not the length of the input that it is to be cut as.
         """
-        if len(responses) == len(batch.requests):
-            # Nobody waits for that of the rows that filled up the batch.
-            responses = responses[: len(batch.client_headers)]
+        complete = len(responses) == len(batch.requests)
         self.restore(batch)
+        if complete:
+            # The rows that filled up the batch have no client.
+            responses = responses[: len(batch.requests)]
         if not self._padding.outputs or len(responses) != len(batch.requests):
             return responses
         return [self._cut(request, answer) for request, answer in zip(batch.requests, responses, strict=True)]

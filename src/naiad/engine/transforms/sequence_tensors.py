@@ -130,7 +130,7 @@ class SequenceTensors:
 
     def prepare(self, batch: Batch) -> None:
         """Extend the requests of a batch that is about to be executed, and fill the rows between them."""
-        batch.client_headers = [request.header for request in batch.requests]
+        batch.replaced.append((self, [request.header for request in batch.requests]))
         for request in batch.requests:
             self._extend(request)
         slots = batch.slots
@@ -204,15 +204,15 @@ class SequenceTensors:
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def restore(self, batch: Batch) -> None:
-        """Put back what clients wrote and drop what filled up the rows; does nothing the second time."""
-        if not batch.client_headers:
+        """Put back the client's headers, drop the rows that filled up the batch; does nothing the second time."""
+        if not batch.replaced or batch.replaced[-1][0] is not self:
             return
+        _, headers = batch.replaced.pop()
         slots = batch.slots
         if slots and len(slots) != len(batch.requests):
             batch.requests = [batch.requests[slot] for slot in slots]
-        for request, header in zip(batch.requests, batch.client_headers, strict=True):
+        for request, header in zip(batch.requests, headers, strict=True):
             request.header = header
-        batch.client_headers = ()
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
         """Restore the requests of an executed batch, keep the states, return what the clients get."""

@@ -22,6 +22,7 @@ from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, iden
 from naiad.protocol.grpc.walk import SHORT_BYTES
 
 _log = logging.getLogger(__name__)
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _MODEL_INFER = _SERVICE + "ModelInfer"
@@ -98,7 +99,8 @@ class InferenceGrpcService:
             return
         model_name, model_version, request_id = known
         try:
-            self._check_unary(model_name, model_version)
+            if self._engine.served(model_name, model_version).is_decoupled:
+                raise unsupported(_DECOUPLED)
         except InferError as error:
             grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
@@ -168,9 +170,11 @@ class InferenceGrpcService:
         if element_counts:
             request.element_counts = element_counts
         try:
-            self._check_unary(header.model_name, header.model_version)
+            served = self._engine.served(header.model_name, header.model_version)
+            if served.is_decoupled:
+                raise unsupported(_DECOUPLED)
             call.on_cancel = partial(self._abandon, request)
-            self._engine.submit(request)
+            self._engine.submit(request, served)
         except InferError as error:
             call.on_cancel = None
             grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
@@ -203,10 +207,6 @@ class InferenceGrpcService:
         """Return what the request of a client says about its trace."""
         return fields_of_call(request.context)  # type: ignore[arg-type]  # set in _infer
 
-    def _check_unary(self, model_name: str, model_version: str) -> None:
-        if self._engine.is_decoupled(model_name, model_version):
-            raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-
     def _refuse_undecoded(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
         """Answer a request that did not decode.
 
@@ -216,7 +216,8 @@ class InferenceGrpcService:
         model_name = model_version = request_id = ""
         try:
             model_name, model_version, request_id = identify(message)
-            self._check_unary(model_name, model_version)
+            if self._engine.served(model_name, model_version).is_decoupled:
+                raise unsupported(_DECOUPLED)
         except InferError as earlier:
             error = earlier
         grpc_failure.finish_infer(call, request_id, model_name, model_version, error)

@@ -198,14 +198,15 @@ class InferStream:
                 raise unavailable("Server exiting")
             if turn.message_bytes > UNCOUNTED_BYTES:
                 self._reserve(turn)
-            if self._engine.is_decoupled(model_name, model_version):
+            served = self._engine.served(model_name, model_version)
+            if served.is_decoupled:
                 turn.is_ordered = False
             else:
                 if self._answer_bytes > turn.message_bytes:
                     turn.message_bytes = self._answer_bytes
                 self._order.append(turn)
             self._open.add(request)
-            self._engine.submit(request)
+            self._engine.submit(request, served)
         except InferError as error:
             self._open.discard(request)
             if turn.reserved_bytes:
@@ -349,7 +350,7 @@ class InferStream:
         turn = _Turn(0, is_ordered=True)
         try:
             model_name, model_version, request_id = identify(message)
-            turn.is_ordered = not self._engine.is_decoupled(model_name, model_version)
+            turn.is_ordered = not self._engine.served(model_name, model_version).is_decoupled
         except InferError as earlier:
             error = earlier
         self._refuse(turn, request_id, model_name, model_version, error)

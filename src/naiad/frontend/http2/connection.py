@@ -280,7 +280,10 @@ class Http2Protocol(asyncio.Protocol):
             if self._transport is not None:
                 self._ending.fail(self._transport, error, data)
             return
-        self.flush()
+        if self._responses.has_work or self._connection.is_draining:
+            self.flush()
+        else:
+            self._responses.is_dirty = False
         if has_unread or len(data) > _MUCH_BYTES:
             self._give_way_if_long(now_ns, has_unread=has_unread)
 

@@ -149,24 +149,31 @@ class Http2Responses:
         self.is_dirty = True
         self._flush_soon()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether `flush` would do anything."""
+        return bool(self.output.frames or self._watching or self._waiting)
+
     def flush(self) -> None:
         """Write what there is to write."""
         transport = self._transport
         if transport is None:
             return
-        self._write(transport)
+        output = self.output
+        if output.frames:
+            self._write(transport)
         while self._watching or self._waiting:
             self._tell_watching()
             self._serve_waiting()
-            if not self.output.has_frames:
+            if not output.frames:
                 break
-            # What leaves now may be what another one waits for: nobody else would tell it.
+            # These frames may free the window that another call waits for.
             self._write(transport)
         self.is_dirty = False
 
     def _write(self, transport: asyncio.Transport) -> None:
         output = self.output
-        while output.has_frames:
+        while output.frames:
             pieces = output.take()
             if len(pieces) == 1:
                 transport.write(pieces[0])

@@ -47,8 +47,8 @@ _ACCEPT_ENCODING = b"accept-encoding"
 class Models(Protocol):
     """What is asked before a body is decompressed."""
 
-    def is_decoupled(self, name: str, version: str = "") -> bool:
-        """Raise InferError for an unknown model."""
+    def served(self, name: str, version: str = "") -> object:
+        """Return a ready version. Raises InferError for an unknown model."""
 
 
 class ContentCodings:
@@ -138,7 +138,7 @@ class ContentCodings:
 
     def _is_known(self, arguments: Mapping[str, str]) -> bool:
         try:
-            self._models.is_decoupled(arguments["model"], arguments["version"])
+            self._models.served(arguments["model"], arguments["version"])
         except InferError:
             return False
         return True

@@ -18,6 +18,7 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
+from naiad.engine.serving.served import Served
 from naiad.frontend.exchange import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
 from naiad.frontend.rest import failure as rest_failure
@@ -87,14 +88,14 @@ MAX_INPUT_BYTES = 64 * 1024 * 1024
 class InferEngine(Protocol):
     """What inference over HTTP asks of the engine; all of it is called on the loop."""
 
-    def submit(self, request: InferRequest) -> None:
+    def submit(self, request: InferRequest, served: Served | None = None) -> None:
         """Submit a request. Raises InferError when it is refused at the door."""
 
     def cancel(self, request: InferRequest) -> bool:
         """Cancel a submitted request; True when it was dropped, False when something executes it."""
 
-    def is_decoupled(self, name: str, version: str = "") -> bool:
-        """Tell whether a model is decoupled. Raises InferError for an unknown model."""
+    def served(self, name: str, version: str = "") -> Served:
+        """Return a ready version. Raises InferError for an unknown model."""
 
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
         """Return how many parts a request for a model may have. Raises InferError for an unknown model."""
@@ -136,7 +137,8 @@ class InferRoute:
         request_id = ""
         try:
             # Before anything is parsed: an unknown model wins over bad tensors.
-            if self._engine.is_decoupled(model, version) and framing is None:
+            served = self._engine.served(model, version)
+            if served.is_decoupled and framing is None:
                 raise unsupported(_DECOUPLED)
             if len(exchange.body) > SHORT_BYTES:
                 self._decode_large(exchange, framing, model, version)
@@ -157,7 +159,7 @@ class InferRoute:
                 header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
             )
             exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
-            self._engine.submit(request)
+            self._engine.submit(request, served)
         except InferError as error:
             rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
 
@@ -165,7 +167,7 @@ class InferRoute:
         """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
         model, version, headers = arguments["model"], arguments["version"], exchange.headers
         try:
-            is_decoupled = self._engine.is_decoupled(model, version)
+            is_decoupled = self._engine.served(model, version).is_decoupled
             if is_decoupled and accepted_framing(headers.get(b"accept", b"")) is None:
                 raise unsupported(_DECOUPLED)
             coding = headers.get(_CONTENT_CODING, b"").strip().lower()

@@ -116,13 +116,20 @@ class ModelStatistics:
         """
         # hot: bench/micro_scheduler.py
         requests = batch.requests if done is None else done
-        if not self._answered_is_success and any([response.error for response in responses]):  # noqa: C419 - twice as fast
-            requests = self._record_errors(requests, responses, end_ns)
-            if not requests:
-                return
-        arrivals = [request.arrival_ns for request in requests]
-        # Triton: a request counts one row at least.
-        rows = sum([request.batch_size or 1 for request in requests])
+        if not self._answered_is_success:
+            for response in responses:
+                if response.error is not None:
+                    requests = self._record_errors(requests, responses, end_ns)
+                    if not requests:
+                        return
+                    break
+        # Loops: a comprehension costs a call, which is most of what a batch of one costs here.
+        arrivals = []
+        rows = 0
+        for request in requests:
+            arrivals.append(request.arrival_ns)
+            # Triton: a request counts one row at least.
+            rows += request.batch_size or 1
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
             if arrivals:
@@ -238,8 +245,12 @@ class ModelStatistics:
         self._request_ns += count * end_ns - arrived_ns
         self._queue_ns += count * start_ns - arrived_ns
         buckets = self._buckets
-        _count_since(buckets[0], arrivals, end_ns)
-        _count_since(buckets[1], arrivals, start_ns)
+        if count == 1:
+            buckets[0][bisect_left(LATENCY_BOUNDS_NS, end_ns - arrived_ns)] += 1
+            buckets[1][bisect_left(LATENCY_BOUNDS_NS, start_ns - arrived_ns)] += 1
+        else:
+            _count_since(buckets[0], arrivals, end_ns)
+            _count_since(buckets[1], arrivals, start_ns)
         # Triton: each request of a batch adds the whole batch's durations.
         for position, duration in enumerate(durations):
             self._compute_ns[position] += count * duration

@@ -44,7 +44,6 @@ class Http2Output:
 
     __slots__ = (
         "_blocked",
-        "_frames",
         "_frames_bytes",
         "_highest_offset",
         "_must_resize_table",
@@ -54,6 +53,7 @@ class Http2Output:
         "accepted_bytes",
         "data_count",
         "drip_count",
+        "frames",
         "is_paused",
         "peer_frame_bytes",
         "peer_max_streams",
@@ -65,7 +65,8 @@ class Http2Output:
 
     def __init__(self, streams: dict[int, Stream], write_buffer_bytes: int) -> None:
         self._streams = streams
-        self._frames: list[Payload] = []
+        self.frames: list[Payload] = []
+        """What `take` would return, in pieces."""
         self._frames_bytes = 0
         self._write_buffer_bytes = write_buffer_bytes
         # Streams with a queue: those whose window is open, in the order of their turns, and those whose is not. The
@@ -112,7 +113,7 @@ class Http2Output:
             self.window -= payload_bytes
             self.data_count += 1
             header_bytes, trailer_bytes = len(header_block), len(trailers)
-            self._frames += (
+            self.frames += (
                 _pack(header_bytes << 8 | HEADERS, FLAG_END_HEADERS, stream_id),
                 header_block,
                 _pack(payload_bytes << 8, 0, stream_id),
@@ -165,7 +166,7 @@ class Http2Output:
             self.data_count += 1
             self.window -= size
             stream.window_offset -= size
-            self._frames += (_pack(size << 8, 0, stream.id), *payload)
+            self.frames += (_pack(size << 8, 0, stream.id), *payload)
             self._frames_bytes += size + 9
             return
         self._queue_data(stream, payload)
@@ -212,7 +213,7 @@ class Http2Output:
 
     def send_control(self, frame_bytes: bytes) -> None:
         """Send a complete frame."""
-        self._frames.append(frame_bytes)
+        self.frames.append(frame_bytes)
         self._frames_bytes += len(frame_bytes)
 
     def forget(self, stream: Stream) -> None:
@@ -333,7 +334,7 @@ class Http2Output:
                 queue[0] = piece[left:]
                 left = 0
         size = room - left
-        self._frames += (_pack(size << 8 | DATA, 0, stream.id), *pieces)
+        self.frames += (_pack(size << 8 | DATA, 0, stream.id), *pieces)
         self._frames_bytes += size + 9
         self.data_count += 1
         if size < _DRIP_BYTES and queue:
@@ -369,15 +370,10 @@ class Http2Output:
 
     # Handing over
 
-    @property
-    def has_frames(self) -> bool:
-        """Whether `take` would return anything."""
-        return bool(self._frames)
-
     def take(self) -> list[Payload]:
         """Return what must be written, in order: small pieces joined, large ones uncopied."""
-        frames, size = self._frames, self._frames_bytes
-        self._frames = []
+        frames, size = self.frames, self._frames_bytes
+        self.frames = []
         self._frames_bytes = 0
         if size <= _JOINED_BYTES:
             return [b"".join(frames)] if frames else []
