@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="second_wake_up",
         file="src/naiad/engine/serving/dispatcher.py",
-        text="                other = self._pop_idle()\n        if dropped:\n",
+        text="                other = self._pop_idle() if self._idle else None\n        if dropped:\n",
         replacement="        if dropped:\n",
         tests=("unit/engine/test_driver_lists.py", "property/test_wake_up_invariants.py"),
         harm="one instance executes what two could share, the other sleeps",
