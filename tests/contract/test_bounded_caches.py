@@ -11,7 +11,7 @@ from pathlib import Path
 import naiad
 
 ROOT = Path(naiad.__file__).parent
-ROOMS = ("core", "wire", "protocol", "frontend", "engine")
+ROOMS = ("core", "wire", "protocol", "frontend", "engine", "client")
 
 BY_CONFIGURATION = "one entry for each part of a model's configuration"
 BY_OPEN = "one entry for each request, call, stream or connection that is open; these have limits"

@@ -95,6 +95,6 @@ class Pair:
         for _ in range(10_000):
             self.carry(self.client, self.server)
             self.carry(self.server, self.client)
-            if not self.client.output.has_frames and not self.server.output.has_frames:
+            if not self.client.output.frames and not self.server.output.frames:
                 return
         raise AssertionError("both sides send without end")

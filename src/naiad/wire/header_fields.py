@@ -1,6 +1,10 @@
 """Header fields of a message: a list of pairs, and the dictionary that keeps them as they were written."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
+_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -19,3 +23,18 @@ class HeaderFields(dict[bytes, bytes]):
 def written_fields(headers: Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
     """Return the fields of a request with their names as they came, as far as the transport knows."""
     return headers.written if isinstance(headers, HeaderFields) else headers.items()
+
+
+def check_field(name: str, value: str) -> tuple[bytes, bytes]:
+    """Return a header field as bytes. Raises ValueError for one that HTTP cannot carry."""
+    try:
+        raw_name, raw_value = name.encode("ascii"), value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise _uncarriable(name) from None
+    if not _TOKEN.fullmatch(raw_name) or _FORBIDDEN_IN_VALUE.search(raw_value):
+        raise _uncarriable(name)
+    return raw_name, raw_value
+
+
+def _uncarriable(name: str) -> ValueError:
+    return ValueError(f"header field {name[:200]!r} has characters that HTTP cannot carry")

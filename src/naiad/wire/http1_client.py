@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 import httptools
 
-from naiad.wire.header_fields import HeaderFields
+from naiad.wire.header_fields import HeaderFields, check_field
 from naiad.wire.http1 import HttpError, allocate_body
 from naiad.wire.http2.stream import Payload
 
-_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
 _FORBIDDEN_IN_TARGET = re.compile(r"[^!-~]")
 _FIRST_FINAL_STATUS = 200
 _SWITCHING_PROTOCOLS = 101
@@ -58,21 +56,11 @@ def encode_request(
         raise ValueError(f"the request target {target[:200]!r} has characters that must be percent-encoded")
     lines = [f"{method} {target} HTTP/1.1".encode()]
     for name, value in headers:
-        lines.append(_field(name, value))
+        lines.append(b"%s: %s" % check_field(name, value))
     size = sum(map(len, body))
     if size or method not in ("GET", "HEAD"):
         lines.append(b"Content-Length: %d" % size)
     return [b"\r\n".join((*lines, b"\r\n")), *body]
-
-
-def _field(name: str, value: str) -> bytes:
-    try:
-        raw_name, raw_value = name.encode("ascii"), value.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ValueError(f"header field {name[:200]!r} has characters that HTTP cannot carry") from None
-    if not _TOKEN.fullmatch(raw_name) or _FORBIDDEN_IN_VALUE.search(raw_value):
-        raise ValueError(f"header field {name[:200]!r} has characters that HTTP cannot carry")
-    return raw_name + b": " + raw_value
 
 
 class Http1ClientConnection:

@@ -1,0 +1,223 @@
+"""The client: one object for a server, whichever protocol its address names."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from naiad.client.connecting import Connector, default_tls, parse_address
+from naiad.client.grpc import GrpcCalls
+from naiad.client.http1 import Http1Pool
+from naiad.client.http2 import Http2Pool
+from naiad.client.rest import RestCalls
+from naiad.client.result import InferResult
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import from_numpy
+from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
+from naiad.core.parameters import NO_PARAMETERS, ParameterValue
+from naiad.core.request import RequestedOutput, RequestHeader
+from naiad.core.tensor import Array, Buffer, TensorSpec, to_buffer
+from naiad.wire.header_fields import check_field
+from naiad.wire.http1_client import Http1ClientLimits
+from naiad.wire.http2.limits import INT32_MAX, Http2Limits
+
+if TYPE_CHECKING:
+    from naiad.client.calls import Calls
+
+
+class Client:
+    """A client of one server, for one event loop.
+
+        async with Client("grpc://localhost:8001") as client:
+            result = await client.infer("add", {"A": a, "B": b})
+
+    Calls may run concurrently: over gRPC they share a connection, over HTTP each takes one of the pool. All of them
+    raise InferError with the server's code and message, ConnectionFailedError when there is no connection, and
+    InferError(DEADLINE_EXCEEDED) after `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        max_connections: int = 64,
+        max_response_bytes: int = INT32_MAX,
+        connect_timeout_s: float = 10.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Make a client for `http://`, `https://`, `grpc://`, `grpcs://`, `http+unix://` or `grpc+unix://`.
+
+        `headers` (metadata over gRPC) are sent with each call, an API key for example. `tls` replaces the default
+        context, which trusts the system's certificates; its ALPN protocols are set. `timeout_s` is the default for
+        all calls; None for no limit. No connection is opened yet.
+
+        Raises InferError(INVALID_ARG) for a wrong address or header.
+        """
+        self._url = url
+        self._timeout_s = timeout_s
+        self._headers = dict(headers or {})
+        for name, value in self._headers.items():
+            try:
+                check_field(name, value)
+            except ValueError as error:
+                raise invalid_argument(str(error)) from None
+        address = parse_address(url)
+        connector = Connector(address, default_tls(address, tls), connect_timeout_s)
+        self._calls: Calls
+        if address.is_grpc:
+            limits = Http2Limits(message_bytes=max_response_bytes)
+            self._calls = GrpcCalls(Http2Pool(connector, max_connections, limits), address, self._headers)
+        else:
+            pool = Http1Pool(connector, max_connections, Http1ClientLimits(body_bytes=max_response_bytes))
+            self._calls = RestCalls(pool, address.authority, self._headers)
+
+    async def __aenter__(self) -> Self:
+        """Return the client; connections are opened by calls."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; calls in progress fail."""
+        self._calls.close()
+
+    async def infer(  # noqa: PLR0913 - the fields of the protocol's request, keyword-only
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        *,
+        version: str = "",
+        outputs: Iterable[str | RequestedOutput] = (),
+        request_id: str = "",
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        priority: int = 0,
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        timeout_s: float | None = None,
+    ) -> InferResult:
+        """Execute a model with arrays by input name and return its outputs.
+
+        Shapes include the batch dimension. Arrays of strings (object, `S`, `U`) are BYTES; bfloat16 is that of
+        ml_dtypes. Without `outputs` the model returns all of them. `version` of "" is the newest that is ready.
+
+        Raises InferError, with INVALID_ARG for an array that has no datatype in the protocol.
+        """
+        specs, data = _tensors(inputs)
+        header = RequestHeader(
+            model_name=model,
+            model_version=version,
+            inputs=specs,
+            outputs=[RequestedOutput(each, binary=True) if isinstance(each, str) else each for each in outputs],
+            parameters=parameters,
+            priority=priority,
+            sequence_id=sequence_id,
+            sequence_start=sequence_start,
+            sequence_end=sequence_end,
+            binary_output_default=True,
+        )
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        async with self._deadline(timeout_s):
+            return InferResult(*await self._calls.infer(header, request_id, data, timeout_s))
+
+    async def is_live(self, *, timeout_s: float | None = None) -> bool:
+        """Return whether the server responds."""
+        async with self._deadline(timeout_s):
+            return await self._calls.is_live()
+
+    async def is_ready(self, *, timeout_s: float | None = None) -> bool:
+        """Return whether the server is ready."""
+        async with self._deadline(timeout_s):
+            return await self._calls.is_ready()
+
+    async def is_model_ready(self, model: str, version: str = "", *, timeout_s: float | None = None) -> bool:
+        """Return whether a model can execute requests; False for a model that does not exist."""
+        async with self._deadline(timeout_s):
+            return await self._calls.is_model_ready(model, version)
+
+    async def server_metadata(self, *, timeout_s: float | None = None) -> ServerMetadata:
+        """Return name, version and extensions of the server."""
+        async with self._deadline(timeout_s):
+            return await self._calls.server_metadata()
+
+    async def model_metadata(self, model: str, version: str = "", *, timeout_s: float | None = None) -> ModelMetadata:
+        """Return inputs, outputs and versions of a model."""
+        async with self._deadline(timeout_s):
+            return await self._calls.model_metadata(model, version)
+
+    async def model_config(self, model: str, version: str = "", *, timeout_s: float | None = None) -> ModelConfig:
+        """Return the complete configuration of a model, including defaults, as a `ModelConfig` message."""
+        async with self._deadline(timeout_s):
+            return await self._calls.model_config(model, version)
+
+    async def statistics(
+        self, model: str = "", version: str = "", *, timeout_s: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return counts and durations, a row per version; of all models without a name."""
+        async with self._deadline(timeout_s):
+            return await self._calls.statistics(model, version)
+
+    async def explain(self, model: str, version: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return how requests of a model are scheduled and why the last batches were released; naiad, HTTP only."""
+        async with self._deadline(timeout_s):
+            return await self._calls.explain(model, version)
+
+    async def repository_index(self, *, only_ready: bool = False, timeout_s: float | None = None) -> list[IndexEntry]:
+        """Return models, versions and states of the repository."""
+        async with self._deadline(timeout_s):
+            return await self._calls.repository_index(only_ready=only_ready)
+
+    async def load(
+        self,
+        model: str,
+        *,
+        config: str = "",
+        files: Mapping[str, bytes] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Load or reload a model; `config` is JSON that replaces `config.pbtxt`, `files` replace the repository's."""
+        async with self._deadline(timeout_s):
+            await self._calls.load(model, config, files or {})
+
+    async def unload(self, model: str, *, unload_dependents: bool = False, timeout_s: float | None = None) -> None:
+        """Unload a model, and with `unload_dependents` the models that an ensemble has brought."""
+        async with self._deadline(timeout_s):
+            await self._calls.unload(model, unload_dependents=unload_dependents)
+
+    @asynccontextmanager
+    async def _deadline(self, timeout_s: float | None) -> AsyncIterator[None]:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError:
+            raise InferError(
+                ErrorCode.DEADLINE_EXCEEDED, f"no response from {self._url} within {limit_s:g} s"
+            ) from None
+
+
+def _tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], Sequence[Buffer]]:
+    specs: list[TensorSpec] = []
+    data: list[Buffer] = []
+    for name, value in inputs.items():
+        array = np.asarray(value)
+        datatype = from_numpy(array.dtype)
+        if datatype is None:
+            raise invalid_argument(
+                f"input '{excerpt(name)}' has dtype {array.dtype}, which the protocol does not have; convert it, "
+                "for example with astype"
+            )
+        specs.append(TensorSpec(name, datatype, array.shape))
+        data.append(to_buffer(array))
+    return specs, data

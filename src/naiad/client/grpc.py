@@ -1,0 +1,102 @@
+"""The calls over gRPC: `inference.GRPCInferenceService`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from naiad.client.calls import Decoded
+from naiad.client.connecting import Address
+from naiad.client.http2 import Http2Pool
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import ErrorCode, InferError, unsupported
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import Buffer
+from naiad.protocol.grpc import client as messages
+from naiad.wire.grpc import request_fields
+
+_SERVICE = "/inference.GRPCInferenceService/"
+
+
+class GrpcCalls:
+    """Calls over a pool of connections; `headers` are the metadata of each."""
+
+    def __init__(self, pool: Http2Pool, address: Address, headers: Mapping[str, str]) -> None:
+        self._pool = pool
+        self._authority = address.authority
+        self._scheme = "https" if address.uses_tls else "http"
+        self._metadata = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+    async def infer(
+        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], timeout_s: float | None
+    ) -> Decoded:
+        """Execute a model."""
+        message = messages.encode_request(header, request_id, data)
+        return messages.decode_response(await self._call("ModelInfer", message, timeout_s))
+
+    async def is_live(self) -> bool:
+        """Return whether the server responds."""
+        return messages.decode_flag(await self._call("ServerLive"))
+
+    async def is_ready(self) -> bool:
+        """Return whether the server is ready."""
+        return messages.decode_flag(await self._call("ServerReady"))
+
+    async def is_model_ready(self, model: str, version: str) -> bool:
+        """Return whether a model can execute requests."""
+        try:
+            return messages.decode_flag(await self._of_model("ModelReady", model, version))
+        except InferError as error:
+            if error.code is ErrorCode.NOT_FOUND:
+                return False
+            raise
+
+    async def server_metadata(self) -> ServerMetadata:
+        """Return name, version and extensions of the server."""
+        return messages.decode_server_metadata(await self._call("ServerMetadata"))
+
+    async def model_metadata(self, model: str, version: str) -> ModelMetadata:
+        """Return inputs, outputs and versions of a model."""
+        return messages.decode_model_metadata(await self._of_model("ModelMetadata", model, version))
+
+    async def model_config(self, model: str, version: str) -> ModelConfig:
+        """Return the complete configuration of a model."""
+        return messages.decode_model_config(await self._of_model("ModelConfig", model, version))
+
+    async def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
+        """Return counts and durations, a row per version; of all models for an empty name."""
+        return messages.decode_statistics(await self._of_model("ModelStatistics", model, version))
+
+    async def explain(self, model: str, version: str) -> dict[str, Any]:
+        """Raise InferError(UNSUPPORTED): the protocol has no such call."""
+        raise unsupported("explain is available over HTTP only; use an http:// address")
+
+    async def repository_index(self, *, only_ready: bool) -> list[IndexEntry]:
+        """Return models, versions and states."""
+        message = messages.encode_index_request(only_ready=only_ready)
+        return messages.decode_repository_index(await self._call("RepositoryIndex", (message,)))
+
+    async def load(self, model: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model."""
+        await self._call("RepositoryModelLoad", (messages.encode_load(model, config, files),))
+
+    async def unload(self, model: str, *, unload_dependents: bool) -> None:
+        """Unload a model."""
+        message = messages.encode_unload(model, unload_dependents=unload_dependents)
+        await self._call("RepositoryModelUnload", (message,))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+    async def _of_model(self, method: str, model: str, version: str) -> Buffer:
+        return await self._call(method, (messages.encode_model_reference(model, version),))
+
+    async def _call(self, method: str, message: Sequence[Buffer] = (), timeout_s: float | None = None) -> Buffer:
+        fields = request_fields(
+            _SERVICE + method,
+            self._authority,
+            self._scheme,
+            timeout_ns=0 if timeout_s is None else max(1, int(timeout_s * 1e9)),
+            metadata=self._metadata,
+        )
+        return await self._pool.call(fields, message)

@@ -1,0 +1,274 @@
+"""gRPC calls over HTTP/2: they share one connection; another is opened when the server's stream limit is reached."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from naiad.client.connecting import ConnectionFailedError, Connector
+from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.core.tensor import Buffer
+from naiad.protocol.status import code_of_grpc
+from naiad.wire.grpc import CompressedMessage, GrpcError, GrpcStatus, MessageAssembler, call_status, frame_message
+from naiad.wire.http2.client import ClientConnection, ClientStream
+from naiad.wire.http2.frames import Http2Code, Http2Error
+from naiad.wire.http2.headers import Field, Fields, is_grpc_content_type
+from naiad.wire.http2.limits import Http2Limits
+
+_NAMES = {int(code): code.name for code in Http2Code}
+_CODES = {int(Http2Code.CANCEL): ErrorCode.CANCELLED, int(Http2Code.ENHANCE_YOUR_CALM): ErrorCode.UNAVAILABLE}
+"""What a reset of a call means; INTERNAL for the rest (gRPC's PROTOCOL-HTTP2)."""
+
+
+class CallRefusedError(ConnectionFailedError):
+    """The server has not processed the call; it may be sent again."""
+
+
+class Call(ClientStream):
+    """A unary call."""
+
+    __slots__ = ("assembler", "message", "result")
+
+    def __init__(self, result: "asyncio.Future[Buffer]") -> None:
+        super().__init__()
+        self.result = result
+        self.assembler: MessageAssembler | None = None
+        """None while the response is not gRPC."""
+        self.message: Buffer | None = None
+
+
+class Http2Protocol(asyncio.Protocol):
+    """One connection; the sink of its `ClientConnection`."""
+
+    def __init__(self, limits: Http2Limits, on_free: Callable[[], None]) -> None:
+        self._limits = limits
+        self._on_free = on_free
+        self._connection: ClientConnection[Call] = ClientConnection(self, limits)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._has_flush = False
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        """Done with the server's SETTINGS, which limit the streams."""
+
+    @property
+    def can_open(self) -> bool:
+        """Whether it takes one more call."""
+        return self._transport is not None and self._connection.can_open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected."""
+        return self._transport is not None
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it takes no new calls: the server goes away. Open calls continue."""
+        return self._connection.is_retired
+
+    async def call(self, fields: Sequence[Field], message: Sequence[Buffer]) -> Buffer:
+        """Send a call and return the message of its response; a caller that is cancelled resets the stream.
+
+        Raises InferError; CallRefusedError when the call may be sent again.
+        """
+        call = Call(self._loop.create_future())
+        self._connection.open(call, fields)
+        self._connection.output.send_data(call, frame_message(message))
+        self._connection.output.send_end(call)
+        self._flush_soon()
+        try:
+            return await call.result
+        finally:
+            if not call.is_remote_closed:
+                self._connection.cancel(call)
+                self._flush_soon()
+            self._on_free()
+            if self.is_retired and not self._connection.streams:
+                self.abort()
+
+    def abort(self) -> None:
+        """Close the connection; the server cancels its calls."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Callbacks of asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take received bytes and send what they give rise to."""
+        try:
+            self._connection.receive_data(data, time.monotonic_ns())
+        except Http2Error as error:
+            self._flush()
+            self._fail(f"the connection ended with an HTTP/2 error: {error}")
+            return
+        if not self.ready.done() and self._connection.is_set_up:
+            self.ready.set_result(None)
+        if self._connection.output.frames:
+            self._flush_soon()
+
+    def pause_writing(self) -> None:
+        """The socket is full: bodies wait."""
+        self._connection.output.is_paused = True
+
+    def resume_writing(self) -> None:
+        """Send what has waited."""
+        self._connection.output.is_paused = False
+        self._connection.output.pump()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """All calls fail."""
+        self._transport = None
+        self._fail(f"the connection was lost: {exc}" if exc else "the connection was closed before the response")
+
+    def _fail(self, why: str) -> None:
+        self._connection.close()
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionFailedError(why))
+        for call in list(self._connection.streams.values()):
+            self._end(call, ConnectionFailedError(why))
+        self._connection.streams.clear()
+        self._on_free()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush_soon(self) -> None:
+        """Write once for all calls that begin in this turn of the loop."""
+        if not self._has_flush:
+            self._has_flush = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._has_flush = False
+        output, transport = self._connection.output, self._transport
+        while transport is not None and output.frames:
+            transport.writelines(output.take())
+            output.pump()
+
+    # Calls of the sink.
+
+    def headers_received(self, stream: Call) -> None:
+        """Prepare for the message."""
+        if is_grpc_content_type(stream.head.field(b"content-type")):
+            try:
+                stream.assembler = MessageAssembler(self._limits.message_bytes, stream.head.field(b"grpc-encoding"))
+            except GrpcError as error:
+                self._break(stream, error)
+
+    def body_received(self, stream: Call, data: memoryview) -> None:
+        """Take a piece of the message."""
+        if stream.assembler is None:
+            return
+        try:
+            for message in stream.assembler.feed(data):
+                if stream.message is not None:
+                    raise GrpcError(GrpcStatus.INTERNAL, "the server sent more than one message")
+                stream.message = message.decompress() if isinstance(message, CompressedMessage) else message
+        except GrpcError as error:
+            self._break(stream, error)
+
+    def end_received(self, stream: Call, trailers: Fields) -> None:
+        """Return the message, or the error that the server ended the call with."""
+        status, text = call_status(stream.head.status, stream.head.fields, trailers)
+        if status:
+            self._end(stream, InferError(code_of_grpc(status), text))
+        elif stream.message is None:
+            self._end(stream, internal("the server ended the call without a complete message"))
+        elif not stream.result.done():
+            stream.result.set_result(stream.message)
+
+    def stream_reset(self, stream: Call, code: int) -> None:
+        """The server has reset the call."""
+        if code == Http2Code.REFUSED_STREAM:
+            self._end(stream, CallRefusedError("the server refused the call before it began"))
+        else:
+            name = _NAMES.get(code, str(code))
+            self._end(stream, InferError(_CODES.get(code, ErrorCode.INTERNAL), f"the server reset the call: {name}"))
+
+    def stream_broken(self, stream: Call, code: int) -> None:
+        """The response broke a rule of HTTP/2."""
+        self._end(stream, internal(f"the response is malformed: {_NAMES.get(code, code)}"))
+
+    def goaway_received(self, code: int) -> None:
+        """The server takes no new calls; the pool opens another connection for them."""
+
+    def _break(self, call: Call, error: GrpcError) -> None:
+        self._end(call, InferError(code_of_grpc(error.status), error.message))
+        self._connection.cancel(call)
+
+    def _end(self, call: Call, error: InferError) -> None:
+        if not call.result.done():
+            call.result.set_exception(error)
+
+
+class Http2Pool:
+    """Usually one connection; at most `max_connections`. Further calls wait for a stream."""
+
+    def __init__(self, connector: Connector, max_connections: int, limits: Http2Limits) -> None:
+        self._connector = connector
+        self._limits = limits
+        self._max_connections = max_connections
+        self._connections: list[Http2Protocol] = []
+        self._waiting = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    async def call(self, fields: Sequence[Field], message: Sequence[Buffer]) -> Buffer:
+        """Send a call and return the message of its response; once more if the server refused it unprocessed.
+
+        Raises InferError.
+        """
+        connection = self._find() or await self._wait()
+        try:
+            return await connection.call(fields, message)
+        except CallRefusedError:
+            connection = self._find() or await self._wait()
+            return await connection.call(fields, message)
+
+    def close(self) -> None:
+        """Close all connections; open calls fail."""
+        for connection in self._connections:
+            connection.abort()
+        self._connections.clear()
+
+    def _find(self) -> Http2Protocol | None:
+        if self._waiting.locked():
+            return None  # Earlier calls wait for a stream.
+        return self._first_free()
+
+    def _first_free(self) -> Http2Protocol | None:
+        for connection in self._connections:
+            if connection.can_open:
+                return connection
+        return None
+
+    async def _wait(self) -> Http2Protocol:
+        async with self._waiting:
+            while True:
+                connection = self._first_free()
+                if connection is not None:
+                    return connection
+                self._connections = [each for each in self._connections if each.is_open]
+                if sum(not each.is_retired for each in self._connections) < self._max_connections:
+                    self._connections.append(await self._open())
+                    continue
+                self._freed.clear()
+                await self._freed.wait()
+
+    async def _open(self) -> Http2Protocol:
+        protocol = await self._connector.open(lambda: Http2Protocol(self._limits, self._freed.set))
+        try:
+            async with asyncio.timeout(self._connector.timeout_s):
+                await protocol.ready
+        except TimeoutError:
+            protocol.abort()
+            raise ConnectionFailedError(
+                f"{self._connector.address.url} sent no HTTP/2 SETTINGS within {self._connector.timeout_s:g} s"
+            ) from None
+        except BaseException:
+            protocol.abort()
+            raise
+        return protocol
