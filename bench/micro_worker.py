@@ -3,8 +3,8 @@
     PYTHONPATH=src python bench/micro_worker.py
 
 First a real worker with an add/sub model: CPU microseconds per request in the server's process and in the worker, and
-what of the latter is the model itself (the same calls without a server). Then payloads of growing size through the
-pipe and through a block, and bare round trips through pipes and socketpairs.
+what of the latter is the model itself (the same calls without a server). Then a backend with `isolation: process`,
+payloads of growing size through the pipe and through a block, and bare round trips through pipes and socketpairs.
 """
 
 import atexit
@@ -25,6 +25,7 @@ import psutil
 
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.python.backend import PythonBackend, PythonInstance
+from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
@@ -144,6 +145,31 @@ def requests_to_a_model() -> None:
     instance.close()
 
 
+def isolated_backend() -> None:
+    """Print what `isolation: process` costs: the identity backend in this process and in a worker."""
+    config = ModelConfig(name="m", backend="identity", max_batch_size=64)
+    for number in range(2):
+        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[16])
+        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[16])
+    context = ModelContext("m", 1, config, Path(), Path(), 1)
+    spec = InstanceSpec("m_0", 0, "KIND_CPU")
+    inside = BackendRegistry({}).get("identity").load(context).create_instance(spec)
+    isolated = BackendRegistry({}).get_isolated("identity").load(context).create_instance(spec)
+    assert isinstance(isolated, PythonInstance)
+    print("\nidentity, 2 x 16 floats: us per request")
+    print(f"{'batch':>6} {'inside':>8} {'wall':>8} {'server':>8} {'worker':>8}")
+    for count in (1, 2, 8, 32):
+        batch = batch_of(count, 16)
+
+        def execute(batch: Batch = batch) -> None:
+            inside.execute(batch)
+
+        rounds = [measure(isolated, count, 16) for _ in range(ROUNDS)]
+        wall, server, worker = (statistics.median(column) for column in zip(*rounds, strict=True))
+        print(f"{count:6} {repeated_us(execute, 2000) / count:8.1f} {wall:8.1f} {server:8.1f} {worker:8.1f}")
+    isolated.close()
+
+
 def inline_or_block() -> None:
     print("\nadd/sub, batch of one: CPU us per request of both processes, by size of each tensor")
     print(f"{'bytes':>10} {'pipe':>10} {'block':>10}")
@@ -199,9 +225,11 @@ def _round_trip_us(make: Callable[[], tuple[tuple[int, int], tuple[int, int]]], 
 
 
 def main() -> None:
-    what = sys.argv[1:] or ["requests", "inline", "trips"]
+    what = sys.argv[1:] or ["requests", "isolation", "inline", "trips"]
     if "requests" in what:
         requests_to_a_model()
+    if "isolation" in what:
+        isolated_backend()
     if "inline" in what:
         inline_or_block()
     if "trips" in what:

@@ -33,6 +33,7 @@ from support.backend_parts import (
     output_arrays,
     strings,
 )
+from support.isolated_instances import LoopbackInstance
 
 MakeIdentity = Callable[[Path, DataType, Sequence[int], int], Instance]
 """Directory, datatype, dims and max_batch_size to an instance that returns INPUT0 as OUTPUT0."""
@@ -59,7 +60,16 @@ def onnxruntime_backend(path: Path, datatype: DataType, dims: Sequence[int], max
     return new_instance(model)
 
 
-@pytest.fixture(params=[identity_backend, onnxruntime_backend], ids=["identity", "onnxruntime"])
+def isolated_backend(path: Path, datatype: DataType, dims: Sequence[int], max_batch_size: int) -> Instance:
+    onnx_dims = ([None] if max_batch_size else []) + [dim if dim > 0 else None for dim in dims]
+    (path / "1").mkdir()
+    (path / "1" / "model.onnx").write_bytes(onnx_models.identity(datatype, onnx_dims))
+    return LoopbackInstance(make_context(_config("onnxruntime", datatype, dims, max_batch_size), path))
+
+
+@pytest.fixture(
+    params=[identity_backend, onnxruntime_backend, isolated_backend], ids=["identity", "onnxruntime", "isolated"]
+)
 def make_identity(request) -> MakeIdentity:
     return request.param
 

@@ -40,6 +40,8 @@ class ModelContext:
     """Cores that the whole process may use (affinity and cgroup quota)."""
     backend_config: Mapping[str, str] = field(default_factory=dict)
     """`--backend-config` settings: the global ones overlaid with this backend's."""
+    worker_config: Mapping[str, str] = field(default_factory=dict)
+    """`--backend-config=python,...`: how worker processes run, whatever they execute."""
     port: InferencePort | None = None
     """How the model reaches other models of the server; None without a server."""
     metrics: CustomMetrics | None = None

@@ -12,6 +12,8 @@ from pathlib import Path
 from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
 from naiad.config.backends import BUILT_IN, EXTRAS
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.naiad_parameters import is_isolated
 from naiad.config.suggestion import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 
@@ -32,6 +34,7 @@ class BackendRegistry:
         self._directory = directory
         self._backends: dict[str, Backend] = {}
         self._python_based: dict[str, Backend] = {}
+        self._isolated: dict[str, Backend] = {}
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -41,11 +44,20 @@ class BackendRegistry:
     def modules(self) -> dict[str, str]:
         """Return the backends in use, name to module or file."""
         modules = {name: type(backend).__module__ for name, backend in list(self._backends.items())}
+        modules |= {name: self._points[name].partition(":")[0] for name in list(self._isolated)}
         return modules | {name: str(self._file(name)) for name in list(self._python_based)}
 
     def runtime_of(self, name: str) -> str:
         """Return the `runtime` of a configuration that names none: that of a Python-based backend, "" otherwise."""
         return PYTHON_RUNTIME if name not in self._points and name in self._directories() else ""
+
+    def get_for(self, config: ModelConfig, model: str) -> Backend:
+        """Return the backend that executes a model, as its configuration says. Raises as `get`."""
+        runtime = config.runtime or self.runtime_of(config.backend)
+        # Python models run in worker processes anyway.
+        if is_isolated(config) and config.backend != "python" and runtime != PYTHON_RUNTIME:
+            return self.get_isolated(config.backend)
+        return self.get(config.backend, config.runtime, model)
 
     def get(self, name: str, runtime: str = "", model: str = "") -> Backend:
         """Return the backend called `name`, importing it when it is asked for first.
@@ -67,6 +79,21 @@ class BackendRegistry:
                 backend = self._backends.get(name)
                 if backend is None:
                     backend = self._backends[name] = self._create(name)
+        return backend
+
+    def get_isolated(self, name: str) -> Backend:
+        """Return what runs the instances of the backend `name` in worker processes, without importing it here.
+
+        Raises InferError(INVALID_ARG) for a name that nothing provides.
+        """
+        point = self._points.get(name)
+        if point is None:
+            raise self._unknown(name)
+        with self._lock:
+            backend = self._isolated.get(name)
+            if backend is None:
+                module = importlib.import_module("naiad.backend.isolation.backend")
+                backend = self._isolated[name] = module.IsolatedBackend(name, point)
         return backend
 
     def _directories(self) -> list[str]:
@@ -99,20 +126,7 @@ class BackendRegistry:
         point = self._points.get(name)
         if point is None:
             raise self._unknown(name)
-        module_name, _, class_name = point.partition(":")
-        try:
-            module = importlib.import_module(module_name)
-            backend_class = getattr(module, class_name)
-        except (ImportError, AttributeError) as error:
-            raise _not_importable(name, point, error) from error
-        if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
-            raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
-        backend = backend_class()
-        if backend.name != name:
-            raise internal(
-                f"backend '{name}': {point} calls itself '{backend.name}'; its entry point must have that name"
-            )
-        return backend
+        return load_backend(name, point)
 
     def _unknown(self, name: str) -> InferError:
         meant = nearest(name, self._points)
@@ -121,6 +135,24 @@ class BackendRegistry:
             f"unknown backend '{name}'{hint} available backends: {', '.join(self.names())}. Others come as packages "
             f"with an entry point in the group '{ENTRY_POINT_GROUP}'"
         )
+
+
+def load_backend(name: str, point: str) -> Backend:
+    """Import `module:class` and return an object of the class. Raises InferError(INTERNAL)."""
+    module_name, _, class_name = point.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        backend_class = getattr(module, class_name)
+    except (ImportError, AttributeError) as error:
+        raise _not_importable(name, point, error) from error
+    if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
+        raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
+    backend = backend_class()
+    if backend.name != name:
+        raise internal(
+            f"backend '{name}': {point} calls itself '{backend.name}'; its entry point must have that name"
+        )
+    return backend
 
 
 def _not_importable(name: str, point: str, error: Exception) -> InferError:

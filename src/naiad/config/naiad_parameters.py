@@ -1,6 +1,7 @@
-"""How much of the response cache a model may take.
+"""The parameters of models that Triton does not have, apart from those of Python models.
 
-The parameters that turn a model's dynamic batcher into an adaptive one.
+How much of the response cache a model may take, what turns its dynamic batcher into an adaptive one, and whether its
+instances run in worker processes.
 """
 
 from dataclasses import dataclass
@@ -116,4 +117,36 @@ def _check_limit(findings: Findings) -> None:
             map_path("parameters", LIMIT),
             text=text,
             expected="response_cache { enable: true }",
+        )
+
+
+ISOLATION = "isolation"
+"""`parameters { key: "isolation" value { string_value: "process" } }`"""
+_PROCESS = "process"
+
+
+def is_isolated(config: ModelConfig) -> bool:
+    """Return whether a valid configuration has its instances in worker processes."""
+    return ISOLATION in config.parameters and config.parameters[ISOLATION].string_value == _PROCESS
+
+
+def check_isolation(findings: Findings) -> None:
+    """Check the parameter."""
+    config = findings.config
+    if ISOLATION not in config.parameters:
+        return
+    text = config.parameters[ISOLATION].string_value
+    if text != _PROCESS:
+        findings.error(
+            f"parameter '{ISOLATION}' has an unknown value",
+            map_path("parameters", ISOLATION),
+            text=text,
+            expected=f'string_value: "{_PROCESS}", or no such parameter',
+        )
+    elif config.HasField("ensemble_scheduling"):
+        findings.error(
+            f"parameter '{ISOLATION}' has no meaning for an ensemble, which has no instances",
+            map_path("parameters", ISOLATION),
+            text=text,
+            expected="the parameter in the models of its steps",
         )

@@ -6,12 +6,14 @@ Loading: from the path of a `model.py` to its class.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import inspect
 import os
 import sys
 import threading
 import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from naiad.worker.api.logger import Logger
@@ -48,6 +50,32 @@ def load_backend_class(model_file: str) -> Any:
     directory, filename = os.path.split(model_file)
     sys.path.append(directory)
     return _class_of(os.path.splitext(filename)[0], model_file)
+
+
+def load_adapter_class(name: str, import_paths: Sequence[str]) -> Any:
+    """Import `module:class`, an adapter: it executes batches as a `TritonPythonModel` does, and needs naiad.
+
+    `import_paths` are where else to look for modules. Raises LoadError when naiad is missing.
+    """
+    sys.path += [path for path in import_paths if path not in sys.path]
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise LoadError(
+            f"parameter 'isolation' needs the package naiad in the environment of the worker, {sys.executable}: "
+            f"there is no module {error.name}"
+        ) from error
+    return getattr(module, class_name)
+
+
+def load_class(notes: Mapping[str, Any]) -> Any:
+    """Return the class that executes batches, as the notes of the server name it. Raises LoadError."""
+    if "adapter" in notes:
+        return load_adapter_class(notes["adapter"], notes["import_paths"])
+    if notes["is_shared"]:
+        return load_backend_class(notes["model_file"])
+    return load_model_class(notes["model_file"], notes["model_dir"])
 
 
 def _class_of(name: str, model_file: str) -> Any:

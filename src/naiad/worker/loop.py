@@ -40,7 +40,7 @@ from naiad.worker.execution import (
     with_rescheduled,
 )
 from naiad.worker.late_responses import LateResponses, without_late
-from naiad.worker.loading import LoadError, Readiness, load_backend_class, load_model_class
+from naiad.worker.loading import LoadError, Readiness, load_class
 from naiad.worker.request_decoder import RequestDecoder
 from naiad.worker.response_encoder import ResponseEncoder
 from naiad.worker.response_sender import ResponseSender
@@ -272,16 +272,14 @@ class Worker:
                 self._channel.send(frames.DONE, extra=result)
 
     def _initialize(self, notes: dict[str, Any]) -> dict[str, Any]:
-        model_file = notes["model_file"]
         pb_utils.set_model_dir(notes["version_dir"])
-        if notes["is_shared"]:
-            model_class = load_backend_class(model_file)
-        else:
-            model_class = load_model_class(model_file, notes["model_dir"])
+        model_class = load_class(notes)
         if notes["completes"]:
+            if "adapter" in notes:
+                return dict(model_class.describe(notes["args"]))
             return {"config": completed_config(model_class, notes["args"])}
         if not callable(getattr(model_class, "execute", None)):
-            raise LoadError(f"{model_file}: class TritonPythonModel has no method execute(self, requests)")
+            raise LoadError(f"{notes['model_file']}: class TritonPythonModel has no method execute(self, requests)")
         self._instance_name = notes["args"]["model_instance_name"]
         self._request_decoder = RequestDecoder(frozenset(notes["outputs"]))
         self._calls.transport_bytes = notes["transport_bytes"]

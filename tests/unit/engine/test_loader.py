@@ -68,8 +68,8 @@ class OneBackend:
     def runtime_of(self, name: str) -> str:
         return ""
 
-    def get(self, name: str, runtime: str = "", model: str = "") -> Backend:
-        assert (name, runtime) == (self._backend.name, "")
+    def get_for(self, config: ModelConfig, model: str) -> Backend:
+        assert (config.backend, config.runtime) == (self._backend.name, "")
         return self._backend
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from naiad.backend.api import (
     Backend,
@@ -48,9 +48,19 @@ _EXIT_POLL_S = 0.05
 _COMPLETES = "auto_complete_config"
 
 
+class WorkerSource(Protocol):
+    """What the workers of a model execute."""
+
+    def notes(self, context: ModelContext) -> dict[str, Any]:
+        """Return what a worker needs before it loads the model."""
+
+    def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
+        """Return arguments of `initialize` besides the usual ones, or instead of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where the code of a model is."""
+    """Where the code of a Python model is."""
 
     model_file: Path
     is_shared: bool = False
@@ -64,6 +74,10 @@ class ModelSource:
             "version_dir": str(context.version_dir),
             "is_shared": self.is_shared,
         }
+
+    def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
+        """Return nothing: models get Triton's arguments."""
+        return {}
 
 
 class PythonBackend(Backend):
@@ -79,7 +93,7 @@ class PythonBackend(Backend):
         source = self.source(context)
         if not may_complete(source.model_file):
             return context.config
-        extra = _ask_once(context, source)
+        extra = ask_once(context, source, read_settings(context))
         if extra.get("config") is None:
             return context.config
         completed, problems = config_from_dict(extra["config"])
@@ -101,14 +115,23 @@ class PythonBackend(Backend):
 
 
 class PythonModel(Model):
-    """One version of a Python model; what its instances share is only where they come from."""
+    """One version of a model whose instances are workers; they share only where they come from."""
 
-    def __init__(self, context: ModelContext, source: ModelSource, settings: WorkerSettings) -> None:
+    def __init__(
+        self,
+        context: ModelContext,
+        source: WorkerSource,
+        settings: WorkerSettings,
+        rules: TensorRules | None = None,
+    ) -> None:
+        """`rules` are those of the configuration unless they are given."""
         self._context = context
         self._source = source
         self._settings = settings
         # One for all instances: what it logs, it logs once for the version.
-        self._rules = TensorRules(context.config, version=str(context.version), is_strict=settings.has_strict_outputs)
+        self._rules = rules or TensorRules(
+            context.config, version=str(context.version), is_strict=settings.has_strict_outputs
+        )
 
     def update_config(self, config: ModelConfig) -> None:
         """Tell new workers this configuration; those that run keep what they were told, as in Triton."""
@@ -130,7 +153,7 @@ class PythonInstance(RemoteInstance):
     def __init__(
         self,
         context: ModelContext,
-        source: ModelSource,
+        source: WorkerSource,
         settings: WorkerSettings,
         rules: TensorRules,
         spec: InstanceSpec,
@@ -138,7 +161,7 @@ class PythonInstance(RemoteInstance):
         self.spec = spec
         self.health_listener: HealthListener | None = None
         """Called from the worker's watching thread when the health changes."""
-        args = _args(context, spec)
+        args = {**_args(context, spec), **source.args(context, spec)}
         notes: dict[str, Any] = {
             **source.notes(context),
             "completes": False,
@@ -378,12 +401,13 @@ def may_complete(model_file: Path) -> bool:
     return True
 
 
-def _ask_once(context: ModelContext, source: ModelSource) -> Mapping[str, Any]:
-    settings = read_settings(context)
+def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettings) -> Mapping[str, Any]:
+    """Return what a worker says of a model without loading it. Raises InferError."""
+    spec = InstanceSpec(context.name, 0, "KIND_CPU")
     notes = {
         **source.notes(context),
         "completes": True,
-        "args": {"model_config": config_to_json(context.config).decode(), "model_name": context.name},
+        "args": {**_args(context, spec), **source.args(context, spec)},
     }
     wake_read, wake_write = os.pipe()
     try:
@@ -430,12 +454,12 @@ def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str
         environment[NEVER_AWAKE] = "1"
     onnx_telemetry.turn_off(environment)
     if not any(name in environment for name in _THREAD_VARIABLES):
-        threads = _thread_count(context, context.host_policies.get(host_policy))
+        threads = thread_count(context, context.host_policies.get(host_policy))
         environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     return environment
 
 
-def _thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
+def thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
     """Return how many threads each worker may have that runs on these cores; None for any."""
     policies = context.host_policies
     workers = sum(

@@ -56,9 +56,12 @@ class WorkerSettings:
     """`transport-max-byte-size`: most shared memory between the server and one worker."""
 
 
-def read_settings(context: ModelContext) -> WorkerSettings:
-    """Return the settings. Raises InferError(INVALID_ARG) for a value that cannot be used."""
-    backend = context.backend_config
+def read_settings(context: ModelContext, flags: Mapping[str, str] | None = None) -> WorkerSettings:
+    """Return the settings of a model's workers. Raises InferError(INVALID_ARG) for a value that cannot be used.
+
+    `flags` are those of `--backend-config=python,...`, by default the `backend_config` of the context.
+    """
+    backend = context.backend_config if flags is None else flags
     parameters = {key: value.string_value for key, value in context.config.parameters.items()}
     if parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes") not in ("yes", "no"):
         raise invalid_argument(

@@ -10,7 +10,7 @@ from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAME
 from naiad.config.execution import sequence_inputs
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
-from naiad.config.naiad_parameters import check_adaptive_batching, check_response_cache
+from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
 from naiad.config.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.problem import Problem
 from naiad.config.suggestion import nearest
@@ -57,6 +57,7 @@ def validate(
     if config.HasField("ensemble_scheduling"):
         check_ensemble(findings)
     check_response_cache(findings)
+    check_isolation(findings)
     check_tensors(findings, complete=complete)
     check_batch_tensors(findings)
     check_padding(findings, complete=complete)

@@ -154,7 +154,7 @@ class ModelLoader:
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None
         config = renewed(model.config, plan.config)
-        backend = self._backends.get(config.backend, config.runtime, plan.entry.name)
+        backend = self._backends.get_for(config, plan.entry.name)
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
         config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
@@ -185,7 +185,7 @@ class ModelLoader:
         return served
 
     def _load_model(self, plan: ModelPlan, version: int) -> Served:
-        backend = self._backends.get(plan.config.backend, plan.config.runtime, plan.entry.name)
+        backend = self._backends.get_for(plan.config, plan.entry.name)
         context = self._configure(plan, version, backend)
         self._warn_of_policies(context.config)
         labels = read_labels(context.config, context.model_dir)
@@ -281,6 +281,7 @@ class ModelLoader:
             version_dir=plan.entry.version_dirs[version],
             usable_cores=self._usable_cores,
             backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
+            worker_config=self._backend_config.get("python", {}),
             port=self._port,
             metrics=self._metrics,
             host_policies=self._host_policies,

@@ -1,0 +1,1 @@
+"""Instances of any backend in worker processes: `isolation: process`."""

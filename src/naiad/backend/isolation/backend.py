@@ -1,0 +1,118 @@
+"""The server's half: a backend whose instances run in worker processes.
+
+The server imports neither the backend nor its framework: workers do. A crash of the framework costs one worker, which
+is started again as that of a Python model is, and an `EXECUTION_ENV_PATH` gives the framework packages of its own.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import naiad
+from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
+from naiad.backend.python.backend import PythonModel, ask_once, thread_count
+from naiad.backend.python.settings import WorkerSettings, read_settings
+from naiad.backend.python.tensors import TensorRules
+from naiad.config.json_form import config_from_dict, config_to_json
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.problem import raise_problems
+
+_ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
+
+
+class IsolatedBackend(Backend):
+    """Stands for the backend `name` at `point` (`module:class`), which workers import."""
+
+    def __init__(self, name: str, point: str) -> None:
+        self.name = name  # type: ignore[misc]  # a ClassVar of ordinary backends
+        self._point = point
+        self._gpu_unsupported_reason: str | None = None
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Return what the backend completes, in a process that ends with it. Raises InferError."""
+        settings = self._settings(context)
+        said = ask_once(context, self._source(settings), settings)
+        self._gpu_unsupported_reason = str(said["gpu_unsupported_reason"])
+        completed, problems = config_from_dict(said["config"])
+        raise_problems(problems)
+        return completed
+
+    def gpu_unsupported_reason(self) -> str:
+        """Return what the backend says, which `auto_complete` has asked."""
+        if self._gpu_unsupported_reason is None:
+            return (
+                f"backend '{self.name}' with parameter 'isolation' was not asked whether it can use one: that is "
+                "part of completing configurations, which --disable-auto-complete-config turns off"
+            )
+        return self._gpu_unsupported_reason
+
+    def load(self, context: ModelContext) -> Model:
+        """Read the settings of the workers; each of them loads the model. Raises InferError(INVALID_ARG)."""
+        settings = self._settings(context)
+        # The backend applies `reshape`; what workers receive and send has the shapes of clients.
+        shown = ModelConfig()
+        shown.CopyFrom(context.config)
+        for tensor in (*shown.input, *shown.output):
+            tensor.ClearField("reshape")
+        rules = TensorRules(shown, version=str(context.version), is_strict=settings.has_strict_outputs)
+        return PythonModel(context, self._source(settings), settings, rules)
+
+    def _settings(self, context: ModelContext) -> WorkerSettings:
+        return read_settings(context, context.worker_config)
+
+    def source_on(self, import_paths: Sequence[str]) -> "BackendSource":
+        """Return what workers execute that find modules on `import_paths` too."""
+        return BackendSource(self.name, self._point, tuple(import_paths))
+
+    def _source(self, settings: WorkerSettings) -> "BackendSource":
+        has_own_packages = settings.interpreter.executable != sys.executable
+        return self.source_on(() if has_own_packages else sys.path)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSource:
+    """Tells workers which backend they load, and of which model."""
+
+    backend: str
+    point: str
+    import_paths: tuple[str, ...]
+    """Where the server finds modules, for workers on its own interpreter."""
+
+    def notes(self, context: ModelContext) -> dict[str, Any]:
+        """Return what a worker needs before it loads the model."""
+        return {
+            "adapter": _ADAPTER,
+            "import_paths": self.import_paths,
+            "version_dir": str(context.version_dir),
+        }
+
+    def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
+        """Return what the adapter gets besides the arguments of `initialize`."""
+        isolation = {
+            "naiad": naiad.__version__,
+            "backend": self.backend,
+            "point": self.point,
+            "index": spec.index,
+            "version_dir": str(context.version_dir),
+            "usable_cores": thread_count(context, context.host_policies.get(spec.host_policy)),
+            "backend_config": dict(context.backend_config),
+            "execute_timeout_s": context.execute_timeout_s,
+            "namespace": context.namespace,
+        }
+        config = _config_of_one(context.config, spec)
+        return {"isolation": json.dumps(isolation), "model_config": config_to_json(config).decode()}
+
+
+def _config_of_one(config: ModelConfig, spec: InstanceSpec) -> ModelConfig:
+    """Return the configuration with the one instance that a worker has."""
+    if not config.instance_group:
+        return config
+    own = ModelConfig()
+    own.CopyFrom(config)
+    del own.instance_group[:]
+    group = own.instance_group.add(name=spec.name, count=1, kind=ModelInstanceGroup.Kind.Value(spec.kind))
+    if spec.kind == "KIND_GPU":
+        group.gpus.append(spec.device_id)
+    return own
