@@ -1,6 +1,6 @@
 """Calls between models without models: an engine, a loop and served models that do what a test says."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from naiad.core.model_call import ModelCall
@@ -11,29 +11,14 @@ if TYPE_CHECKING:
 
 
 class FakeServed:
-    """A served model: its instances, and what its requests wait for."""
+    """A served model: its instances, and which of its requests wait."""
 
     def __init__(self, name: str, count: int = 1) -> None:
         self.name = name
         self.instances = [object() for _ in range(count)]
-        self.barred_by: object | None = None
-        """An instance that holds resources which all instances of this model need."""
-        self.blocking: dict[InferRequest, Sequence[InferRequest]] = {}
-        self.holding_back: dict[InferRequest, Sequence[InferRequest]] = {}
-        self.instance_of: dict[InferRequest, int] = {}
-        """The only instance of requests of sequences."""
 
-    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        return self.blocking.get(request, ())
-
-    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
-        return self.holding_back.get(request, ())
-
-    def candidates(self, request: InferRequest) -> Sequence[object]:
-        return [self.instances[self.instance_of[request]]] if request in self.instance_of else self.instances
-
-    def is_barred(self, instance: object, holders: Collection[int]) -> bool:
-        return self.barred_by is not None and id(self.barred_by) in holders
+    def is_waiting(self, request: InferRequest) -> bool:
+        return request.lane is not None
 
 
 def make_call(
@@ -54,9 +39,9 @@ def make_call(
     call.lane = "queue" if is_queued else None
     call.caller, call.caller_model = caller.instances[instance], caller.name
     call.parents = parents
-    call.holds_execution = call.is_during_execution = holds
+    call.holds_execution = holds
     call.traced_with = None
-    call.depth = 1
+    call.depth, call.held = 1, frozenset()
     call.refuse = lambda made, error: (refused if refused is not None else []).append((made, error))
     return call
 

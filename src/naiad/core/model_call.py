@@ -1,13 +1,10 @@
 """What a model asks of other models while it executes: calls, and commands to load or unload."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from naiad.core.errors import InferError, unavailable
 from naiad.core.request import InferRequest
-
-if TYPE_CHECKING:
-    from naiad.core.errors import InferError
 
 
 class ModelCall(InferRequest):
@@ -17,8 +14,8 @@ class ModelCall(InferRequest):
         "caller",
         "caller_model",
         "depth",
+        "held",
         "holds_execution",
-        "is_during_execution",
         "parents",
         "refuse",
         "traced_with",
@@ -32,14 +29,55 @@ class ModelCall(InferRequest):
     """The requests that the caller executes and makes this call for; empty when that is not known."""
     holds_execution: bool
     """Whether the caller surely executes nothing else until the call is answered."""
-    is_during_execution: bool
-    """Whether the caller has been executing a batch, which perhaps waits for the answer, when it called."""
     traced_with: InferRequest | None
     """The request with which this one is traced, if that one is."""
-    refuse: "Callable[[ModelCall, InferError], object]"
+    refuse: Callable[["ModelCall", InferError], object]
     """Answers the call with an error and cancels it."""
     depth: int
     """How many calls lie between this one and a client's request, itself included; set by the engine."""
+    held: frozenset[int]
+    """Ids of the instances that execute nothing else until the call is answered: its caller and the callers before
+    it; set by the engine."""
+
+    @property
+    def call(self) -> "ModelCall":
+        """The call itself."""
+        return self
+
+    def ancestors(self) -> Iterator[InferRequest]:
+        """Yield the requests that cannot end before this call: its parents, and those of the calls before it."""
+        pending, seen = [self], {id(self)}
+        while pending:
+            call = pending.pop()
+            if not call.holds_execution:
+                continue
+            for parent in call.parents:
+                yield parent
+                source = parent.call
+                if source is not None and id(source) not in seen:
+                    seen.add(id(source))
+                    pending.append(source)
+
+    def chain(self, request: InferRequest) -> str:
+        """Return the models from the first caller to `request`, which is this call or made for it: `a -> b -> a`."""
+        calls = [self]
+        while (source := next((p.call for p in calls[-1].parents if p.call is not None), None)) is not None:
+            calls.append(source)
+        names = [calls[-1].caller_model]
+        for call in reversed(calls):
+            if call.caller_model != names[-1]:
+                names.append(call.caller_model)  # the ensemble that was called has it as a member
+            names.append(call.header.model_name)
+        if request.header.model_name != names[-1]:
+            names.append(request.header.model_name)
+        return " -> ".join(names)
+
+    def deadlock(self, request: InferRequest, reason: str) -> InferError:
+        """Return the error for a call that waits for itself; `request` is this call or made for it."""
+        return unavailable(
+            f"the call of model '{self.header.model_name}' by model '{self.caller_model}' would wait for itself "
+            f"({self.chain(request)}): {reason}"
+        )
 
     @property
     def waits_for_client(self) -> bool:

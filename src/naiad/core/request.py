@@ -213,6 +213,11 @@ class InferRequest:
         return self.is_paused
 
     @property
+    def call(self) -> Any:
+        """The `ModelCall` that this request is, or that it is made for; None for a request of a client."""
+        return None
+
+    @property
     def has_begun(self) -> bool:
         """Whether it belongs to work that has begun, and goes before new requests when not all can be executed."""
         return False

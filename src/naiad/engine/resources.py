@@ -2,9 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.batch import Batch
 from naiad.core.ports import Wakeable
@@ -69,11 +68,6 @@ class Resources:
         _wake(granted)
         return True
 
-    def is_barred(self, claim: Claim, holders: Collection[int]) -> bool:
-        """Whether a claim cannot be granted while the instances with these ids keep what they hold."""
-        with self._lock:
-            return self._limiter.is_barred(claim, holders)
-
     def unregister(self, claims: Sequence[Claim]) -> None:
         """Forget claims."""
         with self._lock:
@@ -94,11 +88,10 @@ class ModelResources:
         self._resources = resources
         self._claims = claims
 
-    def bind(self, runners: Sequence[Wakeable], instances: Sequence[Instance]) -> None:
-        """Tell who is to be woken for each instance."""
-        for claim, runner, instance in zip(self._claims, runners, instances, strict=True):
+    def bind(self, runners: Sequence[Wakeable]) -> None:
+        """Set what is to be woken for each instance."""
+        for claim, runner in zip(self._claims, runners, strict=True):
             claim.owner = runner
-            claim.holder = id(instance)
 
     def acquire(self, index: int) -> bool:
         """Whether an instance may execute now; otherwise its driver will be woken, once, when it may."""
@@ -141,11 +134,6 @@ class ModelResources:
     def is_waiting(self, index: int) -> bool:
         """Whether an instance that could not acquire what it needs is going to be woken."""
         return self._claims[index].state != IDLE
-
-    def is_barred(self, index: int, holders: Collection[int]) -> bool:
-        """Whether an instance cannot execute while the instances with these ids keep what they hold."""
-        claim = self._claims[index]
-        return bool(claim.needs) and self._resources.is_barred(claim, holders)
 
     def usage(self) -> Sequence[Usage]:
         """Return the state of the resources that some instance needs."""

@@ -84,6 +84,7 @@ class RateLimitOptions:
 EXECUTE_TIMEOUT = "execute_timeout_s"
 """Parameter of a model's configuration."""
 DEFAULT_EXECUTE_TIMEOUT_S = 600.0
+DEFAULT_CALL_WAIT_TIMEOUT_S = 60.0
 REFUSE_AFTER_DEATHS = "refuse_after_deaths"
 """Parameter of a model's configuration."""
 _REFUSE_AFTER_DEATHS = 2

@@ -8,7 +8,7 @@ from naiad.options.addresses import Place, is_one_port, is_unix
 from naiad.options.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.flag import Kind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
-from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
+from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
 from naiad.options.trace import TraceOptions
 
 
@@ -190,6 +190,13 @@ class ServerOptions:
         "naiad: seconds without progress after which an execution counts as hung: its requests get "
         "UNAVAILABLE and its worker process is restarted. 0: no limit. The model parameter execute_timeout_s "
         "overrides it.",
+        minimum=0,
+    )
+    call_wait_timeout_s: float = option(
+        DEFAULT_CALL_WAIT_TIMEOUT_S,
+        "call-wait-timeout-secs",
+        "naiad: seconds that a call of a model by another model may wait without being executed. Then it gets "
+        "UNAVAILABLE, and the log has the chain of calls. 0: no limit.",
         minimum=0,
     )
     drain_s: float = option(

@@ -105,7 +105,7 @@ class Scheduler(abc.ABC):
         return ()
 
     def instance_of(self, request: InferRequest) -> int | None:
-        """Return the only instance that may execute a request that waits; None when any may that becomes free."""
+        """Return the only instance that could execute a request that has just come; None when any could."""
         return None
 
     def pop_woken(self) -> Collection[int]:

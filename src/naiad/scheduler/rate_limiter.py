@@ -9,7 +9,7 @@ What an earlier claim waits for is kept from later ones, so that one which needs
 need little. Whatever has nothing to do with that passes.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from naiad.core.errors import invalid_argument
@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 class Claim:
     """What an instance needs for an execution, and how it stands."""
 
-    __slots__ = ("holder", "needs", "owner", "priority", "state", "turn")
+    __slots__ = ("needs", "owner", "priority", "state", "turn")
 
     def __init__(self, needs: Mapping[Resource, int], priority: int = 1, owner: Any = None) -> None:
         self.needs = needs
@@ -48,8 +48,6 @@ class Claim:
         """Triton: 0 counts as 1."""
         self.owner = owner
         """Whoever is to be told that the claim was granted."""
-        self.holder = 0
-        """Id of the instance that executes."""
         self.state = IDLE
         self.turn = _EXECUTIONS_OF_LOADING * self.priority
 
@@ -153,17 +151,6 @@ class RateLimiter:
             return []
         self._settle(claim)
         return self._grant()
-
-    def is_barred(self, claim: Claim, holders: Collection[int]) -> bool:
-        """Tell whether a claim that waits cannot be granted as long as these holders keep what they hold."""
-        if claim.state != WAITING:
-            return False
-        kept: dict[Resource, int] = {}
-        for other in self._claims:
-            if other.state in (GRANTED, EXECUTING) and other.holder in holders:
-                for resource, count in other.needs.items():
-                    kept[resource] = kept.get(resource, 0) + count
-        return any(kept.get(resource, 0) + count > self._limits[resource] for resource, count in claim.needs.items())
 
     def limits_text(self) -> str:
         """Return how much there is of every resource, in the form of Triton's log."""

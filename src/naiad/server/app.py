@@ -154,7 +154,7 @@ class Server:
             router=self._engine,
             response_store=store,
             resources=open_resources(self._options.rate_limit, self._registry),
-            port=ModelCalls(self._engine, loop),
+            port=ModelCalls(self._engine, loop, self._options.call_wait_timeout_s),
             metrics=self._custom_metrics,
             gpu_count=gpu_count(),
             host_policies=resolve_policies(options.host_policies),

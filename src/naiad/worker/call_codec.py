@@ -18,8 +18,6 @@ DECOUPLED = 1
 """Any number of responses is expected."""
 HOLDS = 2
 """The thread that executes the batch makes the call."""
-EXECUTING = 4
-"""A batch executes while the call is made."""
 TRACED = 8
 """A number follows that tells for which of the caller's requests: it is traced if that is."""
 # Flags of an answer:

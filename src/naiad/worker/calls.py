@@ -25,7 +25,7 @@ from naiad.worker.api.inference import InferenceRequest, InferenceResponse
 from naiad.worker.api.iteration import Arrivals, LeaderFollowerLock, ResponseIterator, Waiter, settle_soon
 from naiad.worker.api.metrics import MetricCells
 from naiad.worker.busy_polling import SpinWait
-from naiad.worker.call_codec import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
+from naiad.worker.call_codec import DECOUPLED, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError
@@ -291,8 +291,8 @@ class Calls:
             raise TritonModelException(_OUTSIDE)
         if len(self._waiting) >= MOST_CALLS:
             raise TritonModelException(f"the model has {MOST_CALLS} calls of other models open; that is the most")
-        if scope.is_executing and not late_slots():
-            flags |= EXECUTING | HOLDS if scope.holds_execution else EXECUTING
+        if scope.holds_execution and not late_slots():
+            flags |= HOLDS
         table = [number, *self._whose(), flags, min(max(0, int(timeout_us)), _LONGEST_TIMEOUT_US)]
         if request._trace is not None and request._trace._place >= 0:
             table[-2] |= TRACED

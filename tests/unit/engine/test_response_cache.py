@@ -15,9 +15,10 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.cache.model import CachedModel
 from naiad.engine.cache.redis_store import decode, encode
 from naiad.engine.cache.store import CachedResponse, LocalStore, Share
-from naiad.engine.calls.cycles import call_of
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers
+from support.model_call_parts import FakeServed as CalledModel
+from support.model_call_parts import make_call
 
 SPEC = TensorSpec("IN", DataType.UINT8, (2,))
 OUT = TensorSpec("OUT", DataType.UINT8, (2,))
@@ -110,6 +111,8 @@ class TestLocalStore:
 
 class FakeServed:
     """A model that answers when told."""
+
+    is_waiting = CalledModel.is_waiting
 
     def __init__(self) -> None:
         self.name, self.version = "m", "1"
@@ -391,16 +394,32 @@ class TestCachedModel:
         model.submit(call)
         second = ask(model, answers, "b")
         (asked,) = served.asked
-        assert model.blockers(call) == model.blockers(second) == (asked,)
-        assert call_of(asked) is call
-        assert model.rivals(call) == ()
-        assert model.rivals(second) == (asked,)
+        assert asked.call is call
+        asked.lane = "queue"
+        assert model.is_waiting(call)
+        assert model.is_waiting(second)
+        asked.lane = None
+        assert not model.is_waiting(call)
         model.cancel(call)
-        assert call_of(asked) is None
-        assert model.blockers(call) == ()
+        assert asked.call is None
         served.answer()
-        assert model.blockers(second) == model.rivals(second) == ()
+        assert not model.is_waiting(second)
         assert asked.source is None
+
+    def test_call_for_what_its_caller_is_asked_is_refused(self, model, served) -> None:
+        answers = Answers()
+        ask(model, answers, "a")
+        (asked,) = served.asked
+        call = make_call(CalledModel("m"), CalledModel("m"), parents=[asked])
+        call.header, call.data = asked.header, asked.data
+        with pytest.raises(InferError, match=r"would wait for itself \(m -> m\): .*response_cache") as caught:
+            model.submit(call)
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        other = make_call(CalledModel("n"), CalledModel("m"))
+        other.header, other.data, other.on_response = asked.header, asked.data, answers
+        model.submit(other)
+        served.answer()
+        assert len(got(answers)) == 2
 
     def test_a_cancelled_question_to_a_store_is_not_put_to_the_model(self, served) -> None:
         store = LaterStore()

@@ -30,6 +30,7 @@ from support.engine_parts import (
     request,
     served_model,
 )
+from support.model_call_parts import FakeServed, make_call
 
 
 def now_request(answers: Answers, request_id: str = "", **fields: object) -> object:
@@ -245,12 +246,42 @@ def test_preserve_ordering_holds_a_fast_answer_back(serve: Serve, loop: StepLoop
     while model.in_flight_count != 1:
         time.sleep(0.001)
     assert len(answers) == 0
-    assert (model.blockers(first), model.blockers(second)) == ((), (first,))
-    assert (model.rivals(first), model.rivals(second)) == ((), (first,))
     slow.opened.release()
     loop.run_until(lambda: len(answers) == 2)
     assert [request_id for request_id, _ in answers.received] == ["slow", "fast"]
-    assert model.blockers(second) == ()
+
+
+def test_call_of_held_instances_is_refused(serve: Serve, loop: StepLoop) -> None:
+    answers, instances = Answers(), [ScriptedInstance(), ScriptedInstance()]
+    model = serve(instances)
+    call = make_call(FakeServed("a"), FakeServed("m"))
+    call.header, call.data, call.on_response = header(), [bytes(8)], answers
+    call.held = frozenset(map(id, instances))
+    with pytest.raises(
+        InferError, match=r"would wait for itself \(a -> m\): .* every instance of model 'm'"
+    ) as caught:
+        model.submit(call)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert model.in_flight_count == 0
+    call.held = frozenset([id(instances[0])])
+    model.submit(call)
+    loop.run_until(lambda: len(answers) == 1)
+    assert answers.received[0][1].error is None
+
+
+def test_ordered_model_refuses_a_call_of_its_own_request(serve: Serve, loop: StepLoop) -> None:
+    answers = Answers()
+    model = serve([ScriptedInstance(), ScriptedInstance()], config(dynamic_batching={"preserve_ordering": True}))
+    executed = now_request(answers, "executed")
+    model.submit(executed)
+    loop.run_until(lambda: len(answers) == 1)
+    call = make_call(FakeServed("m"), FakeServed("m"), parents=[executed])  # type: ignore[list-item]
+    call.header, call.data, call.on_response = header(), [bytes(8)], answers
+    with pytest.raises(InferError, match="preserve_ordering"):
+        model.submit(call)
+    call.parents = []
+    model.submit(call)
+    loop.run_until(lambda: len(answers) == 2)
 
 
 def test_stop_finishes_what_was_accepted_and_refuses_the_rest(serve: Serve, loop: StepLoop) -> None:

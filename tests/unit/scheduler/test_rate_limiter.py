@@ -173,19 +173,6 @@ class TestTurns:
         limiter.ask(second)
         assert limiter.usage() == [Usage(GLOBAL, 4, 3, 1)]
 
-    def test_claim_is_barred_by_those_that_hold_what_it_needs(self):
-        """Hold and wait, through a call of one model by another, is only found if it is known who holds what."""
-        limiter = RateLimiter([ResourceAmount("R", 3)])
-        first, second, waiter = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 2}, {GLOBAL: 2})
-        first.holder, second.holder = 1, 2
-        for claim in (first, second):
-            limiter.ask(claim)
-        assert not limiter.is_barred(waiter, {1, 2}), "it does not wait"
-        limiter.ask(waiter)
-        assert limiter.is_barred(waiter, {1, 2})
-        assert limiter.is_barred(waiter, {2})
-        assert not limiter.is_barred(waiter, {1})
-
 
 class TestAmounts:
     def test_more_of_it_lets_more_execute(self):

@@ -425,12 +425,9 @@ def test_a_live_sequence_goes_on_while_the_model_stops(make) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: direct(2, size=1), lambda: oldest(2, candidates=1)])
-def test_a_request_waits_for_the_instance_that_has_its_sequence(make) -> None:
+def test_a_request_needs_the_instance_that_has_its_sequence(make) -> None:
     scheduler = make()
-    requests = [of_sequence(number, start=True) for number in (1, 2, 3)]
-    for request in requests:
-        scheduler.enqueue(request, 0)
-    assert [scheduler.instance_of(request) for request in requests] == [0, 1, None]
-    follower = of_sequence(2)
-    scheduler.enqueue(follower, 0)
-    assert scheduler.instance_of(follower) == 1
+    for number in (1, 2, 3):
+        scheduler.enqueue(of_sequence(number, start=True), 0)
+    assert [scheduler.instance_of(of_sequence(number)) for number in (1, 2, 3, 4)] == [0, 1, None, None]
+    assert scheduler.instance_of(of_sequence(2, start=True)) is None

@@ -19,7 +19,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.worker.call_codec import DECOUPLED, EXECUTING, FINAL, HOLDS, TRACED
+from naiad.worker.call_codec import DECOUPLED, FINAL, HOLDS, TRACED
 from naiad.worker.calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
@@ -166,7 +166,6 @@ class BlsChannel:
         call.parents = parents
         call.traced_with = traced_with
         call.holds_execution = flags & HOLDS != 0
-        call.is_during_execution = flags & EXECUTING != 0
         call.refuse = self._abort
         call.is_stream = flags & DECOUPLED != 0
         call.is_answered = False

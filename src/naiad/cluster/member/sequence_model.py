@@ -1,7 +1,6 @@
 """A model of sequences in one of several processes: each sequence has one process, which executes its requests."""
 
 import hashlib
-from collections.abc import Sequence
 from typing import Protocol
 
 from naiad.core.errors import InferError, UnknownSequenceError
@@ -95,13 +94,9 @@ class SequenceModel(ServedProxy):
             self._forwarding.cancel(request)
         return False
 
-    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """None that is known here."""
-        return ()
-
-    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
-        """None that are known here."""
-        return ()
+    def is_waiting(self, request: InferRequest) -> bool:
+        """Whether a request waits for an instance here; one that another process has is taken to be executed."""
+        return request.model is not self and self._served.is_waiting(request)
 
     def close_to_new_sequences(self) -> None:
         """Take only requests of live sequences from now on; those elsewhere are refused there."""

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 
 from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.model_call import ModelCall
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -55,6 +56,12 @@ class SharedRequest(InferRequest):
         """The first of those who wait; None when nobody does any more."""
         return next(iter(self.pending.waiting), None)
 
+    @property
+    def call(self) -> ModelCall | None:
+        """The call of the first of those who wait, if that is one."""
+        source = self.source
+        return None if source is None else source.call
+
 
 class CachedModel(ServedProxy):
     """Stands before a served version. Everything but `stop` and the counts is called on the event loop."""
@@ -91,8 +98,10 @@ class CachedModel(ServedProxy):
         if found is not None:
             self._hit(request, found, start_ns)
             return
-        request.model = self
         pending = self._pending.get(key)
+        if pending is not None:
+            self._check_call(request, pending)
+        request.model = self
         if pending is not None:
             self._place(request, pending)
             return
@@ -107,6 +116,16 @@ class CachedModel(ServedProxy):
             self._pop_first(pending)
             self._forget(pending)
             raise
+
+    def _check_call(self, request: InferRequest, pending: _Pending) -> None:
+        """Raise InferError(UNAVAILABLE) for a call that asks for what its caller is being asked."""
+        call: ModelCall | None = request.call
+        if call is not None and any(parent is pending.asked for parent in call.ancestors()):
+            raise call.deadlock(
+                request,
+                f"it asks model '{self.name}' for the response to the same request that makes the call "
+                "(response_cache); give the call other inputs",
+            )
 
     def _place(self, request: InferRequest, pending: _Pending) -> None:
         pending.waiting[request] = None
@@ -252,17 +271,10 @@ class CachedModel(ServedProxy):
         request.on_response(request, InferResponse(self._error_header, error=error))
         return True
 
-    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return what the model is asked for this request, if it is."""
+    def is_waiting(self, request: InferRequest) -> bool:
+        """Whether a submitted request waits for the store, or what the model is asked for it waits."""
         pending = self._places.get(request)
-        return () if pending is None or pending.asked is None else (pending.asked,)
-
-    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return what the model is asked for another request, if this one waits for the same."""
-        pending = self._places.get(request)
-        if pending is None or pending.asked is None or pending.asked.source is request:
-            return ()
-        return (pending.asked,)
+        return pending is not None and (pending.asked is None or self._served.is_waiting(pending.asked))
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: sequences are not cached."""

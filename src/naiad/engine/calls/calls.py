@@ -1,8 +1,10 @@
 """How models reach other models while they execute: through the engine, like clients, but with their callers known.
 
-A watch looks now and then, while calls are open, for calls that would wait for each other for ever.
+The model that a call reaches refuses it at once when the calls before it hold every instance that could execute it.
+What waits for too long for another reason is refused here.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -12,18 +14,16 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.engine.calls.commands import ModelCommands, Models
-from naiad.engine.calls.cycles import call_of, describe, find_stuck, is_waiting
+from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S
+
+_log = logging.getLogger(__name__)
 
 MOST_NESTED = 64
 """Calls that may lie between a call and a client's request."""
-_LOOK_S = 0.05
-"""How often the watch looks."""
-_LOOK_AGAIN_S = 0.005
-"""How soon it looks again after it has found something: others may be stuck as well."""
-_SETTLED_NS = 20_000_000
-"""Calls are given so long to be taken up before the watch is interested in them."""
-_PATIENCE_NS = 1_000_000_000
-"""After this a call from another thread of the model, while its batch executes, is taken to hold the execution."""
+_LOOK_S = 1.0
+"""How often waiting calls are looked at."""
+_LOOK_AGAIN_S = 0.1
+"""How soon after one of them was refused: that may let others go on."""
 
 
 class Inference(Models, Protocol):
@@ -45,11 +45,13 @@ class Inference(Models, Protocol):
 class ModelCalls:
     """The port through which models that execute here reach others. Used on the event loop only."""
 
-    def __init__(self, engine: Inference, loop: Loop) -> None:
+    def __init__(self, engine: Inference, loop: Loop, wait_timeout_s: float = DEFAULT_CALL_WAIT_TIMEOUT_S) -> None:
+        """`wait_timeout_s`: how long a call may wait without being executed; 0 for no limit."""
         self.loop = loop
         self._engine = engine
-        self._open: dict[ModelCall, None] = {}
-        """In the order in which they were made."""
+        self._wait_timeout_ns = int(wait_timeout_s * 1e9)
+        self._open: dict[ModelCall, int] = {}
+        """Monotonic time at which each was last seen not to wait."""
         self._timer: TimerHandle | None = None
         self._commands = ModelCommands(engine, loop)
 
@@ -57,23 +59,27 @@ class ModelCalls:
         """Submit a call. Raises InferError when it is refused at the door; otherwise it must be closed."""
         # hot: once a call
         depth = 1
+        held = {id(call.caller)} if call.holds_execution else None
         for parent in call.parents:
-            source = call_of(parent)
-            if source is not None and source.depth >= depth:
-                depth = source.depth + 1
+            source = parent.call
+            if source is not None:
+                depth = max(depth, source.depth + 1)
+                if held is not None:
+                    held |= source.held
         if depth > MOST_NESTED:
             raise unavailable(
                 f"calls of models are nested more than {MOST_NESTED} deep: model '{call.caller_model}' calls "
                 f"'{call.header.model_name}', and probably one calls itself without end"
             )
         call.depth = depth
-        self._open[call] = None
+        call.held = frozenset(held or ())
+        self._open[call] = call.arrival_ns
         try:
             self._engine.submit(call)
         except InferError:
             del self._open[call]
             raise
-        if self._timer is None:
+        if self._timer is None and self._wait_timeout_ns:
             self._timer = self.loop.call_later(_LOOK_S, self._look)
 
     def cancel(self, call: ModelCall) -> None:
@@ -99,35 +105,27 @@ class ModelCalls:
         """Load or unload a model in a thread; `on_done` is called on the loop, with the error if it failed."""
         self._commands.command(command, on_done)
 
-    # --- calls that wait for themselves -----------------------------------------------------------------------------
+    # --- calls that wait for too long -------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Refuse the newest of the calls that would wait for ever, if there are any."""
+        """Refuse the call that has waited longest if that is too long; only one, since others may depend on it."""
         self._timer = None
         if not self._open:
             return
         now_ns = time.monotonic_ns()
-        holding = [call for call in self._open if _holds(call, now_ns)]
-        stuck = find_stuck(holding) if any(now_ns - call.arrival_ns > _SETTLED_NS for call in holding) else []
-        waiting = [call for call in stuck if is_waiting(call)]
-        if waiting:
-            newest = max(waiting, key=lambda call: call.arrival_ns)
-            newest.refuse(newest, _cycle_error(newest, describe(newest, stuck)))
-        self._timer = self.loop.call_later(_LOOK_AGAIN_S if waiting else _LOOK_S, self._look)
-
-
-def _holds(call: ModelCall, now_ns: int) -> bool:
-    return call.holds_execution or (call.is_during_execution and now_ns - call.arrival_ns > _PATIENCE_NS)
-
-
-def _cycle_error(call: ModelCall, circle: list[str]) -> InferError:
-    path = " -> ".join(circle)
-    name = call.header.model_name
-    return unavailable(
-        f"the call of model '{name}' by model '{call.caller_model}' would wait for itself for ever ({path}): "
-        "requests that wait for such calls hold every instance that could go on with it (of a sequence: the one that "
-        "has it), or what it needs besides: resources (rate_limiter), room in an ensemble (max_inflight_requests), "
-        "the answer to the same question (response_cache), their turn (preserve_ordering). More instances "
-        "(instance_group), resources or room can help, or a decoupled model whose execute returns before its calls "
-        "are answered"
-    )
+        overdue: ModelCall | None = None
+        for call, since_ns in self._open.items():
+            if not call.model.is_waiting(call):
+                self._open[call] = now_ns
+            elif now_ns - since_ns > self._wait_timeout_ns and (overdue is None or since_ns < self._open[overdue]):
+                overdue = call
+        if overdue is not None:
+            text = (
+                f"the call of model '{overdue.header.model_name}' by model '{overdue.caller_model}' has waited for "
+                f"{self._wait_timeout_ns / 1e9:g} s (--call-wait-timeout-secs) without being executed "
+                f"({overdue.chain(overdue)}): the instances or resources that it needs are busy, or wait for it"
+            )
+            _log.warning("%s", text)
+            self._open[overdue] = now_ns
+            overdue.refuse(overdue, unavailable(text))
+        self._timer = self.loop.call_later(_LOOK_S if overdue is None else _LOOK_AGAIN_S, self._look)

@@ -8,7 +8,6 @@ from typing import Protocol
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model_call import ModelCommand
 from naiad.core.ports import Loop
-from naiad.engine.calls.cycles import call_of
 
 MOST_COMMANDS = 64
 """Commands of models that may be under way."""
@@ -142,7 +141,7 @@ def _callers(command: ModelCommand) -> set[str]:
     found = {command.caller_model}
     waiting = list(command.parents)
     while waiting:
-        call = call_of(waiting.pop())
+        call = waiting.pop().call
         if call is not None:
             found.add(call.caller_model)
             waiting += call.parents

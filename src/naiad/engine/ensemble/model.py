@@ -118,18 +118,12 @@ class EnsembleModel:
         self.statistics.record_cancelled(in_queue=run.has_ended)
         return run.has_ended
 
-    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the open steps of a request."""
+    def is_waiting(self, request: InferRequest) -> bool:
+        """Whether all open steps of a request wait; without any, it waits for room for its next step."""
         run = self._runs.get(id(request))
-        return run.open_steps if run is not None and run.request is request else ()
-
-    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the requests of steps that have the room for which steps of this request wait."""
-        run = self._runs.get(id(request))
-        if run is None or run.request is not request or not run.waiting:
-            return ()
-        full = {index for index, _ in run.waiting}
-        return [step for each in self._runs.values() for step in each.open_steps if step.step.index in full]
+        if run is None or run.request is not request:
+            return False
+        return all(step.model is not None and step.model.is_waiting(step) for step in run.open_steps)
 
     def close_to_new_sequences(self) -> None:
         """Nothing to do: the members know the sequences."""

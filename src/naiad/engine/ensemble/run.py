@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
+from naiad.core.model_call import ModelCall
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import ExecutionTimes, InferRequest, RequestHeader
 from naiad.core.response import InferResponse
@@ -106,6 +107,12 @@ class StepRequest(InferRequest):
     step: Step
     sequence_fields: SequenceFields | None
     """Of the responses that its inputs came with; None for those of the ensemble's request."""
+
+    @property
+    def call(self) -> ModelCall | None:
+        """The call that the ensemble serves, if it serves one."""
+        call: ModelCall | None = self.run.request.call
+        return call
 
     @property
     def has_begun(self) -> bool:

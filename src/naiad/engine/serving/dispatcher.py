@@ -197,7 +197,7 @@ class Dispatcher:
             return self._scheduler.state()
 
     def instance_of(self, request: InferRequest) -> int | None:
-        """Return the number of the only instance that may execute a request that waits; None when any may."""
+        """Return the number of the only instance that could execute a request; None when any may."""
         with self._lock:
             return self._scheduler.instance_of(request)
 
@@ -205,7 +205,7 @@ class Dispatcher:
         """Have the first drivers begin to take batches; one for each instance that the scheduler counts on."""
         self.runners.replace(runners)
         if self._resources is not None:
-            self._resources.bind(runners, self.runners.instances)
+            self._resources.bind(runners)
         for runner in runners:
             runner.start()
 

@@ -34,11 +34,8 @@ class Served(Protocol):
     def cancel(self, request: InferRequest) -> bool:
         """Drop a request that still waits, and say so; a request that executes is only marked."""
 
-    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the requests whose answers a submitted one waits for: the open steps of an ensemble."""
-
-    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return what others have submitted and a submitted request is held back for, until one of them ends."""
+    def is_waiting(self, request: InferRequest) -> bool:
+        """Whether a submitted request waits and no instance works on any part of it."""
 
     @property
     def pending_count(self) -> int:

@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
@@ -12,6 +12,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
 from naiad.core.model import AdaptiveState
+from naiad.core.model_call import ModelCall
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
@@ -150,8 +151,35 @@ class ServedModel:
         request.shape_key = admission.shape_key
         if self._suspects.found:
             self._suspects.examine(request, time.monotonic_ns())
+        call = request.call
+        if call is not None:
+            self._check_call(request, call)
         request.model = self
         self._dispatcher.enqueue(request)
+
+    def _check_call(self, request: InferRequest, call: ModelCall) -> None:
+        """Raise InferError(UNAVAILABLE) for a call that needs what the calls before it hold until it is answered."""
+        instances = self._candidates(request) if call.held else ()
+        if instances and all(id(instance) in call.held for instance in instances):
+            raise call.deadlock(
+                request,
+                f"the calls before it hold every instance of model '{self.name}' that could execute it; use more "
+                "instances (instance_group), or a decoupled model whose execute returns before its calls end",
+            )
+        if self._ordered is not None and any(parent.model is self for parent in call.ancestors()):
+            raise call.deadlock(
+                request,
+                f"its response would have to follow that of an earlier request of model '{self.name}', which makes "
+                "the call (preserve_ordering)",
+            )
+
+    def _candidates(self, request: InferRequest) -> Sequence[Instance]:
+        """Return the instances that could execute a request: of a live sequence, the one that has it."""
+        index = self._dispatcher.instance_of(request)
+        if index is None:
+            return self._instances
+        runners = [*self._runners, *self._dispatcher.runners.leaving]
+        return [runner.instance for runner in runners if runner.index == index]
 
     def cancel(self, request: InferRequest) -> bool:
         """Drop a request that still waits, and say so; a request that executes is only marked."""
@@ -213,22 +241,9 @@ class ServedModel:
         request.cancelled = True
         self._mark(request)
 
-    def blockers(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the request that is to be answered before this one; those between have the same to wait for."""
-        oldest = None if self._ordered is None else self._ordered.oldest
-        return () if oldest is None or oldest is request else (oldest,)
-
-    def rivals(self, request: InferRequest) -> Sequence[InferRequest]:
-        """Return the request whose answer this one's is held back for."""
-        return self.blockers(request)
-
-    def candidates(self, request: InferRequest) -> Sequence[Instance]:
-        """Return the instances that may execute a request that waits."""
-        index = self._dispatcher.instance_of(request)
-        if index is None:
-            return self._instances
-        runners = [*self._runners, *self._dispatcher.runners.leaving]
-        return [runner.instance for runner in runners if runner.index == index]
+    def is_waiting(self, request: InferRequest) -> bool:
+        """Whether a submitted request waits for an instance."""
+        return request.lane is not None
 
     # --- called on any thread -----------------------------------------------------------------------------------
 
@@ -281,10 +296,6 @@ class ServedModel:
         """Empty unless every instance has died too often and refuses requests; then the reason why."""
         are_down = all(instance.state is InstanceState.DOWN for instance in self._instances)
         return self.health if are_down else ""
-
-    def is_barred(self, instance: Instance, holders: Collection[int]) -> bool:
-        """Tell whether an instance cannot execute while the instances with these ids keep the resources they hold."""
-        return self._resources is not None and self._resources.is_barred(self._instances.index(instance), holders)
 
     def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
         """Go on with these instances, of which some may execute already; return what leaves, for the caller to stop.

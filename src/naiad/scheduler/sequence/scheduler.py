@@ -87,8 +87,8 @@ class SequenceScheduler(Scheduler):
             self._table.end(sequence)
 
     def instance_of(self, request: InferRequest) -> int | None:
-        """Return the instance that has the sequence of a request; None while it waits for a slot."""
-        sequence: LiveSequence | None = request.sequence
+        """Return the instance that has the live sequence of a request; None if there is none, or it has no slot."""
+        sequence = None if request.header.sequence_start else self._table.find(request.header.sequence_id)
         return None if sequence is None or sequence.is_backlogged else sequence.instance
 
     def pop_woken(self) -> Collection[int]:
