@@ -27,7 +27,7 @@ _INFO = "naiad_doubler-1.0.dist-info"
 def write_wheel(folder: Path) -> Path:
     """Write the wheel that a build of the documented package makes."""
     text = PAGE.read_text()
-    (code,) = re.findall(r"```python\n(from.*?)```", text, re.DOTALL)
+    (code,) = re.findall(r"```python\n(from collections.*?)```", text, re.DOTALL)
     ((section, line),) = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n(.*)\n', text)
     files = {
         "naiad_doubler.py": code,

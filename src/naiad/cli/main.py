@@ -13,6 +13,7 @@ _VERBS = {
     "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
     "explain": ("naiad.cli.explain", "say how requests of a model are scheduled and why its last batches went"),
     "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
+    "new": ("naiad.cli.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
     "key": ("naiad.cli.key", "make an API key for --api-key-file"),
     "version": ("naiad.cli.version", "print the version"),

@@ -1,4 +1,4 @@
-"""Run a `model.py` in a plain test: no server, no worker process, no sockets.
+"""Run a `model.py`, or a model of a backend, in a plain test: no server, no worker process, no sockets.
 
     from naiad.testing import PythonModel
 
@@ -15,10 +15,16 @@ rules as in the server; tensors are not copied. Models that it calls are functio
 
     with PythonModel("models/pipeline", models={"double": double}) as model:
         ...
+
+`BackendModel` does so with a backend written for naiad:
+
+    with BackendModel(MyBackend(), "models/example") as model:
+        outputs = model.infer({"INPUT": rows})
 """
 
+from naiad.testing.backend_model import BackendModel
 from naiad.testing.called_models import FakeModel
 from naiad.testing.model_error import ModelError
 from naiad.testing.python_model import PythonModel
 
-__all__ = ["FakeModel", "ModelError", "PythonModel"]
+__all__ = ["BackendModel", "FakeModel", "ModelError", "PythonModel"]

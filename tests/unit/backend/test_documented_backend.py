@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import execute, make_context, make_header, make_request, new_instance, output_arrays
+from support.model_repository import write_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "backends.md"
 
@@ -20,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "backends.md"
 def registry(monkeypatch):
     """Return a registry that knows the documented package."""
     text = PAGE.read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     ((name, value),) = re.findall(r'^(\w+) = "(\w+:\w+)"$', text, re.MULTILINE)
     module = ModuleType(value.split(":")[0])
     exec(compile(code, str(PAGE), "exec"), module.__dict__)
@@ -48,6 +50,18 @@ def test_it_serves_batches(registry, context):
     responses = execute(instance, [make_request({"INPUT0": a}, header=header) for a in arrays])
     for response, array in zip(responses, arrays, strict=True):
         np.testing.assert_array_equal(output_arrays(response)["OUTPUT0"], array * 2)
+
+
+def test_its_test_runs(registry, tmp_path, monkeypatch):
+    _, code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    tensor = '[ { name: "%s" data_type: TYPE_FP32 dims: [ 3 ] } ]'
+    config = f'backend: "doubler" max_batch_size: 8 input {tensor % "INPUT0"} output {tensor % "OUTPUT0"}'
+    write_model(tmp_path / "models", "double", config, {"1/factor.txt": "2"})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), names)
+    for found in (names["outputs"], names["first"], names["second"]):
+        np.testing.assert_array_equal(found["OUTPUT0"], np.full((2, 3), 2))
 
 
 def test_it_names_the_file_that_is_missing(registry, context):
