@@ -127,7 +127,7 @@ def test_a_configuration_is_explained_without_a_server(repository: Path, capsys:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "answered 404: Request for unknown model: 'nothing' is not found"),
+        (["nothing"], ": Not found: Request for unknown model: 'nothing' is not found"),
         (["delayed", "--version", "7"], "version 7 is not found"),
         (["delayed", "--header", "nonsense"], "is not of the form 'NAME: VALUE'"),
     ],
@@ -150,7 +150,7 @@ def test_an_address_without_a_server_is_told(capsys: pytest.CaptureFixture[str])
 
 def test_something_else_than_an_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert explain.run(["m", "--url", "file:///etc/passwd"]) == 1
-    assert "is no address of a server" in capsys.readouterr().err
+    assert "is not the address of a server" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_in_the_repository_is_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

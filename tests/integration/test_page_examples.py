@@ -1,4 +1,4 @@
-"""The examples of the pages on schedulers do what the pages say: files, client and output are taken from there."""
+"""The examples of pages do what the pages say: files, client and output are taken from there."""
 
 import os
 import re
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import naiad
+
+SOURCE = Path(naiad.__file__).parents[1]
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PAGES = {
@@ -20,6 +23,7 @@ PAGES = {
     "bls": [],
     "ragged-batching": [],
     "custom-batching": [],
+    "client": [],
 }
 
 
@@ -48,12 +52,14 @@ def test_an_example_does_what_its_page_says(tmp_path: Path, start_server, page: 
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "PYTHONPATH": ""},
+        env={**os.environ, "PYTHONPATH": str(SOURCE) if page == "client" else ""},
     )
     assert (done.stdout, done.stderr) == (blocks["output"], "")
 
 
-@pytest.mark.parametrize("page", [*PAGES, "adaptive-batching", "scheduling-rules"])
+@pytest.mark.parametrize(
+    "page", [*(page for page in PAGES if page != "client"), "adaptive-batching", "scheduling-rules"]
+)
 def test_a_page_on_a_scheduler_has_a_picture(page: str) -> None:
     text = (DOCS / f"{page}.md").read_text()
     assert "```mermaid" in text

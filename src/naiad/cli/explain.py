@@ -44,7 +44,7 @@ def run(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     try:
         if options.model_repository is None:
-            found = ask(options.url, options.model, "explain", version=options.version, headers=options.header)
+            found = ask(options.url, options.header, lambda client: client.explain(options.model, options.version))
         else:
             found = read(options.model_repository, options.model)
     except (NoResponseError, NoModelError) as error:

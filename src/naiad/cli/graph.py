@@ -1,19 +1,18 @@
 """`naiad graph`: draw the pipeline of an ensemble."""
 
 import argparse
+import asyncio
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import orjson
 
 from naiad.cli.drawing.layout import Pipeline, lay_out
 from naiad.cli.drawing.mermaid import draw_mermaid
 from naiad.cli.drawing.text import draw_text, list_steps
 from naiad.cli.model_server import DEFAULT_URL, NoResponseError, ask
 from naiad.cli.repository_model import NoModelError, find_models
-from naiad.config.json_form import config_from_json
+from naiad.client import Client
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 
@@ -66,14 +65,15 @@ def picture(pipeline: Pipeline, columns: int) -> str:
 
 
 def _ask(url: str, model: str, headers: Sequence[str]) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
-    """Return the configurations of a model and its members of a server. Raises NoResponseError, InferError."""
-    config = _config_of(url, model, headers)
-    names = {step.model_name for step in config.ensemble_scheduling.step}
-    return config, {name: _config_of(url, name, headers) for name in sorted(names)}
+    """Return the configurations of a model and its members of a server. Raises NoResponseError."""
 
+    async def configs(client: Client) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
+        config = await client.model_config(model)
+        names = sorted({step.model_name for step in config.ensemble_scheduling.step})
+        members = await asyncio.gather(*[client.model_config(name) for name in names])
+        return config, dict(zip(names, members, strict=True))
 
-def _config_of(url: str, model: str, headers: Sequence[str]) -> ModelConfig:
-    return config_from_json(orjson.dumps(ask(url, model, "config", headers=headers)))
+    return ask(url, headers, configs)
 
 
 def _read(repository: Path, model: str) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
