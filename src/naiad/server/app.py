@@ -25,9 +25,7 @@ from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.options import ServerOptions
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog
-from naiad.repository.control.explicit import ExplicitControl
-from naiad.repository.control.fixed import NoControl
-from naiad.repository.control.poll import PollControl
+from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.namespaces import Namespaces
 from naiad.repository.opening import CacheSettings, open_repository
@@ -177,21 +175,21 @@ class Server:
             namespaces=Namespaces(stores) if options.has_namespaces else None,
         )
 
-    def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> NoControl[Served]:
+    def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
         options = self._options.repository
         if options.is_development:
             waits = functools.partial(settle, loop)
-            return PollControl(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
+            return poll_control(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
-            return NoControl(catalog)
+            return no_control(catalog)
         if options.control_mode == "poll" and options.poll_s:
             waits = functools.partial(settle, loop)
-            return PollControl(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
+            return poll_control(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
         if options.control_mode == "poll":
-            return NoControl(catalog)
-        return ExplicitControl(catalog, functools.partial(settle, loop), options.load_models)
+            return no_control(catalog)
+        return explicit_control(catalog, functools.partial(settle, loop), options.load_models)
 
-    async def _load(self, control: NoControl[Served]) -> bool:
+    async def _load(self, control: RepositoryControl[Served]) -> bool:
         """Load the models of the start; whether the server may go on."""
         loading = asyncio.ensure_future(asyncio.to_thread(control.load_at_start))
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -220,7 +218,7 @@ class Server:
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
-    async def _leave(self, control: NoControl[Served], ports: Ports) -> int:
+    async def _leave(self, control: RepositoryControl[Served], ports: Ports) -> int:
         in_time = await drain(
             self._engine,
             ports.services,

@@ -12,8 +12,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument
 from naiad.core.model import ModelState
 from naiad.repository.catalog import Catalog
-from naiad.repository.control.explicit import ExplicitControl
-from naiad.repository.control.fixed import NoControl
+from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.store import LocalStore, ModelEntry
@@ -95,8 +94,8 @@ class Scene:
         self.settled = 0
         store = LocalStore(root)
         self.catalog: Catalog[Version] = Catalog([store], self.loader, self.publish, ready_rule=ReadyRule("all"))
-        self.control: NoControl[Version] = (
-            NoControl(self.catalog) if mode == "none" else ExplicitControl(self.catalog, self.settle, at_start)
+        self.control: RepositoryControl[Version] = (
+            no_control(self.catalog) if mode == "none" else explicit_control(self.catalog, self.settle, at_start)
         )
 
     def publish(self, ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
@@ -331,7 +330,7 @@ class TestLoad:
     def test_model_in_two_stores(self, scene: Scene, tmp_path: Path) -> None:
         scene.write("a")
         catalog: Catalog[Version] = Catalog([LocalStore(tmp_path)] * 2, scene.loader, scene.publish)
-        control: ExplicitControl[Version] = ExplicitControl(catalog, scene.settle)
+        control = explicit_control(catalog, scene.settle)
         with pytest.raises(InferError, match="two or more repositories"):
             control.load_model("a", {})
 

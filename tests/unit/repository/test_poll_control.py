@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from naiad.repository.control import poll
-from naiad.repository.control.poll import PollControl
+from naiad.repository.control.controller import ModelController
+from naiad.repository.control.poll import PollTrigger
+from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.store import ModelListing
 from naiad.repository.stores import RepositoryListing
 
@@ -59,14 +61,23 @@ def catalog() -> Any:
 
 
 @pytest.fixture
-def control(catalog: Any) -> PollControl[Any]:
-    return PollControl(catalog, lambda: None, poll_s=0.001, settle_s=0.0)
+def controller(catalog: Any) -> ModelController[Any]:
+    return ModelController(catalog, lambda: None)
 
 
-def test_a_store_that_is_away_takes_no_time_from_the_end(
-    catalog: Any, control: PollControl[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def trigger(controller: ModelController[Any]) -> PollTrigger[Any]:
+    return PollTrigger(controller, poll_s=0.001, settle_s=0.0)
+
+
+def test_unreachable_store_does_not_delay_the_end(
+    catalog: Any,
+    controller: ModelController[Any],
+    trigger: PollTrigger[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(poll, "_LAST_LOOK_S", 0.01)
+    monkeypatch.setattr(poll, "_LAST_LISTING_S", 0.01)
+    control = RepositoryControl(controller, trigger, takes_commands=False)
     assert control.load_at_start()
     looks, answers = threading.Event(), threading.Event()
 
@@ -81,19 +92,19 @@ def test_a_store_that_is_away_takes_no_time_from_the_end(
     # What the store tells in the end is not acted upon.
     catalog.stores.models["late"] = b"1"
     answers.set()
-    control._thread.join(60)
-    assert not control._thread.is_alive()
+    trigger._thread.join(60)
+    assert not trigger._thread.is_alive()
     assert not catalog.stores.read
 
 
-def test_a_defect_in_the_work_on_a_model_is_in_the_log(
-    catalog: Any, control: PollControl[Any], caplog: pytest.LogCaptureFixture
+def test_unexpected_error_of_a_step_is_logged(
+    catalog: Any, trigger: PollTrigger[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog.stores.models["m"] = b"1"
-    control._poll_once()
-    control._pool.shutdown()
+    trigger._poll_once()
+    trigger._pool.shutdown()
     assert catalog.stores.read == ["m"]
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
         "working on model 'm' failed"
     ]
-    assert not control._busy
+    assert not trigger._busy

@@ -1,7 +1,7 @@
 """What one load command is about, and what is remembered of it once it has been carried out."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from naiad.repository.control.override import Override, UploadedFiles
@@ -18,6 +18,8 @@ class LoadRecord:
     """How its files looked; None for files that a command brought along."""
     plan: ModelPlan
     members: frozenset[str]
+    member_generations: Mapping[str, int] = field(default_factory=dict)
+    """How often each member had been loaded by then."""
     is_explicit: bool = False
     """A command named it; otherwise an ensemble needs it."""
     is_overridden: bool = False
@@ -42,8 +44,6 @@ class LoadOrder:
     name: str
     override: Override | None
     is_forced: bool = False
-    is_rehearsal: bool = False
-    """Whether everything is done but put in place."""
     is_by_client: bool = True
     """Whether a client has asked for it: when it fails, other clients have lost nothing."""
     files: UploadedFiles | None = None
@@ -51,10 +51,15 @@ class LoadOrder:
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
     """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
-    replaced: set[str] = field(default_factory=set)
-    """Models of which something new was put in place."""
     releases: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Of the stores' files that were opened and are not in use."""
+
+    @property
+    def forced(self) -> Mapping[str, str]:
+        """The model with the reason, if it is loaded although nothing has changed."""
+        if self.is_forced:
+            return {self.name: "the command forces it"}
+        return {} if self.override is None else {self.name: "the command has a configuration"}
 
     def note_opened(self, entry: ModelEntry) -> None:
         """Remember a store's files, to be released unless they come to be loaded."""

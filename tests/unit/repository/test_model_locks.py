@@ -1,6 +1,6 @@
 import threading
 
-from naiad.repository.control.explicit import ModelLocks
+from naiad.repository.control.locks import ModelLocks
 
 
 def test_others_wait_for_a_name_and_go_on_beside_it():

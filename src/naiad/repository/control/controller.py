@@ -1,0 +1,400 @@
+"""Carries out what the reconciler plans: it loads, updates and unloads models, one piece of work per model at a time.
+
+Everything here blocks and is called on control threads, never on the event loop. The catalog's life cycle holds the
+state of each model; the records here hold what a model was loaded from and why.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Generic
+
+from naiad.config.in_place import may_stay
+from naiad.core.errors import InferError, UnloadableError, excerpt, internal, invalid_argument, unavailable
+from naiad.core.model import ModelKey, name_of
+from naiad.repository import malloc_trim as heap
+from naiad.repository.catalog import Catalog, reason_of, stop_version
+from naiad.repository.control.load_order import LoadOrder, LoadRecord
+from naiad.repository.control.locks import ModelLocks
+from naiad.repository.control.override import DRY_RUN, FORCE, Override, UploadedFiles, read_override, with_config
+from naiad.repository.control.reconcile import Action, Listed, Loaded, dependents, reconcile
+from naiad.repository.fingerprint import file_state
+from naiad.repository.lifecycle import LoadedVersion, V
+from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
+from naiad.repository.namespaces import ambiguous
+
+_log = logging.getLogger(__name__)
+
+FINISH_TIMEOUT_S = 600.0
+"""How long requests of a version that was replaced or unloaded may take to finish."""
+
+
+class ModelController(Generic[V]):
+    """Loads and unloads models with their members and the ensembles above them."""
+
+    def __init__(self, catalog: Catalog[V], settle: Callable[[], object]) -> None:
+        """`settle` waits until the event loop can no longer be about to use what was replaced."""
+        self.catalog = catalog
+        self._settle = settle
+        self._locks = ModelLocks()
+        self._records: dict[str, LoadRecord] = {}
+        """A record is changed only while its name is locked."""
+        self._failed: dict[str, LoadRecord] = {}
+        """Models without a record whose last load has failed."""
+        self._generations: Counter[str] = Counter()
+        self._is_stopping = False
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def state(self, names: Iterable[str], *, with_failed: bool = False) -> dict[str, Loaded]:
+        """Return these models and their members as they were loaded; `with_failed` also those that failed to load."""
+        found: dict[str, Loaded] = {}
+        for name in names:
+            record = self._records.get(name)
+            if record is None and with_failed:
+                record = self._failed.get(name)
+            if record is None:
+                continue
+            for each in (name, *record.members):
+                if each not in found and (own := record if each == name else self._records.get(each)) is not None:
+                    found[each] = self._loaded(each, own)
+        return found
+
+    def _loaded(self, name: str, record: LoadRecord) -> Loaded:
+        return Loaded(
+            record.files_seen,
+            record.members,
+            is_served=self.catalog.is_served(name),
+            is_requested=record.is_explicit,
+            generation=self._generations[name],
+            member_generations=record.member_generations,
+        )
+
+    def _ensembles(self) -> dict[str, LoadRecord]:
+        return {name: record for name, record in list(self._records.items()) if record.members}
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def load(self, name: str, parameters: Mapping[str, object], *, is_by_client: bool) -> None:
+        """Load a model, or load it again if its files or its configuration have changed.
+
+        The served versions stay until the new ones are in place, and permanently if these fail. Members of an
+        ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
+        loading fails. A dry run (`dry_run`) does everything except putting the model in place. With namespaces, all
+        models of that name are loaded.
+        """
+        keys = self.catalog.named(name)
+        override = read_override(name_of(keys[0]), parameters)
+        if override is not None and override.files and len(keys) > 1:
+            raise ambiguous(name, len(keys))
+        failure: InferError | None = None
+        for key in keys:
+            try:
+                self._load_key(key, override, parameters, is_by_client=is_by_client)
+            except InferError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _load_key(
+        self, key: str, override: Override | None, parameters: Mapping[str, object], *, is_by_client: bool
+    ) -> None:
+        order = LoadOrder(key, override, is_forced=bool(parameters.get(FORCE)), is_by_client=is_by_client)
+        is_dry_run = bool(parameters.get(DRY_RUN))
+        try:
+            self._make_plans(order)
+            with self._locks.hold(order.plans):
+                if self._is_stopping:
+                    raise unavailable("Server not ready")
+                if is_dry_run:
+                    self._dry_run(order)
+                else:
+                    self._load(order)
+        finally:
+            order.release()
+            if not is_dry_run:
+                self._match_ensembles()
+
+    def unload(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model, return when its requests have finished and its resources are free.
+
+        `on_withdrawn` is called before that, when it takes no more requests, unless it took none anyway.
+        With `unload_dependents` the members of an ensemble are unloaded too, except those that a command has loaded
+        and those that another ensemble needs. With namespaces all models of that name are unloaded. Triton: a model
+        that does not exist counts as unloaded, and ensembles that contain a model are unloaded with it until it is
+        loaded again.
+        """
+        for key in self.catalog.known_as(name):
+            state = self.state([key, *self._ensembles()])
+            names = [key, *dependents(key, state)] if parameters.get("unload_dependents") else [key]
+            wanted = state.keys() - set(names)
+            steps = reconcile(wanted, {}, {each: state.get(each, _UNKNOWN) for each in [*names, *wanted]})
+            suspended = [step.name for step in steps if step.action is Action.SUSPEND]
+            with self._locks.hold([*suspended, *names]):
+                for ensemble in filter(self.catalog.is_served, suspended):
+                    _log.info("unloading ensemble '%s', which contains '%s'", ensemble, key)
+                    self.catalog.unload(ensemble, self._settle, FINISH_TIMEOUT_S)
+                for each in names:
+                    self._unload(each, on_withdrawn if each == key else None)
+
+    def abandon(self) -> None:
+        """Take no more commands; loads in progress finish."""
+        self._is_stopping = True
+        self.catalog.abandon()
+
+    def unload_all(self, timeout_s: float) -> bool:
+        """Unload everything; False when work or an accepted request did not finish within `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        self.abandon()
+        in_time = self._locks.wait_idle(timeout_s)
+        in_time = self.catalog.unload_all(max(0.0, deadline_s - time.monotonic())) and in_time
+        for record in list(self._records.values()):
+            if record.retirement is not None:
+                record.retirement.join(max(0.0, deadline_s - time.monotonic()))
+                in_time = in_time and not record.retirement.is_alive()
+            record.let_go()
+        return in_time
+
+    # --- what would be loaded ---------------------------------------------------------------------------------------
+
+    def _make_plans(self, order: LoadOrder) -> None:
+        """Read a model and its members from the stores. Raises InferError: INTERNAL unless it could be read."""
+        try:
+            self._plan(order, order.name, order.override)
+        except Exception as error:
+            reason = reason_of(error)
+            if self.catalog.is_served(order.name):
+                self.catalog.note_failure(order.name, reason)
+            elif isinstance(error, UnloadableError) and not order.is_by_client:
+                self.catalog.note_failure(order.name, reason, counts=True)
+            else:
+                _log.error("Poll failed for model '%s': %s", order.name, reason)
+            if isinstance(error, UnloadableError):
+                raise invalid_argument(f"load failed for model '{excerpt(order.name)}': {reason}\n") from None
+            raise internal(
+                f"failed to load '{excerpt(order.name)}', failed to poll from model repository: {reason}"
+            ) from None
+        waiting = list(member_names(order.plans[order.name].config))
+        while waiting:
+            member = waiting.pop()
+            if member in order.plans:
+                continue
+            try:
+                self._plan(order, member, None)
+            except Exception as error:
+                # The ensemble's own failure follows from it, unless the served version is still good.
+                _log.error("Poll failed for model '%s': %s", member, reason_of(error))
+            else:
+                waiting += member_names(order.plans[member].config)
+
+    def _plan(self, order: LoadOrder, name: str, override: Override | None) -> None:
+        if override is not None and override.files:
+            order.files = UploadedFiles(name_of(name), override.files)
+            order.files_seen[name] = None
+            entry = order.files.entry(override.config)
+            if isinstance(name, ModelKey):
+                entry = replace(entry, namespace=name.namespace)
+        else:
+            entry = self.catalog.stores.find(name)
+            order.note_opened(entry)
+            order.files_seen[name] = file_state(entry)
+            if override is not None:
+                entry = with_config(entry, override)
+        record = self._records.get(name)
+        if record is not None and name not in self._to_load(order, [name]):
+            order.plans[name] = record.plan
+            order.borrowed.add(name)
+        else:
+            order.plans[name] = self.catalog.plan(entry)
+            order.borrowed.discard(name)
+
+    def _to_load(self, order: LoadOrder, names: Iterable[str]) -> list[str]:
+        """Return those of the `names` of a command that are not loaded as the command wants them, members first."""
+        listing = {name: self._listed(order, name) for name in names if not self._keeps_override(order, name)}
+        state = self.state(listing)
+        steps = reconcile({*state, *listing}, listing, state, forced=order.forced)
+        return [step.name for step in steps if step.name in listing]
+
+    def _keeps_override(self, order: LoadOrder, name: str) -> bool:
+        """Return whether a command has configured a member: loading an ensemble above it does not undo that."""
+        record = self._records.get(name)
+        is_member = name != order.name
+        return is_member and record is not None and record.is_overridden and self.catalog.is_served(name)
+
+    def _listed(self, order: LoadOrder, name: str) -> Listed:
+        # Triton: an override stays until some file of the model has changed.
+        files = order.files_seen[name] or _UPLOADED
+        record = self._records.get(name)
+        if record is None or (name in order.plans and name not in order.borrowed):
+            plan = order.plans.get(name)
+            return Listed(files, None if plan is None else frozenset(member_names(plan.config)))
+        namespaces = self.catalog.namespaces
+        if namespaces is None or not record.members:
+            return Listed(files)
+        return Listed(files, namespaces.links(name, {*map(name_of, record.members)}))
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    def _load(self, order: LoadOrder) -> None:
+        failure: InferError | None = None
+        plans = {plan.entry.key: plan for group in by_dependency(list(order.plans.values())) for plan in group}
+        tried: set[str] = set()
+        # Planned anew after each step: whether an ensemble is loaded depends on what has become of its members.
+        while left := [name for name in self._to_load(order, plans) if name not in tried]:
+            name = left[0]
+            tried.add(name)
+            try:
+                self._load_one(order, replace(self._own_plan(order, name), circle=plans[name].circle))
+            except InferError as error:
+                if name == order.name:
+                    failure = error
+        if failure is not None:
+            raise failure
+        self._records[order.name].is_explicit = True
+
+    def _dry_run(self, order: LoadOrder) -> None:
+        """Load what a load would, and release it again. Raises InferError as a load.
+
+        An ensemble is matched with those of its members that are served.
+        """
+        for name in self._to_load(order, order.plans):
+            self.catalog.dry_run(order.plans[name])
+
+    def _own_plan(self, order: LoadOrder, name: str) -> ModelPlan:
+        """Return a plan to load from: a model that seemed current may be unloaded before it is locked."""
+        if name in order.borrowed:
+            self._plan(order, name, None)
+        return order.plans[name]
+
+    def _load_one(self, order: LoadOrder, plan: ModelPlan) -> None:
+        name = plan.entry.key
+        order.borrowed.add(name)  # from here on it is the catalog's
+        previous = self._records.get(name)
+        if previous is not None and previous.retirement is not None:
+            # At most one old set of versions of a model exists, however often it is loaded.
+            previous.retirement.join()
+        is_requested = name == order.name
+        record = LoadRecord(
+            order.files_seen[name],
+            plan,
+            frozenset(member_names(plan.config)),
+            member_generations=self._generations_of(member_names(plan.config)),
+            is_explicit=previous is not None and previous.is_explicit,
+            is_overridden=is_requested and order.override is not None,
+        )
+        try:
+            replaced = self.catalog.load(plan, self._unchanged_versions(order, plan), counts=not order.is_by_client)
+        except InferError:
+            self._failed[name] = record
+            raise
+        self._failed.pop(name, None)
+        self._generations[name] += 1
+        self._records[name] = record
+        if is_requested:
+            record.files, order.files = order.files, None
+        record.release = order.releases.pop(name, None)
+        for instances in replaced.left_over:
+            # Triton: an update in place ends when the instances that leave are gone.
+            stop_version(instances, FINISH_TIMEOUT_S)
+        record.retirement = self._retire(name, replaced.versions, previous)
+
+    def _generations_of(self, names: Collection[str]) -> dict[str, int]:
+        return {name: self._generations[name] if name in self._records else 0 for name in names}
+
+    def _unchanged_versions(self, order: LoadOrder, plan: ModelPlan) -> set[int]:
+        """Return the versions whose files are as they were loaded, if the configuration still fits them."""
+        name = plan.entry.key
+        record = self._records.get(name)
+        now = order.files_seen[name]
+        if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
+            return set()
+        if record.plan.agents is not None:
+            return set()  # the served files may be where its agents have put them, and those files are removed
+        return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
+
+    def _match_ensembles(self) -> None:
+        """Load the ensembles again of which a member was loaded: whether they still fit shows in the index.
+
+        Among them are those that were unloaded with a member, once all their members are there again.
+        """
+        while not self._is_stopping:
+            ensembles = self.state(
+                name
+                for name, record in self._ensembles().items()
+                if record.member_generations != self._generations_of(record.members)
+            )
+            steps = reconcile(ensembles, {}, ensembles)
+            if not steps:
+                return
+            for step in steps:
+                with self._locks.hold([step.name]):
+                    self._match_with_members(step.name)
+
+    def _match_with_members(self, ensemble: str) -> None:
+        """Load an ensemble whose name is locked as it is, if that is still to be done."""
+        record = self._records.get(ensemble)
+        state = self.state([ensemble])
+        steps = reconcile(state, {}, state)
+        if record is None or self._is_stopping or ensemble not in {step.name for step in steps}:
+            return
+        if record.retirement is not None:
+            record.retirement.join()
+        was_served = self.catalog.is_served(ensemble)
+        record.member_generations = self._generations_of(record.members)
+        try:
+            replaced = self.catalog.load(record.plan, counts=False)
+        except InferError as error:
+            _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
+            return
+        if not was_served:
+            self._generations[ensemble] += 1
+        record.retirement = self._retire(ensemble, replaced.versions, None)
+
+    def _retire(
+        self, name: str, replaced: Sequence[LoadedVersion], previous: LoadRecord | None
+    ) -> threading.Thread | None:
+        """Let replaced versions finish their requests and stop them, while the new ones serve."""
+        if not replaced:
+            if previous is not None:
+                previous.let_go()
+            return None
+
+        def stop() -> None:
+            self._settle()
+            for version in replaced:
+                stop_version(version, FINISH_TIMEOUT_S)
+            heap.trim()
+            if previous is not None:
+                previous.let_go()
+            _log.info("released the versions of '%s' that were replaced", name)
+
+        thread = threading.Thread(target=stop, name=f"retire-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    # --- unloading --------------------------------------------------------------------------------------------------
+
+    def _unload(self, name: str, on_withdrawn: Callable[[], object] | None) -> None:
+        def settle() -> None:
+            if on_withdrawn is not None:
+                on_withdrawn()
+            self._settle()
+
+        self.catalog.unload(name, settle, FINISH_TIMEOUT_S)
+        self._failed.pop(name, None)
+        record = self._records.pop(name, None)
+        if record is None:
+            return
+        if record.retirement is not None:
+            record.retirement.join()
+        record.let_go()
+
+
+_UNKNOWN = Loaded(None, is_served=False)
+_UPLOADED = "uploaded"
+"""In place of a fingerprint, of files that a command has uploaded."""

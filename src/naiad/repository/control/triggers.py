@@ -1,0 +1,182 @@
+"""The control modes: what triggers loading and unloading, behind one interface for the engine.
+
+NONE loads everything at start. EXPLICIT loads what is named at start, and then follows commands. For POLL see `poll`.
+"""
+
+import fnmatch
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, Protocol
+
+from naiad.core.errors import InferError, unavailable
+from naiad.core.model import IndexEntry, name_of
+from naiad.repository.catalog import Catalog
+from naiad.repository.control.controller import ModelController
+from naiad.repository.control.poll import PollTrigger
+from naiad.repository.lifecycle import V
+
+_log = logging.getLogger(__name__)
+
+_START_THREADS = 8
+_PATTERN = frozenset("*?[")
+"""Characters that make a name at start a pattern."""
+
+
+class Trigger(Protocol):
+    """When models are loaded without a command."""
+
+    def start(self) -> bool:
+        """Load the models of the start; whether all of them are ready. Raises InferError."""
+
+    def stop(self, timeout_s: float) -> None:
+        """Trigger nothing more; wait at most `timeout_s` for what is in progress."""
+
+
+class StartTrigger(Generic[V]):
+    """Loads every model of every repository at start."""
+
+    def __init__(self, catalog: Catalog[V]) -> None:
+        self._catalog = catalog
+
+    def start(self) -> bool:
+        """Load every model. Raises InferError when a repository cannot be read."""
+        return self._catalog.load_all()
+
+    def stop(self, timeout_s: float) -> None:
+        """Nothing is triggered after the start."""
+
+
+class NamedTrigger(Generic[V]):
+    """Loads the models that are named at start."""
+
+    def __init__(self, controller: ModelController[V], names: Sequence[str]) -> None:
+        self._controller = controller
+        self._wanted = names
+
+    def start(self) -> bool:
+        """Load the named models; names may be patterns. Raises InferError when a repository cannot be read."""
+        names, all_found = self._names()
+        if not names:
+            return all_found
+        with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
+            return all([all_found, *pool.map(self._load, names)])
+
+    def stop(self, timeout_s: float) -> None:
+        """Nothing is triggered after the start."""
+
+    def _names(self) -> tuple[list[str], bool]:
+        """Return the models, and whether every pattern matches at least one. Raises InferError."""
+        names: dict[str, None] = {}
+        all_found = True
+        for wanted in self._wanted:
+            if not _PATTERN.intersection(wanted):
+                names[wanted] = None
+                continue
+            found = fnmatch.filter({name_of(key) for key in self._controller.catalog.stores.list_names()}, wanted)
+            names |= dict.fromkeys(found)
+            if not found and wanted != "*":
+                _log.error("--load-model=%s: no model of any repository has such a name", wanted)
+                all_found = False
+        return list(names), all_found
+
+    def _load(self, name: str) -> bool:
+        try:
+            self._controller.load(name, {}, is_by_client=False)
+        except InferError:
+            return False  # the reason is in the log
+        return True
+
+
+class RepositoryControl(Generic[V]):
+    """The repository as the engine controls it, in any mode."""
+
+    def __init__(self, controller: ModelController[V], trigger: Trigger, *, takes_commands: bool) -> None:
+        self._catalog = controller.catalog
+        self._controller = controller
+        self._trigger = trigger
+        self._takes_commands = takes_commands
+
+    def load_at_start(self) -> bool:
+        """Load the models of the start; whether all of them are ready. Raises InferError."""
+        return self._trigger.start()
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return a row per model version, as the life cycle knows it."""
+        return self._catalog.index(ready_only)
+
+    def is_ready(self, ill: Collection[str] = ()) -> bool:
+        """Return whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        return self._catalog.is_ready(ill)
+
+    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the index with the models that the stores have and that were never loaded."""
+        rows = list(self._catalog.index(ready_only))
+        if not ready_only:
+            known = {row.name for row in rows}
+            rows += [IndexEntry(name) for name in self._catalog.stores.known_names() if name not in known]
+            rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
+        return rows
+
+    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+        """Load a model by a client's command, see `ModelController.load`.
+
+        Raises InferError: UNAVAILABLE in a mode without commands.
+        """
+        self._check_commands()
+        self._controller.load(name, parameters, is_by_client=True)
+
+    def unload_model(
+        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
+    ) -> None:
+        """Unload a model by a client's command, see `ModelController.unload`.
+
+        Raises InferError(UNAVAILABLE) in a mode without commands.
+        """
+        self._check_commands()
+        self._controller.unload(name, parameters, on_withdrawn)
+
+    def _check_commands(self) -> None:
+        if not self._takes_commands:
+            # Triton: the same text in mode NONE.
+            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    def abandon(self) -> None:
+        """Stop loading: loads in progress finish, waiting ones do not begin."""
+        self._trigger.stop(0.0)
+        self._controller.abandon()
+
+    def unload_all(self, timeout_s: float) -> bool:
+        """Unload everything; False when work or an accepted request did not finish within `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        self._controller.abandon()
+        self._trigger.stop(timeout_s)
+        return self._controller.unload_all(max(0.0, deadline_s - time.monotonic()))
+
+
+def no_control(catalog: Catalog[V]) -> RepositoryControl[V]:
+    """Return the control of mode NONE: everything is loaded at start, and commands are rejected."""
+    return RepositoryControl(ModelController(catalog, _no_wait), StartTrigger(catalog), takes_commands=False)
+
+
+def explicit_control(
+    catalog: Catalog[V], settle: Callable[[], object], at_start: Sequence[str] = ()
+) -> RepositoryControl[V]:
+    """Return the control of mode EXPLICIT; `settle` as in `ModelController`."""
+    controller = ModelController(catalog, settle)
+    return RepositoryControl(controller, NamedTrigger(controller, at_start), takes_commands=True)
+
+
+def poll_control(
+    catalog: Catalog[V], settle: Callable[[], object], *, poll_s: float, settle_s: float
+) -> RepositoryControl[V]:
+    """Return the control of mode POLL, see `PollTrigger`."""
+    controller = ModelController(catalog, settle)
+    return RepositoryControl(
+        controller, PollTrigger(controller, poll_s=poll_s, settle_s=settle_s), takes_commands=False
+    )
+
+
+def _no_wait() -> None:
+    """Wait for nothing: in mode NONE no model is replaced while requests come."""
