@@ -345,7 +345,7 @@ def test_a_profile(s3: S3Server, serve, user, tmp_path: Path) -> None:
     none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     serve(environment={**none, **files, "AWS_PROFILE": "team"}).wait_ready()
     text = exit_text(serve(environment={**none, **files, "AWS_PROFILE": "nobody"}))
-    assert "AWS profile 'nobody' is not in" in text
+    assert "AWS profile 'nobody' gives no credential" in text
 
 
 def test_a_public_bucket_needs_no_credential(s3: S3Server, start_server, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Credential:
     """How to authenticate with Azure without a key: managed_identity or default."""
     client_id: str = ""
     is_complete: bool = True
-    """Whether the library finds the rest by itself; otherwise the user's default profile may have it."""
+    """Whether obstore finds the rest by itself; otherwise boto3 looks for it, where it is installed."""
 
 
 def find_credential(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
@@ -55,7 +55,7 @@ def find_credential(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
 
 
 def _s3_of_environment(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
-    # The library reads the variables itself, with all that belongs to them; this only tells what it will find.
+    # obstore and boto3 read the variables themselves, with all that belongs to them; this is for messages.
     key_id = environ.get("AWS_ACCESS_KEY_ID", "")
     if key_id:
         token = " with AWS_SESSION_TOKEN" if environ.get("AWS_SESSION_TOKEN") else ""
@@ -74,7 +74,6 @@ def _s3_of_environment(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
 def _gs_of_environment(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
     path = environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
     if path:
-        _check_readable(path, "GOOGLE_APPLICATION_CREDENTIALS")
         return Credential(f"GOOGLE_APPLICATION_CREDENTIALS {path}", path=path)
     return Credential("GOOGLE_APPLICATION_CREDENTIALS is not set, so the default of the machine, or none")
 
@@ -142,8 +141,6 @@ def _s3_of_entry(url: CloudUrl, entry: object, path: Path, source: str) -> Crede
 def _gs_of_entry(url: CloudUrl, entry: object, path: Path, source: str) -> Credential:
     if not isinstance(entry, str):
         raise _wrong(path, f"{source}: the value must be the path of a file with credentials")
-    if entry:
-        _check_readable(entry, source)
     return Credential(f"{source} ({entry or 'the default of the machine'})", path=entry)
 
 
@@ -185,11 +182,6 @@ def _auth_type(value: str, source: str) -> str:
     if value and value not in _AUTH_TYPES:
         raise invalid_argument(f"{source}: unknown way to authenticate '{value}'; known: {', '.join(_AUTH_TYPES)}")
     return "" if value == "shared_key" else value
-
-
-def _check_readable(path: str, source: str) -> None:
-    if not Path(path).is_file():
-        raise invalid_argument(f"{source}: there is no file {path}")
 
 
 def _wrong(path: Path, what: str) -> InferError:

@@ -1,4 +1,4 @@
-"""Clients of the three providers: what obstore is told for a URL and a credential."""
+"""Clients of the three providers: the settings of obstore for a URL and a credential."""
 
 import datetime
 import importlib
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from naiad.core.errors import invalid_argument, unsupported
-from naiad.repository.cloud.aws_profile import find_profile
 from naiad.repository.cloud.credentials import Credential
 from naiad.repository.cloud.url import CloudUrl
 
@@ -15,6 +14,8 @@ _EXTRAS = {"s3": "s3", "gs": "gcs", "as": "azure"}
 _CONNECT_TIMEOUT_S = 5
 _SILENCE_TIMEOUT_S = 30
 _REQUEST_TIMEOUT_S = 600
+_BOTO3_TTL = datetime.timedelta(minutes=10)
+"""How long obstore uses a credential of boto3, which renews those that end within 10 to 15 minutes."""
 
 FIXES = {
     "s3": "allow it s3:ListBucket on the bucket and s3:GetObject on its objects, or set AWS_ACCESS_KEY_ID, "
@@ -69,20 +70,14 @@ def _s3(url: CloudUrl, credential: Credential, environ: Mapping[str, str]) -> tu
     endpoint = url.endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
     config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
     settings: dict[str, Any] = {"config": config}
-    region = credential.region
+    if credential.region:
+        config["region"] = credential.region
     if credential.key_id:
         settings["credential_provider"] = _fixed(credential.key_id, credential.secret, credential.session_token)
     elif credential.profile or not credential.is_complete:
-        profile = find_profile(credential.profile, environ)
-        if profile is not None:
-            region = region or profile.region
-            settings["credential_provider"] = (
-                _fixed(profile.key_id, profile.secret, profile.session_token)
-                if profile.key_id
-                else _of_boto3(url, profile.name)
-            )
-    if region:
-        config["region"] = region
+        provider = _of_boto3(url, credential.profile)
+        if provider is not None:
+            settings["credential_provider"] = provider
     return settings, endpoint
 
 
@@ -98,17 +93,18 @@ def _fixed(key_id: str, secret: str, session_token: str) -> Any:
 
 
 def _of_boto3(url: CloudUrl, profile: str) -> Any:
-    """Return what gives the credentials of a profile that has no key of its own: roles, sign-on, programs."""
+    """Return boto3's chain of credentials, with a profile if one is named; None when it has no credential."""
     if importlib.util.find_spec("boto3") is None:
-        raise unsupported(
-            f"{url.text}: profile '{profile}' has no aws_access_key_id; what it has instead (a role, sign-on or a "
-            "program) needs boto3: pip install boto3"
-        )
-    session = importlib.import_module("boto3.session").Session(profile_name=profile)
+        if profile:
+            raise unsupported(f"{url.text}: profile '{profile}' needs the package boto3: pip install 'naiad[s3]'")
+        return None
     try:
-        return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
+        session = importlib.import_module("boto3.session").Session(profile_name=profile or None)
+        if session.get_credentials() is None and not profile:
+            return None
+        return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session, ttl=_BOTO3_TTL)
     except Exception as error:
-        raise invalid_argument(f"{url.text}: profile '{profile}' gives no credential: {error}") from error
+        raise invalid_argument(f"{url.text}: AWS profile '{profile}' gives no credential: {error}") from error
 
 
 def _gs(url: CloudUrl, credential: Credential, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,18 +38,80 @@ def test_s3_without_a_signature(tmp_path: Path) -> None:
     assert str(config("s3://b", {"HOME": str(tmp_path)}, anonymous=True)["skip_signature"]).lower() == "true"
 
 
-def test_a_role_of_a_profile_needs_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config"
-    path.write_text("[profile ops]\nrole_arn = arn:aws:iam::1:role/x\n")
+KEYS = "aws_access_key_id = k\naws_secret_access_key = s%x\naws_session_token = t\n"
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the profiles team and default where boto3 looks for them."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "keys").write_text(f"[team]\n{KEYS}[default]\n{KEYS.replace('= k', '= d')}")
+    (tmp_path / "config").write_text("[profile team]\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def s3_client(environ: dict[str, str]) -> Any:
+    url = parse_cloud_url("s3://b")
+    return make_client(url, find_credential(url, environ), environ, anonymous=False)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "boto3" else find_spec(name))
-    with pytest.raises(InferError, match=r"profile 'ops' has no aws_access_key_id; .* pip install boto3"):
-        config("s3://b", {"AWS_PROFILE": "ops", "AWS_CONFIG_FILE": str(path), "HOME": str(tmp_path)})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
+
+
+@pytest.mark.usefixtures("profiles")
+def test_profile_gives_key_and_region() -> None:
+    client = s3_client({"AWS_PROFILE": "team"})
+    found = client.credential_provider()
+    assert (found["access_key_id"], found["secret_access_key"], found["token"]) == ("k", "s%x", "t")
+    assert client.config["region"] == "eu-west-1"
+
+
+@pytest.mark.usefixtures("profiles")
+def test_default_profile_is_used_without_variables() -> None:
+    assert s3_client({}).credential_provider()["access_key_id"] == "d"
+
+
+@pytest.mark.usefixtures("profiles")
+def test_missing_profile_is_named() -> None:
+    with pytest.raises(InferError, match=r"AWS profile 'nobody' gives no credential: .*nobody.* could not be found"):
+        s3_client({"AWS_PROFILE": "nobody"})
+
+
+@pytest.mark.usefixtures("profiles")
+def test_broken_profile_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("no section")
+    with pytest.raises(InferError, match=f"Unable to parse config file: {tmp_path}/config"):
+        s3_client({"AWS_PROFILE": "team"})
+
+
+@pytest.mark.usefixtures("profiles")
+def test_no_credential_leaves_it_to_obstore(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("")
+    assert s3_client({}).credential_provider is None
+
+
+@pytest.mark.usefixtures("profiles")
+def test_profiles_need_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "boto3")
+    with pytest.raises(InferError, match=r"profile 'team' needs the package boto3: pip install 'naiad\[s3\]'"):
+        s3_client({"AWS_PROFILE": "team"})
+    assert s3_client({}).credential_provider is None
 
 
 def test_google() -> None:
     emulated = config("gs://b/p", {"STORAGE_EMULATOR_HOST": "localhost:4443"})
     assert emulated["base_url"] == "http://localhost:4443"
+
+
+def test_missing_google_file_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "key.json")
+    with pytest.raises(InferError, match=f"GOOGLE_APPLICATION_CREDENTIALS {path} cannot be used: .*No such file"):
+        config("gs://b", {"GOOGLE_APPLICATION_CREDENTIALS": path})
 
 
 def test_a_google_file_without_a_credential_is_named(tmp_path: Path) -> None:
@@ -86,7 +149,7 @@ def test_the_key_of_a_file_is_not_mixed_with_the_environment(monkeypatch: pytest
 
 
 def test_the_missing_library_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    without(monkeypatch, "obstore")
     with pytest.raises(InferError, match=r"needs the package obstore.*pip install 'naiad\[azure\]'"):
         is_installed(AZURE)
 
