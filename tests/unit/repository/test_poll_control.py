@@ -77,7 +77,7 @@ def test_unreachable_store_does_not_delay_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(poll, "_LAST_LISTING_S", 0.01)
-    control = RepositoryControl(controller, trigger, takes_commands=False)
+    control = RepositoryControl(controller, trigger.start, trigger.stop, takes_commands=False)
     assert control.load_at_start()
     looks, answers = threading.Event(), threading.Event()
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Protocol
+from typing import Generic
 
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model import IndexEntry, name_of
@@ -24,83 +24,27 @@ _PATTERN = frozenset("*?[")
 """Characters that make a name at start a pattern."""
 
 
-class Trigger(Protocol):
-    """When models are loaded without a command."""
-
-    def start(self) -> bool:
-        """Load the models of the start; whether all of them are ready. Raises InferError."""
-
-    def stop(self, timeout_s: float) -> None:
-        """Trigger nothing more; wait at most `timeout_s` for what is in progress."""
-
-
-class StartTrigger(Generic[V]):
-    """Loads every model of every repository at start."""
-
-    def __init__(self, catalog: Catalog[V]) -> None:
-        self._catalog = catalog
-
-    def start(self) -> bool:
-        """Load every model. Raises InferError when a repository cannot be read."""
-        return self._catalog.load_all()
-
-    def stop(self, timeout_s: float) -> None:
-        """Nothing is triggered after the start."""
-
-
-class NamedTrigger(Generic[V]):
-    """Loads the models that are named at start."""
-
-    def __init__(self, controller: ModelController[V], names: Sequence[str]) -> None:
-        self._controller = controller
-        self._wanted = names
-
-    def start(self) -> bool:
-        """Load the named models; names may be patterns. Raises InferError when a repository cannot be read."""
-        names, all_found = self._names()
-        if not names:
-            return all_found
-        with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
-            return all([all_found, *pool.map(self._load, names)])
-
-    def stop(self, timeout_s: float) -> None:
-        """Nothing is triggered after the start."""
-
-    def _names(self) -> tuple[list[str], bool]:
-        """Return the models, and whether every pattern matches at least one. Raises InferError."""
-        names: dict[str, None] = {}
-        all_found = True
-        for wanted in self._wanted:
-            if not _PATTERN.intersection(wanted):
-                names[wanted] = None
-                continue
-            found = fnmatch.filter({name_of(key) for key in self._controller.catalog.stores.list_names()}, wanted)
-            names |= dict.fromkeys(found)
-            if not found and wanted != "*":
-                _log.error("--load-model=%s: no model of any repository has such a name", wanted)
-                all_found = False
-        return list(names), all_found
-
-    def _load(self, name: str) -> bool:
-        try:
-            self._controller.load(name, {}, is_by_client=False)
-        except InferError:
-            return False  # the reason is in the log
-        return True
-
-
 class RepositoryControl(Generic[V]):
     """The repository as the engine controls it, in any mode."""
 
-    def __init__(self, controller: ModelController[V], trigger: Trigger, *, takes_commands: bool) -> None:
+    def __init__(
+        self,
+        controller: ModelController[V],
+        start: Callable[[], bool],
+        stop: Callable[[float], object] = lambda timeout_s: None,
+        *,
+        takes_commands: bool,
+    ) -> None:
+        """`start` loads the models of the start, `stop` ends triggers that continue, within a time in seconds."""
         self._catalog = controller.catalog
         self._controller = controller
-        self._trigger = trigger
+        self._start = start
+        self._stop = stop
         self._takes_commands = takes_commands
 
     def load_at_start(self) -> bool:
         """Load the models of the start; whether all of them are ready. Raises InferError."""
-        return self._trigger.start()
+        return self._start()
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return a row per model version, as the life cycle knows it."""
@@ -144,20 +88,20 @@ class RepositoryControl(Generic[V]):
 
     def abandon(self) -> None:
         """Stop loading: loads in progress finish, waiting ones do not begin."""
-        self._trigger.stop(0.0)
+        self._stop(0.0)
         self._controller.abandon()
 
     def unload_all(self, timeout_s: float) -> bool:
         """Unload everything; False when work or an accepted request did not finish within `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         self._controller.abandon()
-        self._trigger.stop(timeout_s)
+        self._stop(timeout_s)
         return self._controller.unload_all(max(0.0, deadline_s - time.monotonic()))
 
 
 def no_control(catalog: Catalog[V]) -> RepositoryControl[V]:
     """Return the control of mode NONE: everything is loaded at start, and commands are rejected."""
-    return RepositoryControl(ModelController(catalog, _no_wait), StartTrigger(catalog), takes_commands=False)
+    return RepositoryControl(ModelController(catalog, lambda: None), catalog.load_all, takes_commands=False)
 
 
 def explicit_control(
@@ -165,7 +109,7 @@ def explicit_control(
 ) -> RepositoryControl[V]:
     """Return the control of mode EXPLICIT; `settle` as in `ModelController`."""
     controller = ModelController(catalog, settle)
-    return RepositoryControl(controller, NamedTrigger(controller, at_start), takes_commands=True)
+    return RepositoryControl(controller, lambda: _load_named(controller, at_start), takes_commands=True)
 
 
 def poll_control(
@@ -173,10 +117,32 @@ def poll_control(
 ) -> RepositoryControl[V]:
     """Return the control of mode POLL, see `PollTrigger`."""
     controller = ModelController(catalog, settle)
-    return RepositoryControl(
-        controller, PollTrigger(controller, poll_s=poll_s, settle_s=settle_s), takes_commands=False
-    )
+    trigger = PollTrigger(controller, poll_s=poll_s, settle_s=settle_s)
+    return RepositoryControl(controller, trigger.start, trigger.stop, takes_commands=False)
 
 
-def _no_wait() -> None:
-    """Wait for nothing: in mode NONE no model is replaced while requests come."""
+def _load_named(controller: ModelController[V], wanted: Sequence[str]) -> bool:
+    """Load models by names and patterns; whether all of them are ready. Raises InferError."""
+    names: dict[str, None] = {}
+    all_found = True
+    for each in wanted:
+        if not _PATTERN.intersection(each):
+            names[each] = None
+            continue
+        found = fnmatch.filter({name_of(key) for key in controller.catalog.stores.list_names()}, each)
+        names |= dict.fromkeys(found)
+        if not found and each != "*":
+            _log.error("--load-model=%s: no model of any repository has such a name", each)
+            all_found = False
+    if not names:
+        return all_found
+
+    def load(name: str) -> bool:
+        try:
+            controller.load(name, {}, is_by_client=False)
+        except InferError:
+            return False  # the reason is in the log
+        return True
+
+    with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
+        return all([all_found, *pool.map(load, names)])
