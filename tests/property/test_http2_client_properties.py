@@ -9,7 +9,7 @@ from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.client import ClientConnection
 from naiad.wire.http2.frames import Http2Error, frame
 from naiad.wire.http2.limits import Http2Limits
-from support.http2_pair import REQUEST, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
+from support.http2_pair import REQUEST_BLOCK, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
 from support.http2_peer import SETTINGS_FRAME, data_frame
 
 SMALL = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
@@ -73,7 +73,7 @@ def test_each_request_ends_once_whatever_arrives(data, sizes):
     client = ClientConnection(Recorder(), Http2Limits())
     exchanges = [Exchange(), Exchange()]
     for exchange in exchanges:
-        client.open(exchange, REQUEST, ends_stream=True)
+        client.open(exchange, REQUEST_BLOCK, ends_stream=True)
     with suppress(Http2Error):
         for size in sizes:
             client.receive_data(data[:size], 1)

@@ -6,7 +6,9 @@ from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.server import ServerConnection
 from support.http2_peer import RecordingSink
 
-REQUEST = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"h"), (b":path", b"/echo"))
+REQUEST_BLOCK = encode_fields(
+    ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"h"), (b":path", b"/echo"))
+)
 RESPONSE_BLOCK = encode_fields(((b":status", b"200"), (b"content-type", b"application/grpc")))
 TRAILER_BLOCK = encode_fields(((b"grpc-status", b"0"),))
 
@@ -74,12 +76,11 @@ class Pair:
         self.sink.output = self.server.output
         self.now_ns = 1_000_000_000
 
-    def open(self, body=b"", fields=REQUEST):
+    def open(self, body=b""):
         exchange = Exchange()
-        self.client.open(exchange, fields, ends_stream=not body)
+        self.client.open(exchange, REQUEST_BLOCK, ends_stream=not body)
         if body:
-            self.client.output.send_data(exchange, (body,))
-            self.client.output.send_end(exchange)
+            self.client.output.send_body(exchange, (body,))
         return exchange
 
     def carry(self, source, target, sizes=()):

@@ -12,7 +12,8 @@ from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc import client as messages
-from naiad.wire.grpc import request_fields
+from naiad.wire.grpc import encode_timeout, request_fields
+from naiad.wire.http2.headers import encode_fields
 
 _SERVICE = "/inference.GRPCInferenceService/"
 
@@ -25,6 +26,8 @@ class GrpcCalls:
         self._authority = address.authority
         self._scheme = "https" if address.uses_tls else "http"
         self._metadata = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        self._blocks: dict[str, bytes] = {}
+        """Method to header block without a deadline; one for each method that is called."""
 
     async def infer(
         self, header: RequestHeader, request_id: str, data: Sequence[Buffer], timeout_s: float | None
@@ -92,11 +95,10 @@ class GrpcCalls:
         return await self._call(method, (messages.encode_model_reference(model, version),))
 
     async def _call(self, method: str, message: Sequence[Buffer] = (), timeout_s: float | None = None) -> Buffer:
-        fields = request_fields(
-            _SERVICE + method,
-            self._authority,
-            self._scheme,
-            timeout_ns=0 if timeout_s is None else max(1, int(timeout_s * 1e9)),
-            metadata=self._metadata,
-        )
-        return await self._pool.call(fields, message)
+        block = self._blocks.get(method)
+        if block is None:
+            fields = request_fields(_SERVICE + method, self._authority, self._scheme, self._metadata)
+            block = self._blocks[method] = encode_fields(fields)
+        if timeout_s is not None:
+            block += encode_fields(((b"grpc-timeout", encode_timeout(max(1, int(timeout_s * 1e9)))),))
+        return await self._pool.call(block, message)

@@ -12,7 +12,7 @@ from naiad.protocol.status import code_of_grpc
 from naiad.wire.grpc import CompressedMessage, GrpcError, GrpcStatus, MessageAssembler, call_status, frame_message
 from naiad.wire.http2.client import ClientConnection, ClientStream
 from naiad.wire.http2.frames import Http2Code, Http2Error
-from naiad.wire.http2.headers import Field, Fields, is_grpc_content_type
+from naiad.wire.http2.headers import Fields, is_grpc_content_type
 from naiad.wire.http2.limits import Http2Limits
 
 _NAMES = {int(code): code.name for code in Http2Code}
@@ -65,15 +65,14 @@ class Http2Protocol(asyncio.Protocol):
         """Whether it takes no new calls: the server goes away. Open calls continue."""
         return self._connection.is_retired
 
-    async def call(self, fields: Sequence[Field], message: Sequence[Buffer]) -> Buffer:
+    async def call(self, header_block: bytes, message: Sequence[Buffer]) -> Buffer:
         """Send a call and return the message of its response; a caller that is cancelled resets the stream.
 
         Raises InferError; CallRefusedError when the call may be sent again.
         """
         call = Call(self._loop.create_future())
-        self._connection.open(call, fields)
-        self._connection.output.send_data(call, frame_message(message))
-        self._connection.output.send_end(call)
+        self._connection.open(call, header_block)
+        self._connection.output.send_body(call, frame_message(message))
         self._flush_soon()
         try:
             return await call.result
@@ -216,17 +215,17 @@ class Http2Pool:
         self._waiting = asyncio.Lock()
         self._freed = asyncio.Event()
 
-    async def call(self, fields: Sequence[Field], message: Sequence[Buffer]) -> Buffer:
+    async def call(self, header_block: bytes, message: Sequence[Buffer]) -> Buffer:
         """Send a call and return the message of its response; once more if the server refused it unprocessed.
 
         Raises InferError.
         """
         connection = self._find() or await self._wait()
         try:
-            return await connection.call(fields, message)
+            return await connection.call(header_block, message)
         except CallRefusedError:
             connection = self._find() or await self._wait()
-            return await connection.call(fields, message)
+            return await connection.call(header_block, message)
 
     def close(self) -> None:
         """Close all connections; open calls fail."""

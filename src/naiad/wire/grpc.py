@@ -397,25 +397,20 @@ def encode_timeout(timeout_ns: int) -> bytes:
     return b"%dH" % min(hours, _MAX_TIMEOUT_DIGITS)
 
 
-def request_fields(
-    path: str, authority: str, scheme: str, *, timeout_ns: int = 0, metadata: Iterable[Field] = ()
-) -> list[Field]:
-    """Return the header fields of a call. `timeout_ns` of 0 sets no deadline.
+def request_fields(path: str, authority: str, scheme: str, metadata: Iterable[Field] = ()) -> list[Field]:
+    """Return the header fields of a call without a deadline; `encode_timeout` makes the value of `grpc-timeout`.
 
     `metadata` are as they go on the wire: lower-case names, values of "-bin" names in base64.
     """
-    fields: list[Field] = [
+    return [
         (b":method", b"POST"),
         (b":scheme", scheme.encode()),
         (b":path", path.encode()),
         (b":authority", authority.encode()),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
+        *metadata,
     ]
-    if timeout_ns:
-        fields.append((b"grpc-timeout", encode_timeout(timeout_ns)))
-    fields.extend(metadata)
-    return fields
 
 
 def frame_message(parts: "Sequence[Payload]") -> "list[Payload]":

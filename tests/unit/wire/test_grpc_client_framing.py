@@ -45,7 +45,7 @@ def test_framed_messages_are_assembled(parts):
 
 
 def test_request_fields_are_a_legal_head():
-    fields = request_fields("/s/M", "h:1", "https", timeout_ns=5_000_000, metadata=[(b"x-a", b"b")])
+    fields = request_fields("/s/M", "h:1", "https", [(b"grpc-timeout", b"5m"), (b"x-a", b"b")])
     decoded = HeaderDecoder(65536).decode_fields(encode_fields(fields))
     head = parse_request_head(decoded, 65536, 128)
     assert head.is_plain

@@ -6,7 +6,7 @@ from naiad.wire.http2.frames import Http2Code, Http2Error, frame, goaway, rst_st
 from naiad.wire.http2.headers import encode_fields
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.preface import PREFACE
-from support.http2_pair import REQUEST, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
+from support.http2_pair import REQUEST_BLOCK, RESPONSE_BLOCK, ClientRecorder, Exchange, Pair
 from support.http2_peer import RecordingSink, data_frame, settings_frame, split_frames
 
 SMALL = Http2Limits(frame_bytes=16_384, stream_window_bytes=65_535, connection_window_bytes=65_535)
@@ -29,7 +29,7 @@ class HandMade:
 
     def request(self, *, ends_stream=True):
         exchange = Exchange()
-        self.client.open(exchange, REQUEST, ends_stream=ends_stream)
+        self.client.open(exchange, REQUEST_BLOCK, ends_stream=ends_stream)
         return exchange
 
 
@@ -55,6 +55,32 @@ def test_request_and_response_pass():
     assert (bytes(exchange.body), exchange.ending, exchange.trailers) == (b"hello", "end", ((b"grpc-status", b"0"),))
     assert not pair.client.streams
     assert not pair.server.streams
+
+
+def test_small_body_is_one_frame_that_ends():
+    peer = HandMade()
+    exchange = peer.request(ends_stream=False)
+    peer.client.output.send_body(exchange, (b"ab", b"c"))
+    assert peer.frames()[1:] == [(wire.DATA, wire.FLAG_END_STREAM, 1, b"abc")]
+    assert peer.client.output.window == wire.DEFAULT_WINDOW - 3
+
+
+def test_whole_requests_take_the_server_fast_path():
+    pair = Pair()
+    for _ in range(3):
+        pair.open(b"hello")
+        pair.settle()
+    assert pair.sink.one_piece == 2
+
+
+def test_repeated_responses_are_decoded_once():
+    pair = Pair()
+    heads = []
+    for _ in range(2):
+        exchange = pair.open(b"x")
+        pair.settle()
+        heads.append(exchange.head)
+    assert heads[0] is heads[1]
 
 
 def test_large_bodies_pass_small_windows():

@@ -1,28 +1,21 @@
 """A client's HTTP/2 connection (RFC 9113), sans-IO: streams opened here, responses to a sink, bytes out.
 
-The owner asks `can_open`, opens a stream with its header fields, and sends the body through `output`. A stream ends
+The owner asks `can_open`, opens a stream with a header block, and sends the body through `output`. A stream ends
 with `end_received`, or with one of `stream_reset` and `stream_broken`. Streams that the server has not processed when
 it goes away end with `stream_reset` and REFUSED_STREAM: their requests may be sent again on another connection.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
-from naiad.wire.http2.headers import (
-    NO_RESPONSE_HEAD,
-    Field,
-    Fields,
-    HeaderBlock,
-    ResponseHead,
-    encode_fields,
-    parse_response_head,
-)
+from naiad.wire.http2.headers import NO_RESPONSE_HEAD, Fields, HeaderBlock, ResponseHead
+from naiad.wire.http2.hpack import ResponseDecoder
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
-from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.stream import Payload, Stream
 from naiad.wire.http2.windows import client_settings
 from naiad.wire.preface import PREFACE
 
@@ -57,6 +50,27 @@ class ClientOutput(Http2Output):
 
     __slots__ = ()
 
+    def send_body(self, stream: Stream, payload: Sequence[Payload]) -> None:
+        """Send a whole body and end the request: as one DATA frame where the windows allow it."""
+        size = sum(map(len, payload))
+        if (
+            size <= self.peer_frame_bytes
+            and size <= self.window
+            and size <= stream.window_offset + self.peer_window
+            and not self._ready
+            and not self.is_paused
+            and self._frames_bytes < self._write_buffer_bytes
+        ):
+            self.data_count += 1
+            self.window -= size
+            stream.window_offset -= size
+            self.frames += (wire.FRAME_HEADER.pack(size << 8 | wire.DATA, wire.FLAG_END_STREAM, stream.id), *payload)
+            self._frames_bytes += size + wire.FRAME_HEADER_BYTES
+            self._end_local(stream)
+            return
+        self.send_data(stream, payload)
+        self.send_end(stream)
+
     def _end_local(self, stream: Stream) -> None:
         stream.is_local_closed = True
         if stream.is_remote_closed:
@@ -66,10 +80,12 @@ class ClientOutput(Http2Output):
 class ClientConnection(Http2Connection[C]):
     """The state of one connection: `receive_data` in, `output` out."""
 
+    output: ClientOutput
     _sink: ClientSink[C]
 
     def __init__(self, sink: ClientSink[C], limits: Http2Limits) -> None:
         super().__init__(sink, limits, PREFACE + client_settings(limits), ClientOutput)
+        self._decoder = ResponseDecoder(limits.header_list_bytes, limits.header_fields)
         self.is_going_away = False
         """The server has sent GOAWAY: open streams end, new ones need another connection."""
 
@@ -85,8 +101,8 @@ class ClientConnection(Http2Connection[C]):
         """No stream can be opened any more: the server goes away, or the stream ids are used up (RFC 9113 5.1.1)."""
         return self.is_going_away or self._last_stream_id >= wire.STREAM_ID_MASK - 2
 
-    def open(self, stream: C, fields: Iterable[Field], *, ends_stream: bool = False) -> None:
-        """Open a stream with the header fields of a request, pseudo-fields first.
+    def open(self, stream: C, header_block: bytes, *, ends_stream: bool = False) -> None:
+        """Open a stream with the header block of a request, which `encode_fields` makes, pseudo-fields first.
 
         Raises RuntimeError unless `can_open`.
         """
@@ -95,7 +111,7 @@ class ClientConnection(Http2Connection[C]):
         self._last_stream_id = stream.id = self._last_stream_id + 2 if self._last_stream_id else 1
         stream.receive_window = self._limits.stream_window_bytes
         self._streams[stream.id] = stream
-        self.output.send_headers(stream, encode_fields(fields), ends_stream=ends_stream)
+        self.output.send_headers(stream, header_block, ends_stream=ends_stream)
 
     def cancel(self, stream: C) -> None:
         """Reset a stream whose response is not wanted; its sink hears no more of it."""
@@ -115,20 +131,15 @@ class ClientConnection(Http2Connection[C]):
         return 0
 
     def _header_block(self, block: HeaderBlock) -> None:
-        # gRPC's PROTOCOL-HTTP2 lets metadata have outer spaces, which RFC 9113 8.2.1 forbids, and strips them.
-        fields = tuple([(name, value.strip(b" \t")) for name, value in self._decode(self._decode_fields, block)])
+        fields, head = self._decode(self._decoder.decode_response, block)
         self._check_not_idle(block.stream_id, "HEADERS")
         stream = self._streams.get(block.stream_id)
         if stream is None or stream.head is not NO_RESPONSE_HEAD or stream.is_remote_closed:
             self._receive_trailers(block, fields)
         else:
-            self._receive_head(stream, block, fields)
+            self._receive_head(stream, block, head)
 
-    def _decode_fields(self, data: bytes) -> Fields:
-        return self._decoder.decode_fields(data)
-
-    def _receive_head(self, stream: C, block: HeaderBlock, fields: Fields) -> None:
-        head = parse_response_head(fields)
+    def _receive_head(self, stream: C, block: HeaderBlock, head: ResponseHead) -> None:
         is_interim = 0 < head.status < _FIRST_FINAL_STATUS
         # RFC 9113 8.1: an interim response does not end a stream. 8.6: there is no 101 in HTTP/2.
         if head.error or (is_interim and (block.ends_stream or head.status == 101)):

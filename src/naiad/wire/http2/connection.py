@@ -15,7 +15,7 @@ from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.flood import REOPENED_STREAM, SMALL_FRAME, FloodGuard
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import Fields, HeaderBlock, HeaderBlocks, trailers_error
-from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
 from naiad.wire.http2.stream import Stream
@@ -69,7 +69,6 @@ class Http2Connection(Generic[S]):
         self._limits = limits
         self._streams: dict[int, S] = {}
         self.output = output_type(self._streams, limits.write_buffer_bytes)  # type: ignore[arg-type]  # it adds none
-        self._decoder = HeaderDecoder(limits.header_list_bytes, limits.header_fields)
         self._now_ns = 0
         self._last_stream_id = 0
         """The last stream that the client has opened, whichever side this is."""

@@ -8,11 +8,20 @@ Tables and Huffman codes are the `hpack` package's. The loop over a block is our
 the block for each field and reads integers of any length, both quadratic in what a hostile peer sends.
 """
 
+from typing import NamedTuple
+
 from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from naiad.wire.http2.headers import Field, Fields, RequestHead, parse_request_head
+from naiad.wire.http2.headers import (
+    Field,
+    Fields,
+    RequestHead,
+    ResponseHead,
+    parse_request_head,
+    parse_response_head,
+)
 
 _CACHED_BLOCKS = 64
 _CACHED_BLOCK_BYTES = 2048
@@ -154,6 +163,39 @@ class HeaderDecoder:
     def _note_change(self) -> None:
         self._changed_table = True
         self.cached.clear()
+
+
+class ResponseBlock(NamedTuple):
+    """A header block that a client has received: a head or trailers."""
+
+    fields: Fields
+    """As trailers."""
+    head: ResponseHead
+    """As a head; with an error if it is none."""
+
+
+class ResponseDecoder(HeaderDecoder):
+    """Decodes the header blocks of a server; keeps those that do not refer to the dynamic table."""
+
+    __slots__ = ("_responses",)
+
+    def __init__(self, header_list_bytes: int, header_fields: int) -> None:
+        super().__init__(header_list_bytes, header_fields)
+        self._responses: dict[bytes, ResponseBlock] = {}
+
+    def decode_response(self, block: bytes) -> ResponseBlock:
+        """Return what `block` encodes. Raises as `decode_request` does."""
+        known = self._responses.get(block)
+        if known is not None:
+            return known
+        # gRPC's PROTOCOL-HTTP2 lets metadata have outer spaces, which RFC 9113 8.2.1 forbids, and strips them.
+        fields = tuple([(name, value.strip(b" \t")) for name, value in self._decode(block)])
+        decoded = ResponseBlock(fields, parse_response_head(fields))
+        if not self._changed_table and not self._used_dynamic and len(block) <= _CACHED_BLOCK_BYTES:
+            if len(self._responses) >= _CACHED_BLOCKS:
+                self._responses.clear()
+            self._responses[block] = decoded
+        return decoded
 
 
 def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandle
 from naiad.wire.http2.flood import SMALL_FRAME
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields
+from naiad.wire.http2.hpack import HeaderDecoder
 from naiad.wire.http2.keepalive import PingStrikes
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.stream import Stream
@@ -47,6 +48,7 @@ class ServerConnection(Http2Connection[S]):
 
     def __init__(self, sink: ServerSink[S], limits: Http2Limits) -> None:
         super().__init__(sink, limits, server_settings(limits))
+        self._decoder = HeaderDecoder(limits.header_list_bytes, limits.header_fields)
         # New requests may take the fast path: SETTINGS have come, no header block is unfinished, no GOAWAY was sent.
         self._takes_fast_path = False
         self._ping_strikes = PingStrikes(limits.keepalive)
