@@ -40,11 +40,6 @@ class OrderedRelease:
         self._arrivals.append(expected)
         self._by_request[id(request)] = expected
 
-    @property
-    def oldest(self) -> InferRequest | None:
-        """The request for which all later ones are held back; None when no request is expected."""
-        return self._arrivals[0].request if self._arrivals else None
-
     def complete(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> list[Answer]:
         """Take one response for each request and return what may leave now, in order of arrival.
 

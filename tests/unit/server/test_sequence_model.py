@@ -55,6 +55,9 @@ class Served:
         self.cancelled.append(request)
         return True
 
+    def is_waiting(self, request: InferRequest) -> bool:
+        return request.lane is not None
+
 
 def model_of(*, slot: int = 1, is_successor: bool = False) -> tuple[SequenceModel, Served, Forwarding]:
     served, forwarding = Served(), Forwarding()
@@ -94,6 +97,17 @@ def test_own_sequences_are_executed_here() -> None:
     assert (served.taken, forwarding.sent) == ([request], [])
     assert model.cancel(request)
     assert served.cancelled == [request]
+
+
+def test_forwarded_request_is_not_known_to_wait() -> None:
+    model, _, _ = model_of(slot=1)
+    here, elsewhere = (request_of(sequence_of(owner), start=True) for owner in (1, 3))
+    for request in (here, elsewhere):
+        model.submit(request)
+    assert not model.is_waiting(here)
+    here.lane = "queue"
+    assert model.is_waiting(here)
+    assert not model.is_waiting(elsewhere)
 
 
 def test_a_request_without_an_id_is_refused_here() -> None:

@@ -139,10 +139,12 @@ class _Once:
 def _callers(command: ModelCommand) -> set[str]:
     """Return the models whose requests wait for the command."""
     found = {command.caller_model}
+    seen: set[int] = set()
     waiting = list(command.parents)
     while waiting:
         call = waiting.pop().call
-        if call is not None:
+        if call is not None and id(call) not in seen:
+            seen.add(id(call))
             found.add(call.caller_model)
             waiting += call.parents
     return found

@@ -67,12 +67,6 @@ class OrderedResponseQueue(ResponseQueue):
         with self._lock:
             self._ordered.expect(request)
 
-    @property
-    def oldest(self) -> InferRequest | None:
-        """The request that is answered before all others; None when no request waits for its answer."""
-        with self._lock:
-            return self._ordered.oldest
-
     def hand_over(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
     ) -> None:
