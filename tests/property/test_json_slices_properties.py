@@ -3,7 +3,7 @@
 import json
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from naiad.core.errors import InferError
@@ -62,7 +62,14 @@ def outcome(decode):
     return header.inputs, dict(header.parameters), request_id, [bytes(each) for each in data]
 
 
+HALF_SURROGATE = (
+    b'{"id": "ud800\\udc00", "inputs": [{"name": "", "shape": [0], "datatype": "FP32", "data": []}],'
+    b' "parameters": {"p": "\\ud800\\udc00"}}'
+)
+
+
 @settings(max_examples=600, deadline=None)
+@example(HALF_SURROGATE, 24, 32)
 @given(documents(), st.integers(24, 90), st.integers(32, 120))
 def test_slices_decode_what_the_parser_decodes(text, short_bytes, slice_bytes):
     whole = outcome(lambda: InferJsonDecoder().decode("m", "", text, None))

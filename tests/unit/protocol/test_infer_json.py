@@ -362,3 +362,10 @@ def test_half_of_a_surrogate_pair_in_the_data_is_refused_in_words():
     text = b'{"inputs": [{"name": "A", "shape": [1], "datatype": "BYTES", "data": ["x\\ude00"]}]}'
     with pytest.raises(InferError, match="half of a surrogate pair"):
         InferJsonDecoder().decode("m", "", text, None)
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\udbff", "\\udc00", "\\uDFFF"])
+def test_half_surrogate_as_request_id_is_refused(half):
+    text = b'{"id": "x%s", "inputs": [{"name": "A", "shape": [1], "datatype": "FP32", "data": [1]}]}' % half.encode()
+    with pytest.raises(InferError, match="half of a surrogate pair"):
+        InferJsonDecoder().decode("m", "", text, None)

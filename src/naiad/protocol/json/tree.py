@@ -78,7 +78,7 @@ _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _ABSENT = object()
 # A string, which is left alone, or Triton's short spelling of Infinity.
 _SHORT_INFINITY = re.compile(r'"(?:[^"\\]|\\.)*"|\bInf\b')
-_SURROGATE = re.compile(r"\\u[dD][89abAB]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_infer_document(text: Buffer, limits: RequestLimits | None = None) -> JsonObject:
