@@ -1,11 +1,14 @@
 """Small parts of the Python backend: settings, exits, log lines, what needs to be asked, what runs on Python 3.8."""
 
 import ast
+import gc
 import io
 import json
 import logging
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,22 @@ def test_only_models_that_may_complete_are_asked(tmp_path, source, expected):
     path = tmp_path / "model.py"
     path.write_text(source)
     assert may_complete(path) is expected
+
+
+def test_models_are_parsed_in_several_threads(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text("x = [" + "(1, [2]), " * 1000 + "]\nclass TritonPythonModel:\n    pass\n")
+
+    def give_way(*_):
+        """Let another thread run while this one parses."""
+        time.sleep(0.001)
+
+    gc.callbacks.append(give_way)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert not any(pool.map(may_complete, [path] * 4))
+    finally:
+        gc.callbacks.remove(give_way)
 
 
 # --- exits and log --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,8 @@ from naiad.worker.busy_polling import NEVER_AWAKE
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _EXIT_POLL_S = 0.05
 _COMPLETES = "auto_complete_config"
+_PARSING = threading.Lock()
+"""Before Python 3.13 all threads share the depth counter of `ast.parse`, which fails with SystemError (gh-106905)."""
 
 
 class WorkerSource(Protocol):
@@ -391,7 +394,9 @@ def may_complete(model_file: Path) -> bool:
     A class without bases and decorators has what stands in its body; everything else must be asked.
     """
     try:
-        tree = ast.parse(model_file.read_bytes(), str(model_file))
+        source = model_file.read_bytes()
+        with _PARSING:
+            tree = ast.parse(source, str(model_file))
     except (SyntaxError, ValueError, OSError):
         return True
     for node in tree.body:
