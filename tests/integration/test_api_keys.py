@@ -110,7 +110,7 @@ def test_changed_file_counts_also_on_open_connections(guarded: Guarded) -> None:
         assert failed.value.status() == "StatusCode.UNAUTHENTICATED"
         _infer_grpc(client, {"authorization": f"Bearer {fresh}"})
     guarded.file.write_text("nonsense\n")
-    server.wait_log("line 1: expected .*; what was read before stays in use")
+    server.wait_log("line 1: expected .*; the previous content stays in use")
     _infer_http(guarded, {"authorization": f"Bearer {fresh}"})
     guarded.file.write_text("\n".join([*guarded.lines, "# as before"]))
     server.wait_log(r"(?s)read again:.*read again:")

@@ -641,7 +641,7 @@ class TestFraming:
         answer = last_words(server, GOOD[:cut], half_close=True)
         assert (answer.status, answer.error) == (
             400,
-            f"the request's head ended after {cut} bytes, before it was complete",
+            f"the request headers ended after {cut} bytes, before it was complete",
         )
 
     @pytest.mark.parametrize("missing", [1, 50])
@@ -650,7 +650,7 @@ class TestFraming:
         received = len(infer_body()) - missing
         assert (answer.status, answer.error) == (
             400,
-            f"the request's body ended after {received} bytes, before it was complete",
+            f"the request body ended after {received} bytes, before it was complete",
         )
 
     def test_chunked_body_that_is_cut_off(self, server: ServerProcess) -> None:

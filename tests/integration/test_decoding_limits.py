@@ -105,18 +105,18 @@ def test_parameters_are_limited(server, count):
 def test_dimensions_are_limited(server):
     status, message = post(server, {"inputs": [{**TENSOR, "shape": [1] * 65}]})
     assert status == 400
-    assert "has 65 dimensions; at most 64 are allowed" in message
+    assert "has 65 dimensions; the maximum is 64" in message
     request = grpc_request()
     request.inputs[0].shape[:] = [1] * 65
     code, message = call(server, request)
     assert code == "INVALID_ARGUMENT"
-    assert "has 65 dimensions; at most 64 are allowed" in message
+    assert "has 65 dimensions; the maximum is 64" in message
 
 
 def test_names_are_limited(server):
     status, message = post(server, {"inputs": [{**TENSOR, "name": "x" * 1025}]})
     assert status == 400
-    assert "has 1025 characters; at most 1024 are allowed" in message
+    assert "has 1025 characters; the maximum is 1024" in message
 
 
 def test_fields_of_a_head_are_limited(server):

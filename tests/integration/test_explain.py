@@ -64,7 +64,7 @@ def test_a_fixed_delay_is_explained(server: ServerProcess, capsys: pytest.Captur
     assert "0 waiting, 0 executing, 1 instances" in text
     last = text[text.index("The last batches") :].splitlines()
     assert len(last) == 2 + 32
-    assert "delay: it had been held" in last[2]
+    assert "delay: its oldest request" in last[2]
 
 
 def test_the_steps_of_an_ensemble_are_explained(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_an_address_without_a_server_is_told(capsys: pytest.CaptureFixture[str])
         free.bind(("127.0.0.1", 0))
         assert explain.run(["m", "--url", f"http://127.0.0.1:{free.getsockname()[1]}"]) == 1
     error = capsys.readouterr().err
-    assert "no answer from a server at http://127.0.0.1" in error
+    assert "no response from a server at http://127.0.0.1" in error
     assert "--model-repository" in error
 
 

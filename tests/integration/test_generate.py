@@ -168,7 +168,7 @@ def test_client_that_leaves_in_the_middle_cancels_its_request(talker, client, pa
     with client.stream("POST", path, json=body, headers={"Accept": accept}) as answer:
         assert next(line for line in answer.iter_lines() if line)
     # The model sees it when its next response is due.
-    talker.wait_log(f"request id: {body['id']}.*CANCELLED.*the client went away")
+    talker.wait_log(f"request id: {body['id']}.*CANCELLED.*the client disconnected")
 
 
 def test_slow_reader_gets_everything_and_costs_little_memory(talker):

@@ -97,7 +97,7 @@ def test_client_that_leaves_stops_the_model(talker, client):
     body = {"text_input": PROMPT, "id": "leaves", "parameters": {"delay_s": 60}}
     with httpx_sse.connect_sse(client, "POST", STREAM, json=body) as source:
         assert next(source.iter_sse()).json()["text_output"] == "a"
-    talker.wait_log("request id: leaves.*CANCELLED.*the client went away")
+    talker.wait_log("request id: leaves.*CANCELLED.*the client disconnected")
     # The only instance is free again.
     assert client.post(GENERATE, json={"text_input": "again"}).json()["text_output"] == "again"
 

@@ -78,7 +78,7 @@ def test_a_narrow_terminal_gets_a_list(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("python_add_sub", "naiad graph: model 'python_add_sub' is no ensemble, so there is no graph to draw"),
+        ("python_add_sub", "naiad graph: model 'python_add_sub' is not an ensemble, so there is no graph to draw"),
         ("nothing", "naiad graph: no model 'nothing' in "),
     ],
 )

@@ -65,7 +65,7 @@ def test_peer_that_does_not_answer_pings_is_dropped(models: Path, start_server: 
         except ConnectionResetError:
             pass
     assert frame(PING, 0, 0, b"alive..?") in received
-    server.wait_log("no answer to a keepalive PING")
+    server.wait_log("no reply to a keepalive PING")
 
 
 def test_pings_that_come_too_soon_get_goaway(models: Path, start_server: StartServer) -> None:
@@ -148,4 +148,4 @@ def test_call_that_outlasts_the_grace_is_unavailable(models: Path, start_server:
     with Http2Peer(server.grpc_url) as peer:
         peer.send(frame(1, 4, 1, peer.block(grpc_head())))
         assert peer.wait_goaway() == 0
-    server.wait_log("the grace of its age is over")
+    server.wait_log("the grace time after its maximum age is over")

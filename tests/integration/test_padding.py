@@ -226,4 +226,4 @@ def test_the_share_of_padding_is_a_metric_and_explained(server: ServerProcess) -
         assert f'naiad_padded_input_elements_total{{kind="{kind}",model="counted",version="1"}} {count}' in metrics
     told = server.get("/v2/models/counted/explain").json
     assert told["padding"] == counts
-    assert "Its DATA is padded to the next of 4, 8; what is longer stays as it is." in told["rules"]
+    assert "Its DATA is padded to the next of 4, 8; longer inputs stay unchanged." in told["rules"]

@@ -134,7 +134,7 @@ def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
 def test_what_is_held_is_explained(server: ServerProcess):
     explained = server.get("/v2/models/seldom/explain").json
     assert (
-        "executes when 3 R are free. Those that wait take turns; each execution moves its turn on by 3."
+        "executes when 3 R are free. Waiting instances take turns; each execution costs 3 turns."
         in (explained["rules"][-1])
     )
     (resource,) = explained["resources"]

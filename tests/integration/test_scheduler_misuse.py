@@ -186,12 +186,12 @@ OTHERS = {
         warmup(dims="5"),
         "warmup sample 'w': [request id: warmup w] unexpected shape for input 'IN'",
     ),
-    "warmup_of_no_input": (warmup(name="NO"), "warmup sample 'w' has data for 'NO', which is no input"),
+    "warmup_of_no_input": (warmup(name="NO"), "warmup sample 'w' has data for 'NO', which is not an input"),
     "warmup_of_another_type": (
         warmup(kind="INT32"),
         "inference input 'IN' data-type is 'INT32', but model 'warmup_of_another_type' expects 'FP32'",
     ),
-    "warmup_without_data": (warmup(""), "warmup input 'IN' must say which data it has"),
+    "warmup_without_data": (warmup(""), "warmup input 'IN' must specify its data"),
     "warmup_file_that_is_not_there": (warmup('input_data_file: "absent"'), "warmup/absent cannot be read"),
     "warmup_file_elsewhere": (
         warmup('input_data_file: "../../secret"'),
@@ -204,7 +204,7 @@ OTHERS = {
     ),
     "warmup_of_too_many_rows": (
         warmup(rows=99),
-        "warmup sample 'w' has batch size 99, which the model does not take",
+        "warmup sample 'w' has batch size 99, which the model does not accept",
     ),
     "warmup_of_open_dims": (warmup(dims="-1"), "warmup input 'IN' must have fixed dims"),
     "warmup_without_inputs": (
@@ -226,8 +226,8 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
     "no_step": ({"steps": []}, "must specify 'step' for ensemble 'no_step'"),
     "steps_in_a_circle": (
         {"steps": [MEMBER, step("x", "y"), step("y", "x")]},
-        "ensemble tensor 'x' is not written: at least one of its depending tensors is not connected; expected steps "
-        "that do not wait for each other in a circle",
+        "ensemble tensor 'x' is not written: at least one of its depending tensors is not connected; expected "
+        "steps without a cycle",
     ),
     "first_of_a_circle": (
         {"steps": [("second_of_a_circle", {"A": "A"}, {"B": "B"})]},
@@ -308,7 +308,7 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
     ),
     "condition_on_no_tensor": (
         {"extra": 'parameters { key: "run_if.member" value { string_value: "NOPE" } }'},
-        "condition 'run_if.member' of ensemble 'condition_on_no_tensor' names 'NOPE', no tensor of it",
+        "condition 'run_if.member' of ensemble 'condition_on_no_tensor' names 'NOPE', not one of its tensors",
     ),
 }
 

@@ -91,7 +91,10 @@ def test_expired_exit_timeout_ends_with_status_1(start_server: StartServer, tmp_
     running.signal()
     answer = connection.getresponse()
     assert answer.status == 503
-    assert "the server exits, and the request was not done within the 1 s" in json.loads(answer.read())["error"]
+    assert (
+        "the server exits, and the request did not finish within the exit timeout of 1 s"
+        in json.loads(answer.read())["error"]
+    )
     assert running.wait_exit() == 1
     assert "Exit timeout expired. Exiting immediately." in running.log_text()
     connection.close()

@@ -166,7 +166,7 @@ def test_old_tls_is_refused(tls_server: ServerProcess, certificates: Certificate
 
 @pytest.mark.parametrize("service", ["http", "grpc"])
 def test_a_plain_request_is_told_of_tls_and_so_is_the_log(tls_server: ServerProcess, service: str) -> None:
-    before = tls_server.log_text().count("the client speaks plain text")
+    before = tls_server.log_text().count("the client sends plain text")
     url = tls_server.http_url if service == "http" else tls_server.grpc_url
     connection = http.client.HTTPConnection(url, timeout=60)
     try:
@@ -176,7 +176,7 @@ def test_a_plain_request_is_told_of_tls_and_so_is_the_log(tls_server: ServerProc
         assert "a plain HTTP request was sent to an HTTPS port" in json.loads(answer.read())["error"]
     finally:
         connection.close()
-    wait_until(lambda: tls_server.log_text().count("the client speaks plain text") > before)
+    wait_until(lambda: tls_server.log_text().count("the client sends plain text") > before)
 
 
 def test_a_plain_client_is_told_in_words(tls_server: ServerProcess) -> None:
@@ -189,13 +189,13 @@ def test_a_plain_client_is_told_in_words(tls_server: ServerProcess) -> None:
 
 
 def test_log_tells_of_words_that_are_neither_http_nor_tls(tls_server: ServerProcess) -> None:
-    before = tls_server.log_text().count("the client speaks plain text")
+    before = tls_server.log_text().count("the client sends plain text")
     host, port = tls_server.http_url.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
         plain.sendall(b"HELO models.example\r\n")
         with contextlib.suppress(ConnectionError):
             assert plain.recv(100) == b""
-    wait_until(lambda: tls_server.log_text().count("the client speaks plain text") > before)
+    wait_until(lambda: tls_server.log_text().count("the client sends plain text") > before)
 
 
 @pytest.mark.parametrize("service", ["http", "grpc"])
@@ -291,7 +291,7 @@ def test_last_answer_of_a_connection_waits_for_a_slow_client(
     [
         (lambda c, d: {"server_cert": d / "nonesuch"}, r"--http-server-cert .*nonesuch: No such file"),
         (lambda c, d: {"server_key": c.client_key}, r"are not a PEM certificate and its key: key values mismatch"),
-        (lambda c, d: {"root": _garbage(d)}, r"--http-root-cert .* holds no PEM certificate"),
+        (lambda c, d: {"root": _garbage(d)}, r"--http-root-cert .* contains no PEM certificate"),
     ],
 )
 def test_wrong_files_end_the_start_with_their_flag(
@@ -326,7 +326,7 @@ def test_exchanged_certificate_is_shown_to_new_connections(
     running.tls = old.client_context()
     running.wait_ready()
     old.server_key.write_bytes(new.server_key.read_bytes())  # does not fit the old certificate
-    running.wait_log("key values mismatch.*; what was read before stays in use")
+    running.wait_log("key values mismatch.*; the previous content stays in use")
     assert running.get("/v2/health/live").status == 200
     old.server_cert.write_bytes(new.server_cert.read_bytes())
     running.wait_log("read again: .*server.pem")

@@ -1,1 +1,1 @@
-"""One file a verb."""
+"""The verbs of the `naiad` command, one file each."""

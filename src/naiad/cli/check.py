@@ -1,4 +1,4 @@
-"""`naiad check`: say what a server would say about models, without starting one."""
+"""`naiad check`: report what a server would report about models, without starting one."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ _MOST_JOBS = 64
 
 
 def run(argv: Sequence[str]) -> int:
-    """Check what the command line names, print the problems and return the exit status."""
+    """Check the given models, print the problems and return the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.load and Path(options.path).is_file() and Path(options.path).suffix not in MODEL_SUFFIXES:
@@ -57,11 +57,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[ModelReport]:
-    """Check a path or a URL. Raises InferError when a store cannot be read."""
+    """Check a path or a URL. Raises InferError if a store cannot be read."""
     backends = BackendRegistry(directory=backend_directory).names()
     if not is_cloud_url(path):
         return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
-    # Only who has a repository in a cloud pays for what it needs.
+    # Import the cloud clients only for a repository in a cloud.
     from naiad.repository.cloud.store import write_manifest
     from naiad.repository.opening import open_objects
 
@@ -87,7 +87,7 @@ def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[M
 def format_reports(reports: Sequence[ModelReport], seconds: Mapping[str, float] = MappingProxyType({})) -> str:
     """Return one line per problem, one per model without problems, and the count.
 
-    `seconds` says how long the load of each model took that was loaded.
+    `seconds` contains the load time of each loaded model.
     """
     lines = [str(problem) for report in reports for problem in report.problems]
     lines += [f"{report.name}: {_summary(report, seconds.get(report.name))}" for report in reports if report.is_ok]

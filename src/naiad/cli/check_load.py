@@ -1,4 +1,4 @@
-"""`naiad check --load`: load models as a server would, each in a process of its own, and tell what went wrong."""
+"""`naiad check --load`: load models as a server would, each in its own process, and report failures."""
 
 import contextlib
 import os
@@ -22,21 +22,20 @@ _LAST_WORDS_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class LoadRules:
-    """How models are loaded."""
+    """How to load models."""
 
     strict: bool = False
     timeout_s: float = 600.0
     job_count: int = 1
-    """Models that load at the same time."""
+    """Number of models that load at the same time."""
     backend_directory: str = ""
-    """Of Python-based backends; empty for none."""
+    """Directory of Python-based backends; empty for none."""
 
 
 def load_reported(path: str, reports: Sequence[ModelReport], rules: LoadRules) -> dict[str, float]:
-    """Load the models that nothing is known to be wrong with; failures are added to their reports.
+    """Load the models without known problems, and add failures to their reports.
 
-    Returns the seconds that each load took, by name, of those that succeeded. Raises InferError when the repository
-    cannot be read.
+    Returns the seconds of each successful load, by name. Raises InferError if the repository cannot be read.
     """
     names = open_repository(path).list_models()
     is_one_model = len(reports) == len(names) == 1 and not (Path(path) / names[0]).is_dir()
@@ -53,11 +52,11 @@ def load_reported(path: str, reports: Sequence[ModelReport], rules: LoadRules) -
 
 
 _Outcome = tuple[Sequence[str], float]
-"""Why a load failed, and the seconds that it took."""
+"""The reasons of a failed load, and its seconds."""
 
 
 class _Loads:
-    """Loads models of a repository in processes."""
+    """Loads the models of a repository in processes."""
 
     def __init__(self, path: str, rules: LoadRules) -> None:
         self._path = path
@@ -66,12 +65,12 @@ class _Loads:
         self._is_over = False
 
     def load(self, names: Sequence[str]) -> list[_Outcome]:
-        """Return how each load went."""
+        """Return the result of each load."""
         with ThreadPoolExecutor(self._rules.job_count, thread_name_prefix="load-one") as pool:
             try:
                 return list(pool.map(self._load, names))
             except BaseException:
-                # An interrupt ends what it started, and nothing more is begun.
+                # An interrupt ends running loads, and no further one starts.
                 self._is_over = True
                 for process in list(self._running):
                     _end(process)
@@ -92,7 +91,7 @@ class _Loads:
             return [f"its process ended with {_status_text(status)}{_last_words(log)}"], 0.0
 
     def _run(self, arguments: Sequence[str], log: Path) -> int | None:
-        """Run the process to its end; return its exit status, None when it took too long."""
+        """Run the process to its end; return its exit status, None if it took too long."""
         command = [sys.executable, "-m", "naiad.cli.load_one", *arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -109,8 +108,8 @@ class _Loads:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End what was started, and what that has left in its process group."""
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
+    """End the process, and all processes of its process group."""
+    with contextlib.suppress(ProcessLookupError):  # the group is empty
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -126,4 +125,4 @@ def _status_text(status: int) -> str:
 
 def _last_words(log: Path) -> str:
     text = log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
-    return f"; its last words: {text.splitlines()[-1]}" if text else ""
+    return f"; its last output: {text.splitlines()[-1]}" if text else ""

@@ -1,4 +1,4 @@
-"""`naiad config init`: write a short, commented config.pbtxt for a model that has none."""
+"""`naiad config init`: write a short, commented config.pbtxt for a model without one."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ The exit status is 1 when there is no model, 2 for a wrong command line.
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print or write the configuration and return the exit status: 1 when there is no model, 2 for a bad command."""
+    """Print or write the configuration and return the exit status: 1 without a model, 2 for a bad command."""
     options = _parser().parse_args(argv)
     try:
         config, note = build_config(options.model)
@@ -40,16 +40,14 @@ def run(argv: Sequence[str]) -> int:
 
 
 def build_config(path: Path) -> tuple[ModelConfig, str]:
-    """Return what can be told of the model at `path`, and a note on what could not be told.
+    """Return the configuration derived from the model at `path`, and a note on missing parts.
 
-    A `config.pbtxt` that is there is not looked at.
-
-    Raises InferError when there is no model, or when there are several.
+    Ignores an existing `config.pbtxt`. Raises InferError if there is no model, or if there are several.
     """
     store = open_path(path)
     names = store.list_models()
     if len(names) != 1:
-        raise invalid_argument(f"{path} holds {len(names)} models; name one of: {', '.join(names)}")
+        raise invalid_argument(f"{path} contains {len(names)} models; name one of: {', '.join(names)}")
     entry = store.open_model(names[0])
     if not entry.version_dirs:
         raise invalid_argument(f"{path} has no version directory, as {path / '1'}, with a model file")
@@ -60,7 +58,7 @@ def build_config(path: Path) -> tuple[ModelConfig, str]:
 
 
 def _ask_model(entry: ModelEntry, version: int, config: ModelConfig) -> tuple[ModelConfig, str]:
-    """Let the backend complete the configuration; when it cannot, say why."""
+    """Let the backend complete the configuration; on failure, return a note with the reason."""
     context = ModelContext(
         name=entry.name,
         version=version,
@@ -72,7 +70,7 @@ def _ask_model(entry: ModelEntry, version: int, config: ModelConfig) -> tuple[Mo
     try:
         completed = BackendRegistry().get(config.backend).auto_complete(context)
     except InferError as error:
-        return config, f"inputs and outputs are not told by the model: {error.message}"
+        return config, f"inputs and outputs could not be read from the model: {error.message}"
     return merge_auto_completed(config, completed), ""
 
 
@@ -81,7 +79,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise invalid_argument(f"{path} exists already; --force replaces it") from None
+        raise invalid_argument(f"{path} exists; --force replaces it") from None
     except OSError as error:
         raise invalid_argument(f"{path} cannot be written: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""`naiad demo`: real models out of PyPI packages, served and asked."""
+"""`naiad demo`: serve real models from PyPI packages and send requests."""
 
 import argparse
 import importlib
@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
     parser.add_argument(
-        "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: one made here"
+        "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: a generated one"
     )
     parser.add_argument(
         "--repository",
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         type=Path,
         default=Path("ocr.png"),
         metavar="FILE.png",
-        help="ocr: where the annotated picture goes (%(default)s)",
+        help="ocr: path of the annotated picture (%(default)s)",
     )
     parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
     parser.add_argument("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.file is not None and options.what == "models":
         parser.error("argument file: only `naiad demo ocr` and `naiad demo voice` take one")
     if options.file is not None and not options.file.is_file():
-        parser.error(f"argument file: {options.file} is not a file; leave it out to have one made")
+        parser.error(f"argument file: {options.file} is not a file; leave it out to use a generated one")
     return _run(options, parser)
 
 

@@ -1,4 +1,4 @@
-"""`naiad explain`: how a request of a model is scheduled, and why its last batches went."""
+"""`naiad explain`: show how requests of a model are scheduled, and why its last batches were sent."""
 
 import argparse
 import json
@@ -21,26 +21,26 @@ _BAR_WIDTH = 40
 REASONS: Mapping[str, str] = {
     "full": "the largest batch, or a batch of the default scheduler",
     "preferred": "a preferred size was reached",
-    "delay": "it had been held for as long as it may",
+    "delay": "its oldest request had waited for the maximum delay",
     "shape": "the next request had another shape",
     "strategy": "the model's own batching rule closed it",
-    "priority": "an older request of a less urgent level was passed over",
-    "idle": "an instance was free and nothing else waited",
-    "ensemble": "requests of an ensemble go alone and at once; its members batch them",
+    "priority": "an older request of a lower priority level was skipped",
+    "idle": "an instance was free and no other request waited",
+    "ensemble": "requests of an ensemble run alone and at once; its members batch them",
 }
 DECISIONS: Mapping[str, str] = {
-    "full": "full, of a preferred size or cut by another shape",
+    "full": "full, of a preferred size or limited by another shape",
     "turn": "its turn on the device had come",
-    "burst": "the rest of a burst had been waited for",
-    "goal": "it had to, for the latency goal",
-    "limit": "the longest hold was over",
-    "no_gain": "waiting would not have paid",
+    "burst": "the rest of a burst had arrived",
+    "goal": "the latency goal required it",
+    "limit": "the maximum delay was over",
+    "no_gain": "more waiting would have cost more than it gained",
     "unknown": "too little was known yet",
 }
 
 
 def run(argv: Sequence[str]) -> int:
-    """Explain the model that the command line names and return the exit status."""
+    """Explain the given model and return the exit status."""
     options = _parser().parse_args(argv)
     try:
         if options.model_repository is None:
@@ -55,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def read(repository: Path, model: str) -> dict[str, Any]:
-    """Return what the configuration in a repository would do. Raises NoModelError."""
+    """Return the explanation of a configuration in a repository. Raises NoModelError."""
     report = find_models(repository, model)[model]
     return {
         "name": model,
@@ -70,7 +70,7 @@ def read(repository: Path, model: str) -> dict[str, Any]:
 
 
 def format_explanation(found: Mapping[str, Any]) -> str:
-    """Return an explanation as a person reads it."""
+    """Return an explanation as readable text."""
     version = f", version {found['version']}" if found["version"] else ""
     lines = [f"{found['name']}{version}: {found['scheduler']} scheduler", "", "A request"]
     lines += [f"  {number}. {rule}" for number, rule in enumerate(found["rules"], 1)]
@@ -112,7 +112,7 @@ def _format_reasons(found: Mapping[str, Any]) -> list[str]:
     if not reasons:
         return []
     rows = [f"  {count:>8}  {reason:<10}{REASONS.get(reason, '')}" for count, reason in sorted(reasons, reverse=True)]
-    return ["", "Why they went", *rows]
+    return ["", "Why they were sent", *rows]
 
 
 def _format_padding(counts: Mapping[str, int]) -> list[str]:
@@ -139,7 +139,7 @@ def _format_resources(resources: Sequence[Mapping[str, Any]]) -> list[str]:
     for each in resources:
         where = "" if each["device"] is None else f" of device {each['device']}"
         rows.append(
-            f"  {each['name']}{where}: {each['held']} of {each['limit']} held, {each['waiting']} instances wait"
+            f"  {each['name']}{where}: {each['held']} of {each['limit']} in use, {each['waiting']} instances wait"
         )
     return ["Resources", *rows]
 
@@ -148,10 +148,10 @@ def _format_adaptive(learned: Mapping[str, Any]) -> list[str]:
     decisions = [(count, name) for name, count in learned["decisions"].items() if count]
     return [
         "Learned",
-        f"  a batch takes {learned['fixed_us']:.0f} us and {learned['row_us']:.1f} us a row; "
+        f"  a batch takes {learned['fixed_us']:.0f} us plus {learned['row_us']:.1f} us per row; "
         f"99 of 100 at most {learned['tail_ratio']} times that",
-        f"  {learned['arrivals_per_s']:.0f} requests/s come; the instances do the work of {learned['parallelism']}",
-        f"  {learned['holds']} batches were held, for {learned['held_mean_us']:.0f} us on average",
+        f"  {learned['arrivals_per_s']:.0f} requests/s arrive; throughput equals {learned['parallelism']} instances",
+        f"  {learned['holds']} batches were delayed, by {learned['held_mean_us']:.0f} us on average",
         *(f"  {count:>8}  {name:<10}{DECISIONS.get(name, '')}" for count, name in sorted(decisions, reverse=True)),
     ]
 
@@ -172,12 +172,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="naiad explain", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help="the model's name")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
-    parser.add_argument("--version", default="", help="of the model; default the newest that is ready")
+    parser.add_argument("--version", default="", help="of the model; default the newest ready version")
     parser.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, an API key for example"
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="header to send, for example an API key",
     )
     parser.add_argument(
-        "--model-repository", type=Path, metavar="DIR", help="explain the configuration in there, ask no server"
+        "--model-repository",
+        type=Path,
+        metavar="DIR",
+        help="explain the configuration in DIR instead of asking a server",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -24,7 +24,7 @@ The exit status is 1 when there is nothing to draw, 2 for a wrong command line.
 
 
 def run(argv: Sequence[str]) -> int:
-    """Draw the model that the command line names and return the exit status."""
+    """Draw the given model and return the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     try:
@@ -57,7 +57,7 @@ def _fail(reason: str) -> int:
 
 
 def picture(pipeline: Pipeline, columns: int) -> str:
-    """Return the drawing; for a terminal with fewer `columns` than it needs, a list. 0 columns: no limit."""
+    """Return the drawing; a list if the terminal has fewer `columns` than it needs. 0 columns: no limit."""
     if columns and pipeline.width > columns:
         note = f"the picture needs {pipeline.width} columns, this terminal has {columns}; try --mermaid"
         return f"{list_steps(pipeline)}\n({note})"
@@ -77,7 +77,7 @@ def _ask(url: str, model: str, headers: Sequence[str]) -> tuple[ModelConfig, Map
 
 
 def _read(repository: Path, model: str) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
-    """Return the configurations of a model and of all others in a repository. Raises NoModelError."""
+    """Return the configurations of a model and of all other models in a repository. Raises NoModelError."""
     reports = find_models(repository, model)
     return reports[model].config, {name: report.config for name, report in reports.items()}
 
@@ -89,9 +89,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file instead of standard output")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
     parser.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, an API key for example"
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="header to send, for example an API key",
     )
     parser.add_argument(
-        "--model-repository", type=Path, metavar="DIR", help="draw the configuration in there, ask no server"
+        "--model-repository",
+        type=Path,
+        metavar="DIR",
+        help="draw the configuration in DIR instead of asking a server",
     )
     return parser

@@ -15,7 +15,7 @@ The exit status is 2 for a wrong command line.
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print a key and its line and return the exit status: 2 for a bad command."""
+    """Print a key and its line and return the exit status: 2 for an invalid command."""
     parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     new = verbs.add_parser("new", help="print a fresh key and its line for the file", description=_DESCRIPTION)
@@ -24,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
         "categories",
         nargs="?",
         default="inference,health,metadata",
-        help=f"what the key opens, separated by commas: all, or of {', '.join(KEY_CATEGORIES)}; default %(default)s",
+        help=f"categories, separated by commas: all, or of {', '.join(KEY_CATEGORIES)}; default %(default)s",
     )
     options = parser.parse_args(argv)
     try:
@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def new_key(name: str, categories: str) -> tuple[str, str]:
-    """Return the line of a fresh key, and the key. Raises ValueError for a bad name or category."""
+    """Return the line of a new key, and the key. Raises ValueError for an invalid name or category."""
     if not name or name.startswith("#") or name.split() != [name]:
         raise ValueError(f"'{name}' is not a name: one word that does not begin with '#'")
     parse_categories(categories)

@@ -1,4 +1,4 @@
-"""The process that `naiad check --load` starts for each model: whatever the model does, it does it here."""
+"""The process that `naiad check --load` starts for each model, which isolates the effects of the model's code."""
 
 import os
 import sys
@@ -12,9 +12,9 @@ from naiad.server.load_trial import try_to_load
 
 
 def run(argv: Sequence[str]) -> None:
-    """Load what `argv` says, write the outcome and end.
+    """Load the model in `argv`, write the outcome and exit.
 
-    It has path, model, strict or not, file for the outcome, and directory of Python-based backends.
+    Arguments: path, model, strict or not, file for the outcome, and directory of Python-based backends.
     """
     path, model, strict, outcome_file, backend_directory = argv
     try:
@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> None:
     Path(outcome_file).write_bytes(orjson.dumps(found))
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads that a model has left behind would keep the process alive.
+    # Threads of a model would keep the process alive.
     os._exit(0)
 
 

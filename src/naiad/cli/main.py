@@ -1,4 +1,4 @@
-"""The `naiad` command: one verb, one module, imported only when it is asked for."""
+"""The `naiad` command: one verb, one module, imported only when it is used."""
 
 import importlib
 import importlib.util
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 _VERBS = {
     "serve": ("naiad.cli.serve", "serve models over HTTP and gRPC"),
-    "check": ("naiad.cli.check", "say what a server would say about a model repository, without starting one"),
+    "check": ("naiad.cli.check", "check a model repository as a server would, without starting one"),
     "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
-    "explain": ("naiad.cli.explain", "say how requests of a model are scheduled and why its last batches went"),
+    "explain": ("naiad.cli.explain", "show how requests of a model are scheduled and why its last batches were sent"),
     "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
     "new": ("naiad.cli.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("naiad: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever reads the output (`| head`) has seen enough. The interpreter would flush the rest once more.
+        # The reader of the output (`| head`) has closed the pipe. The interpreter would flush the rest once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
@@ -69,4 +69,4 @@ def _suggestion(verb: str) -> str:
 
 def _usage() -> str:
     lines = [f"  {verb:<9}{text}" for verb, text in _present_verbs().items()]
-    return "\n".join(["usage: naiad VERB [arguments]", "", *lines, "", "naiad VERB --help tells more."])
+    return "\n".join(["usage: naiad VERB [arguments]", "", *lines, "", "naiad VERB --help shows details."])

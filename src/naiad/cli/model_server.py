@@ -13,7 +13,7 @@ DEFAULT_URL = "http://localhost:8000"
 
 
 class NoResponseError(Exception):
-    """The server has not answered, or has refused; the message says why and what to do."""
+    """The server has not responded, or with an error; the message has the reason and a fix."""
 
 
 def ask(url: str, headers: Sequence[str], question: Callable[[Client], Awaitable[T]]) -> T:

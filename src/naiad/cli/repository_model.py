@@ -1,4 +1,4 @@
-"""One model of a repository, as verbs look at it that start no server."""
+"""One model of a repository, for verbs that start no server."""
 
 from pathlib import Path
 
@@ -7,13 +7,15 @@ from naiad.repository.check import ModelReport, check_path
 
 
 class NoModelError(Exception):
-    """There is no such model, or it would not load; the message says why."""
+    """There is no such model, or it would not load; the message has the reason."""
 
 
 def find_models(repository: Path, name: str) -> dict[str, ModelReport]:
-    """Return what is known of the models of a repository, by name. Raises NoModelError unless `name` would load."""
+    """Return the models of a repository by name. Raises NoModelError unless `name` would load."""
     if not repository.is_dir():
-        raise NoModelError(f"--model-repository {repository} is no directory; give the one that has the models")
+        raise NoModelError(
+            f"--model-repository {repository} is not a directory; give the one that contains the models"
+        )
     reports = {r.name: r for r in check_path(repository, known_backends=BackendRegistry().names())}
     if name not in reports:
         known = ", ".join(reports) or "none"

@@ -24,8 +24,8 @@ requests in flight have not finished in time.
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until a signal ends it and return the exit status; 1 for a bad command line, as Triton."""
-    # What imports and start-up allocate stays; the collector runs from when the server serves.
+    """Serve until a signal and return the exit status; 1 for an invalid command line, as Triton."""
+    # Objects from imports and start-up stay; the collector runs once the server is ready.
     gc.disable()
     if any(argument in ("-h", "--help") for argument in arguments):
         print(format_help())
@@ -35,10 +35,10 @@ def run(arguments: Sequence[str]) -> int:
     except OptionError as error:
         print(f"naiad serve: {error}", file=sys.stderr)
         return 1
-    # Until the server's loop takes the signals over nothing is served, so one simply ends the process.
+    # Nothing is served before the server's loop handles the signals, so a signal simply ends the process.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
-    # The server's modules are imported only now, so that a wrong flag is answered at once.
+    # The server's modules are imported only now, so that an invalid flag is reported at once.
     if options.process_count > 1:
         from naiad.cluster.supervisor.supervisor import serve as serve_processes
 
@@ -49,12 +49,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    # Raising from within an import could be taken for its failure.
+    # An exception raised within an import could be mistaken for an import error.
     os._exit(0)
 
 
 def format_help() -> str:
-    """Return the text of `--help`: the flags that do something, by group, then those that do not."""
+    """Return the text of `--help`: the flags with an effect, by group, then the other flags."""
     parts = [_USAGE]
     inert: list[str] = []
     refused: list[str] = []

@@ -1,1 +1,1 @@
-"""Model configuration (schema, pbtxt, validation, auto-complete) and server options."""
+"""Model configuration: schema, pbtxt, validation, auto-complete."""

@@ -1,8 +1,7 @@
-"""Complete a model configuration: from the names of the files in a version directory, and with Triton's defaults.
+"""Completes a model configuration: from the file names in a version directory, and with Triton's defaults.
 
-Pure: who calls has listed the directory, counted the GPUs and asked the backend for its default number of instances.
-
-The order in which a loader uses these: `autofill`, `normalize`, `validation.validate`, the backend's `auto_complete`,
+Pure: the caller lists the directory, counts the GPUs and asks the backend for its default number of instances. A
+loader uses these in the order `autofill`, `normalize`, `validation.validate`, the backend's `auto_complete`,
 `merge_auto_completed`, `normalize` again (it may have added a scheduler), `validate` with `complete=True`,
 `normalize_instance_groups`.
 """
@@ -17,15 +16,15 @@ ENSEMBLE_PLATFORM = "ensemble"
 _MIN_COMPUTE_CAPABILITY = "6.000000"
 """Triton: the default of --min-supported-compute-capability, as its messages show it."""
 SEQUENCE_IDLE_US = 1_000_000
-"""Idle time after which a sequence ends when the configuration names none."""
+"""Idle time after which a sequence ends if the configuration has none."""
 
 
 def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[str] = ()) -> ModelConfig:
-    """Return a copy with name, backend, platform and default_model_filename filled in where they can be told.
+    """Return a copy with name, backend, platform and default_model_filename filled in where possible.
 
-    `version_files` are the names in one version directory. What the configuration says is never changed. When it says
-    nothing and no known file is there, a model named `x.<backend>` has that backend (Triton: a custom backend) and
-    the file `model.<backend>`.
+    `version_files` are the names in one version directory. Values in the configuration are never changed. If it has
+    none and there is no known file, a model named `x.<backend>` has that backend (Triton: a custom backend) and the
+    file `model.<backend>`.
     """
     filled = ModelConfig()
     filled.CopyFrom(config)
@@ -39,7 +38,7 @@ def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[st
     if not filled.backend:
         filled.backend = PLATFORM_BACKENDS.get(filled.platform, "") or (found.backend if found else "")
     if not (filled.backend or filled.platform or filled.default_model_filename):
-        # Triton: what follows the first dot.
+        # Triton: the text after the first dot.
         filled.backend = model_name.partition(".")[2]
         if filled.backend:
             filled.default_model_filename = f"model.{filled.backend}"
@@ -48,7 +47,7 @@ def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[st
 
 
 def _find_format(config: ModelConfig, version_files: Sequence[str]) -> ModelFormat | None:
-    """Return the first known file that is there and does not contradict the configuration."""
+    """Return the first known file that exists and does not contradict the configuration."""
     names = set(version_files)
     for known in FORMATS:
         fits = (not config.backend or config.backend == known.backend) and (
@@ -60,14 +59,14 @@ def _find_format(config: ModelConfig, version_files: Sequence[str]) -> ModelForm
 
 
 def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
-    """Fill in platform and file name: those of the file that is there, else those that are usual for the backend."""
+    """Fill in platform and file name: those of the existing file, otherwise the usual ones of the backend."""
     usual = [known for known in FORMATS if known.backend == config.backend]
     chosen = found or next(
         (known for known in usual if not config.platform or known.platform == config.platform), None
     )
     if chosen is None or chosen.backend != config.backend:
         return
-    # A backend with two platforms is only told by the file.
+    # For a backend with two platforms only the file determines the platform.
     if not config.platform and (found or len(usual) == 1):
         config.platform = chosen.platform
     if not config.default_model_filename and (found or len(usual) == 1 or config.platform):
@@ -75,15 +74,15 @@ def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
 
 
 def is_ensemble(config: ModelConfig) -> bool:
-    """Tell whether a configuration is meant to be that of an ensemble."""
+    """Return whether a configuration is meant for an ensemble."""
     return config.platform == ENSEMBLE_PLATFORM or config.HasField("ensemble_scheduling")
 
 
 def merge_auto_completed(base: ModelConfig, completed: ModelConfig) -> ModelConfig:
-    """Return `base` with what a backend may complete taken from `completed`.
+    """Return `base` with the fields that a backend may complete taken from `completed`.
 
-    Triton: inputs, outputs, max_batch_size, dynamic_batching and the transaction policy; other edits are dropped.
-    A scheduler that `base` has already chosen stays.
+    Triton: inputs, outputs, max_batch_size, dynamic_batching and the transaction policy; other edits are dropped. A
+    scheduler in `base` stays.
     """
     merged = ModelConfig()
     merged.CopyFrom(base)
@@ -103,9 +102,9 @@ def normalize(
 ) -> ModelConfig:
     """Return a copy with Triton's defaults written out.
 
-    Version policy, preferred batch sizes, sequence idle time and pinned memory; and the instance groups when
-    `default_cpu_instances`, the backend's number for a group of KIND_CPU without a count, is given (`gpu_count` is 0
-    when left out). Ensembles get neither pinned memory nor instance groups.
+    These are version policy, preferred batch sizes, sequence idle time and pinned memory; and the instance groups if
+    `default_cpu_instances`, the backend's number for a group of KIND_CPU without a count, is given (`gpu_count`
+    defaults to 0). Ensembles get neither pinned memory nor instance groups.
     """
     normal = ModelConfig()
     normal.CopyFrom(config)
@@ -135,9 +134,9 @@ def _normalize_batching(config: ModelConfig) -> None:
 
 
 def _normalize_groups(config: ModelConfig, gpu_count: int, default_cpu_instances: int) -> None:
-    """Give every group a name, a kind other than KIND_AUTO, a count, and the GPUs it runs on."""
+    """Set name, kind other than KIND_AUTO, count and GPUs of every group."""
     if not config.instance_group:
-        # Triton: the group that nobody wrote has the model's name alone.
+        # Triton: a default group has the name of the model.
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         if not group.name:
@@ -151,16 +150,16 @@ def _normalize_groups(config: ModelConfig, gpu_count: int, default_cpu_instances
 
 
 def _resolve_kind(group: ModelInstanceGroup, gpu_count: int) -> ModelInstanceGroup.Kind:
-    """Return KIND_GPU when there are GPUs and the group names none that is missing, otherwise KIND_CPU."""
+    """Return KIND_GPU if there are GPUs and the group names none that is missing, otherwise KIND_CPU."""
     if gpu_count and all(0 <= gpu < gpu_count for gpu in group.gpus):
         return ModelInstanceGroup.KIND_GPU
     return ModelInstanceGroup.KIND_CPU
 
 
 def instance_group_problems(config: ModelConfig, *, gpu_count: int) -> list[Problem]:
-    """Return what is wrong with normalised instance groups, in Triton's words.
+    """Return the errors in normalised instance groups, in Triton's words.
 
-    A machine without GPUs refuses KIND_GPU, as Triton does on a host with CPUs only.
+    A machine without GPUs rejects KIND_GPU, as Triton does on a host with CPUs only.
     """
     problems: list[Problem] = []
     for index, group in enumerate(config.instance_group):

@@ -1,4 +1,4 @@
-"""The backends that naiad knows by name: their model files, platforms, modules and pip extras. The only such table.
+"""Table of all known backends: their model files, platforms, modules and pip extras.
 
 Backends without a module are Triton's: their files are recognised, so that messages can name what is missing.
 Installed packages may add a backend of any name (`naiad.backend.registry`).
@@ -15,7 +15,7 @@ class ModelFormat:
     filename: str
     backend: str
     platform: str = ""
-    """Triton's `platform` for such files, empty when there is none."""
+    """Triton's `platform` for such files, empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class KnownBackend:
     files: Mapping[str, str]
     """File name to platform."""
     module: str = ""
-    """`module:class` of the `Backend` class in this package, empty when it is not part of naiad."""
+    """`module:class` of the `Backend` class in this package, empty if it is not part of naiad."""
     extra: str = ""
     """Extra of the pip package `naiad` that installs its framework."""
 
@@ -55,7 +55,7 @@ FORMATS: Sequence[ModelFormat] = tuple(
     for backend in KNOWN_BACKENDS
     for filename, platform in backend.files.items()
 )
-"""Known files of a version directory, in the order in which they are looked for."""
+"""Known files of a version directory, in search order."""
 
 FILENAMES: frozenset[str] = frozenset(known.filename for known in FORMATS)
 
@@ -66,7 +66,7 @@ BUILT_IN: Mapping[str, str] = {backend.name: backend.module for backend in KNOWN
 """Backends of this package to `module:class`."""
 
 SERVABLE_FILENAMES: Sequence[str] = tuple(known.filename for known in FORMATS if known.backend in BUILT_IN)
-"""Files that this package has a backend for."""
+"""Files for which this package has a backend."""
 
 EXTRAS: Mapping[str, str] = {backend.name: backend.extra for backend in KNOWN_BACKENDS if backend.extra}
 """Backend to the extra that installs its framework."""

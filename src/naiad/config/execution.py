@@ -1,4 +1,4 @@
-"""The tensors that a model is executed with: those that clients know, and those that the server adds and keeps."""
+"""The tensors of an execution: those of clients, and those that the server adds and keeps."""
 
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelSequenceBatching
 from naiad.config.padding import added_inputs, added_names
@@ -21,10 +21,11 @@ def control_type(control: Control) -> int:
 
 
 def execution_config(config: ModelConfig) -> ModelConfig:
-    """Return a configuration whose inputs and outputs are those that a backend executes.
+    """Return a configuration with the inputs and outputs that a backend executes.
 
-    Sequence controls and implicit states are inputs of the model, and states are outputs of it, though no client
-    sends or gets them; so are masks and lengths of padded inputs. Without any of these it is `config` itself.
+    Sequence controls and implicit states are inputs of the model, and states are outputs, although clients neither
+    send nor receive them; the same holds for masks and lengths of padded inputs. Without any of these it is `config`
+    itself.
     """
     batching = config.sequence_batching
     added = added_inputs(config)
@@ -51,13 +52,13 @@ def server_inputs(config: ModelConfig) -> set[str]:
 
 
 def sequence_inputs(config: ModelConfig) -> set[str]:
-    """Return the names of the inputs that tell of a sequence."""
+    """Return the names of the inputs with sequence controls."""
     batching = config.sequence_batching
     return {tensor.name for tensor in batching.control_input} | {state.input_name for state in batching.state}
 
 
 def batch_inputs(config: ModelConfig) -> set[str]:
-    """Return the names of the inputs that are made from the shapes of a batch when it is executed."""
+    """Return the names of the inputs that are made from the shapes of a batch before its execution."""
     return {name for batch_input in config.batch_input for name in batch_input.target_name}
 
 

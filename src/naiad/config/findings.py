@@ -1,4 +1,4 @@
-"""A list of problems that knows which configuration they are about and where its fields stand."""
+"""A list of problems for one configuration, with the positions of its fields."""
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt.lexer import ParsedConfig
@@ -17,26 +17,26 @@ class Findings:
     def error(
         self, message: str, path: str = "", *, text: object = "", expected: str = "", suggestion: str = ""
     ) -> None:
-        """Add what keeps the model from loading. It ends in ` for <model>` unless it is a sentence."""
+        """Add an error that prevents loading. It ends in ` for <model>` unless it is a sentence."""
         ending = "" if message.endswith(".") else f" for {self.config.name}"
         self._add("error", message + ending, path, str(text), expected, suggestion)
 
     def error_as_is(
         self, message: str, path: str = "", *, text: object = "", expected: str = "", suggestion: str = ""
     ) -> None:
-        """Add what keeps the model from loading, with a message that is complete."""
+        """Add an error that prevents loading, with a complete message."""
         self._add("error", message, path, str(text), expected, suggestion)
 
     def warning(self, message: str, path: str = "", *, text: object = "", expected: str = "") -> None:
-        """Add what is allowed but cannot be what was meant."""
+        """Add a warning about a valid but probably unintended value."""
         self._add("warning", message, path, str(text), expected, "")
 
     def is_written(self, path: str) -> bool:
-        """Tell whether a field stands in the file, as far as there is one."""
+        """Return whether a field is in the file, as far as there is one."""
         return self._parsed is not None and path in self._parsed.positions
 
     def take(self, problem: Problem) -> None:
-        """Add a problem that was found without positions, at its place."""
+        """Add a problem that was found without positions, at its position."""
         self._add(problem.severity, problem.message, problem.path, problem.text, problem.expected, problem.suggestion)
 
     def _add(self, severity: Severity, message: str, path: str, text: str, expected: str, suggestion: str) -> None:

@@ -1,15 +1,15 @@
-"""Which changes of a configuration a loaded version can take on without being loaded anew."""
+"""Decides which configuration changes apply to a loaded version without a reload."""
 
 from naiad.config.model_config_pb2 import ModelConfig
 
 _IN_PLACE = ("instance_group", "version_policy")
-"""Triton: a change of nothing but these leaves loaded versions where they are."""
+"""Triton: changes of only these fields leave loaded versions in place."""
 
 
 def may_stay(before: ModelConfig, now: ModelConfig) -> bool:
-    """Tell whether two planned configurations differ in nothing that a loaded version is made of.
+    """Return whether two planned configurations differ only in fields that can change in place.
 
-    Never so for an ensemble: it is held against its members, which may have changed.
+    Always False for an ensemble: it is checked against its members, which may have changed.
     """
     if now.HasField("ensemble_scheduling"):
         return False
@@ -25,7 +25,7 @@ def _without(config: ModelConfig) -> ModelConfig:
 
 
 def renewed(served: ModelConfig, planned: ModelConfig) -> ModelConfig:
-    """Return the complete configuration of a served version with what `planned` changes in place."""
+    """Return the complete configuration of a served version with the in-place changes of `planned`."""
     config = ModelConfig()
     config.CopyFrom(served)
     for name in _IN_PLACE:

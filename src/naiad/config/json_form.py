@@ -28,10 +28,10 @@ from naiad.core.errors import excerpt
 
 
 def config_to_json(config: ModelConfig) -> bytes:
-    """Return `config` as a JSON object, as Triton's config endpoint has it.
+    """Return `config` as a JSON object, as in Triton's config endpoint.
 
     Field names of the schema, every scalar with its default, enums by name, 64-bit integers as numbers, map keys as
-    strings, lists even when empty; messages and members of a oneof only when they are set. Numbers that JSON lacks
+    strings, lists even if empty; messages and members of a oneof only if they are set. Numbers without a JSON form
     (infinities, NaN) become null.
     """
     return orjson.dumps(_message_to_dict(config))
@@ -72,7 +72,7 @@ def _value_to_json(field: Field, value: Any) -> Any:
 
 
 def _shortest(value: float) -> float:
-    """Return the double that prints as the shortest text that still reads back to the same 32-bit float."""
+    """Return the double whose shortest text reads back to the same 32-bit float."""
     return float(f"{value:.6g}") if _same_single(float(f"{value:.6g}"), value) else float(f"{value:.9g}")
 
 
@@ -88,8 +88,8 @@ def _same_single(a: float, b: float) -> bool:
 def config_from_json(text: str | bytes) -> ModelConfig:
     """Read the JSON of a load override.
 
-    Field names of the schema or in camelCase, enum names in any case, integers also as strings, null for a default.
-    Raises InferError(INVALID_ARG) that lists every problem: unknown fields, values that do not fit.
+    Accepts field names of the schema or in camelCase, enum names in any case, integers also as strings, null for a
+    default. Raises InferError(INVALID_ARG) that lists every problem: unknown fields and invalid values.
     """
     config, problems = read_json(text)
     raise_problems(problems)
@@ -115,7 +115,7 @@ def read_json(text: str | bytes, filename: str = "") -> tuple[ModelConfig, list[
 
 
 def config_from_dict(value: Mapping[str, Any]) -> tuple[ModelConfig, list[Problem]]:
-    """Return the configuration that JSON values describe, as far as it could be read, and all problems."""
+    """Return the configuration in JSON values, as far as it could be read, and all problems."""
     reader = _Reader("")
     config = ModelConfig()
     reader.message(config, value, "")
@@ -123,7 +123,7 @@ def config_from_dict(value: Mapping[str, Any]) -> tuple[ModelConfig, list[Proble
 
 
 class _MisfitError(ValueError):
-    """A JSON value that does not fit its field; the argument is a suggestion."""
+    """A JSON value that is not valid for its field; the argument is a suggestion."""
 
 
 class _Reader:
@@ -266,7 +266,7 @@ def _from_json(field: Field, value: Any) -> Any:
 
 
 def _int_from_json(field: Field, value: Any) -> int:
-    # The JSON mapping of protobuf lets 64-bit integers, and on reading all integers, be strings.
+    # The JSON mapping of protobuf writes 64-bit integers as strings, and accepts strings for all integers.
     if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= 20:
         value = int(value)
     if isinstance(value, float) and value.is_integer():

@@ -13,20 +13,20 @@ from naiad.config.pbtxt.lexer import map_path
 SWITCH = "adaptive_batching"
 """`parameters { key: "adaptive_batching" value { string_value: "true" } }`"""
 GOAL = "adaptive_batching_latency_goal_us"
-"""What a request may take from its arrival to its answer, in microseconds."""
+"""Latency goal: maximum time from the arrival of a request to its response, in microseconds."""
 _MAX_GOAL_US = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveBatching:
-    """What the parameters ask for."""
+    """The values of the parameters."""
 
     latency_goal_ns: int = 0
-    """0: answer as soon as possible."""
+    """0: respond as soon as possible."""
 
 
 def read_adaptive_batching(config: ModelConfig) -> AdaptiveBatching | None:
-    """Return what a valid configuration asks for; None for a dynamic batcher that does not adapt."""
+    """Return the values in a valid configuration; None for a dynamic batcher that does not adapt."""
     if SWITCH not in config.parameters or config.parameters[SWITCH].string_value.lower() != "true":
         return None
     goal_us = int(config.parameters[GOAL].string_value) if GOAL in config.parameters else 0
@@ -47,7 +47,7 @@ def check_adaptive_batching(findings: Findings) -> None:
     is_on = switch.lower() == "true"
     if is_on and not config.HasField("dynamic_batching"):
         findings.error(
-            f"parameter '{SWITCH}' needs the dynamic batcher",
+            f"parameter '{SWITCH}' requires the dynamic batcher",
             map_path("parameters", SWITCH),
             text=switch,
             expected="'dynamic_batching { }' in the configuration",
@@ -59,7 +59,7 @@ def check_adaptive_batching(findings: Findings) -> None:
 def _check_goal(findings: Findings, goal: str, *, is_on: bool) -> None:
     if not (goal.isascii() and goal.isdecimal() and 0 < int(goal[:20]) <= _MAX_GOAL_US):
         findings.error(
-            f"parameter '{GOAL}' is no time in microseconds",
+            f"parameter '{GOAL}' is not a time in microseconds",
             map_path("parameters", GOAL),
             text=goal,
             expected=f"a whole number from 1 to {_MAX_GOAL_US}",
@@ -79,12 +79,12 @@ _MAX_BYTES = 1 << 50
 
 
 def read_cache_limit_bytes(config: ModelConfig) -> int:
-    """Return what a valid configuration allows a version's answers to take; 0 for all that there is."""
+    """Return the limit for cached responses of a version in a valid configuration; 0 for the whole cache."""
     return int(config.parameters[LIMIT].string_value) if LIMIT in config.parameters else 0
 
 
 def check_response_cache(findings: Findings) -> None:
-    """Check what models can be cached, and the parameter."""
+    """Check whether the model can be cached, and the parameter."""
     config = findings.config
     if LIMIT in config.parameters:
         _check_limit(findings)
@@ -106,7 +106,7 @@ def _check_limit(findings: Findings) -> None:
     text = findings.config.parameters[LIMIT].string_value
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:20]) <= _MAX_BYTES):
         findings.error(
-            f"parameter '{LIMIT}' is no number of bytes",
+            f"parameter '{LIMIT}' is not a number of bytes",
             map_path("parameters", LIMIT),
             text=text,
             expected=f"a whole number from 1 to {_MAX_BYTES}",

@@ -1,4 +1,4 @@
-"""The parameters that have requests of different lengths padded, so that they can share a batch.
+"""Parameters that pad requests of different lengths, so that they can share a batch.
 
 parameters { key: "pad_input.TOKENS" value { string_value: "buckets=16,32,64 value=0 mask=MASK:TYPE_INT64" } }
 parameters { key: "cut_output.STATES" value { string_value: "TOKENS" } }
@@ -16,13 +16,14 @@ from naiad.core.datatype import BY_CONFIG_NAME, BY_CONFIG_NUMBER, DataType
 from naiad.core.tensor import Shape, encode_bytes_elements
 
 PAD_PREFIX = "pad_input."
-"""`pad_input.INPUT`: to which lengths the variable dimensions of an input are padded, and with what."""
+"""`pad_input.INPUT`: the target lengths for the variable dimensions of an input, and the padding value."""
 CUT_PREFIX = "cut_output."
-"""`cut_output.OUTPUT`: the input whose lengths an output has; empty for an output with lengths of its own."""
+"""`cut_output.OUTPUT`: the input that determines the lengths of an output; empty for an output with its own lengths.
+"""
 PAD_BATCH = "pad_batch"
-"""The numbers of rows that a batch is filled up to, ascending; the last is max_batch_size."""
+"""The numbers of rows that a batch is padded to, ascending; the last is max_batch_size."""
 MAX_LENGTH = (1 << 31) - 1
-"""No tensor is longer."""
+"""Maximum length of a tensor."""
 _COUNTS = (DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64, DataType.FP32, DataType.FP64)
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _FIELDS = ("buckets", "multiple_of", "max", "max_waste", "value", "mask", "lengths")
@@ -30,7 +31,7 @@ FIELD_LIST = "one of " + ", ".join(f"{name}=" for name in _FIELDS)
 
 
 class PaddingTextError(ValueError):
-    """A parameter does not say what it should; `expected` is what it should say."""
+    """A parameter has an invalid text; `expected` describes a valid one."""
 
     def __init__(self, message: str, text: str, expected: str) -> None:
         super().__init__(message)
@@ -40,35 +41,35 @@ class PaddingTextError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AddedInput:
-    """An input that the server makes of a padded one and adds to the request."""
+    """An input that the server derives from a padded one and adds to the request."""
 
     name: str
     datatype: DataType
     dims: Shape
-    """As a configuration has them, without batch dimension."""
+    """As in a configuration, without batch dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputPadding:
-    """How one input is padded."""
+    """The padding of one input."""
 
     name: str
     datatype: DataType
     dims: Shape
-    """Of the configuration; -1 are the dimensions that are padded."""
+    """Dimensions in the configuration; those with -1 are padded."""
     buckets: tuple[int, ...] = ()
-    """Lengths, ascending; empty when multiples are meant."""
+    """Lengths, ascending; empty if lengths are multiples."""
     multiple_of: int = 0
     max_length: int = MAX_LENGTH
-    """Longer ones are left as they are."""
+    """Longer dimensions stay unchanged."""
     max_waste: float = 1.0
-    """The share of padding, from 0 to 1, above which a tensor is left as it is."""
+    """A tensor stays unchanged if its share of padding, from 0 to 1, would exceed this."""
     value: bytes = b""
-    """One element, as it travels."""
+    """One element in wire format."""
     mask: AddedInput | None = None
-    """1 where the client's elements are, 0 in the padding: over the variable dimensions of each row."""
+    """1 for the client's elements, 0 for padding: over the variable dimensions of each row."""
     lengths: AddedInput | None = None
-    """The client's own lengths: one number a row, or as many as there are variable dimensions."""
+    """The client's own lengths: one number per row, or one per variable dimension."""
 
     def padded(self, tail: Shape) -> Shape:
         """Return the shape that a tensor of shape `tail` is padded to, both without batch dimension."""
@@ -90,17 +91,17 @@ class InputPadding:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What a configuration asks for."""
+    """The padding in a configuration."""
 
     inputs: Mapping[str, InputPadding]
     outputs: Mapping[str, str]
-    """Output to the input whose lengths it has; outputs that are left alone are missing."""
+    """Output to the input that determines its lengths; outputs that stay unchanged are missing."""
     rows: tuple[int, ...] = ()
-    """Numbers of rows that batches are filled up to; empty for batches as they are."""
+    """Numbers of rows that batches are padded to; empty for unpadded batches."""
 
 
 def read_padding(config: ModelConfig) -> Padding | None:
-    """Return what a valid configuration asks for; None for a model whose requests are not padded."""
+    """Return the padding in a valid configuration; None for a model without padding."""
     keys = {tensor.name: PAD_PREFIX + tensor.name for tensor in config.input}
     inputs = {
         tensor.name: parse_input_padding(tensor, config.parameters[keys[tensor.name]].string_value)
@@ -115,7 +116,7 @@ def read_padding(config: ModelConfig) -> Padding | None:
 
 
 def added_inputs(config: ModelConfig) -> Sequence[AddedInput]:
-    """Return the inputs that the server makes for a valid configuration."""
+    """Return the inputs that the server derives for a valid configuration."""
     padding = read_padding(config)
     if padding is None:
         return ()
@@ -124,7 +125,7 @@ def added_inputs(config: ModelConfig) -> Sequence[AddedInput]:
 
 
 def added_names(config: ModelConfig) -> set[str]:
-    """Return the names of the inputs that the server makes, also while the padded ones are still to be found out."""
+    """Return the names of the inputs that the server derives, also while the padded inputs are not known yet."""
     texts = [config.parameters[key].string_value for key in config.parameters if key.startswith(PAD_PREFIX)]
     fields = [_split(text) for text in texts]
     return {_added(name, each[name], ()).name for each in fields for name in ("mask", "lengths") if name in each}
@@ -142,9 +143,9 @@ def parse_input_padding(tensor: ModelInput, text: str) -> InputPadding:
     fields = _split(text)
     datatype, dims = BY_CONFIG_NUMBER[tensor.data_type], tuple(tensor.dims)
     if "buckets" in fields and ("multiple_of" in fields or "max" in fields):
-        raise PaddingTextError("has 'buckets' beside 'multiple_of' or 'max'", text, "one or the other")
+        raise PaddingTextError("has 'buckets' together with 'multiple_of' or 'max'", text, "one or the other")
     if "buckets" not in fields and "multiple_of" not in fields:
-        raise PaddingTextError("does not say which lengths there are", text, "buckets=16,32,64 or multiple_of=16")
+        raise PaddingTextError("has no lengths", text, "buckets=16,32,64 or multiple_of=16")
     buckets = _ascending("buckets", fields["buckets"]) if "buckets" in fields else ()
     free_count = dims.count(-1)
     return InputPadding(
@@ -183,14 +184,14 @@ def _split(text: str) -> dict[str, str]:
 def _ascending(name: str, text: str) -> tuple[int, ...]:
     numbers = tuple(_number(name, part) for part in text.split(","))
     if list(numbers) != sorted(set(numbers)):
-        raise PaddingTextError(f"has {name} that do not ascend", text, "every number above the one before it")
+        raise PaddingTextError(f"has {name} that are not ascending", text, "every number above the one before it")
     return numbers
 
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:12]) <= MAX_LENGTH):
         raise PaddingTextError(
-            f"has a '{name}' that is no number of elements", text, f"whole numbers from 1 to {MAX_LENGTH}"
+            f"has a '{name}' that is not a number of elements", text, f"whole numbers from 1 to {MAX_LENGTH}"
         )
     return int(text)
 
@@ -201,7 +202,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise PaddingTextError("has a 'max_waste' that is no share", text, "a number from 0 to 1")
+        raise PaddingTextError("has a 'max_waste' that is not a share", text, "a number from 0 to 1")
     return share
 
 
@@ -213,12 +214,12 @@ def _added(field: str, text: str, dims: Shape) -> AddedInput:
     allowed = _COUNTS if field == "lengths" else [each for each in DataType if each is not DataType.BYTES]
     if not name or datatype is None or datatype not in allowed:
         expected = f"NAME or NAME:TYPE, one of {', '.join(each.config_name for each in allowed)}"
-        raise PaddingTextError(f"has a '{field}' that is no input with a type", text, expected)
+        raise PaddingTextError(f"has a '{field}' that is not an input with a type", text, expected)
     return AddedInput(name, datatype, dims)
 
 
 def element(datatype: DataType, text: str) -> bytes:
-    """Return one element of a datatype as it travels; an empty text is zero. Raises PaddingTextError."""
+    """Return one element of a datatype in wire format; an empty text is zero. Raises PaddingTextError."""
     if datatype is DataType.BYTES:
         return encode_bytes_elements([text.encode()])
     if not text:
@@ -228,9 +229,9 @@ def element(datatype: DataType, text: str) -> bytes:
         if kind == "b":
             return np.array(_TRUTH[text.lower()], np.bool_).tobytes()
         if kind in "iu":
-            # Numbers that do not fit are an OverflowError.
+            # Numbers out of range raise OverflowError.
             return np.array([int(text)], datatype.numpy).tobytes()
         return np.array([float(text)], datatype.numpy).tobytes()
     except (ValueError, KeyError, OverflowError):
         expected = f"a number of {datatype.config_name}" if kind != "b" else "true or false"
-        raise PaddingTextError(f"has a 'value' that is no {datatype.config_name}", text, expected) from None
+        raise PaddingTextError(f"has a 'value' that is not a {datatype.config_name}", text, expected) from None

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration or a repository: where, what, what was expected, what was probably meant."""
+"""Errors and warnings about a configuration or a repository: position, message, expected value, suggestion."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a file; line and column count from 1."""
+    """A position in a file; line and column count from 1."""
 
     line: int
     column: int
@@ -19,38 +19,38 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong.
+    """One error or warning.
 
-    `message` is what failed, in Triton's words where Triton has words for it.
+    `message` states the failure, in Triton's words where Triton has them.
     """
 
     message: str
     path: str = ""
-    """The field, for example `input[0].dims[1]`; empty when it is about no field."""
+    """The field, for example `input[0].dims[1]`; empty if the problem is not about a field."""
     filename: str = ""
     line: int = 0
-    """From 1; 0 when the place is not known."""
+    """From 1; 0 if the position is not known."""
     column: int = 0
     text: str = ""
-    """The offending text as it stands in the file."""
+    """The invalid text as in the file."""
     expected: str = ""
     suggestion: str = ""
     """The nearest valid name."""
     severity: Severity = "error"
-    """A warning is something a server says and then goes on."""
+    """A server logs a warning and continues."""
 
     @property
     def is_error(self) -> bool:
-        """True when a server would refuse to load the model."""
+        """True if a server would refuse to load the model."""
         return self.severity == "error"
 
     def __str__(self) -> str:
-        """Return `file:line:column: message; expected ...; did you mean '...'?`, leaving out what is not known."""
+        """Return `file:line:column: message; expected ...; did you mean '...'?`, without unknown parts."""
         return self.location + self.description
 
     @property
     def location(self) -> str:
-        """`file:line:column: `, as much of it as is known."""
+        """`file:line:column: `, as far as it is known."""
         where = self.filename
         if self.line:
             where = f"{where or '<config>'}:{self.line}:{self.column}"
@@ -58,13 +58,13 @@ class Problem:
 
     @property
     def as_error(self) -> str:
-        """The description with the place after it: an error of a load begins with Triton's words."""
+        """The description with the position after it: a load error begins with Triton's words."""
         place = self.location.removesuffix(": ")
         return f"{self.description} (in {place})" if place else self.description
 
     @property
     def description(self) -> str:
-        """The message with what was expected and the suggestion."""
+        """The message with the expected value and the suggestion."""
         parts = ["warning: " if self.severity == "warning" else "", self.message]
         if self.expected:
             parts.append(f"; expected {self.expected}")
@@ -88,16 +88,16 @@ class Problem:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems that keep a model from being loaded."""
+    """Return the problems that prevent loading."""
     return [problem for problem in problems if problem.is_error]
 
 
 def problems_error(problems: Sequence[Problem]) -> InferError:
-    """Return one INVALID_ARG error that carries every error among `problems`, one a line."""
+    """Return one INVALID_ARG error with every error in `problems`, one per line."""
     return invalid_argument("\n".join(problem.as_error for problem in errors_of(problems)))
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
-    """Raise InferError(INVALID_ARG) with all errors among `problems`; do nothing when there are none."""
+    """Raise InferError(INVALID_ARG) with all errors in `problems`; do nothing if there are none."""
     if errors_of(problems):
         raise problems_error(problems)

@@ -1,4 +1,4 @@
-"""What a configuration means for a request, in words: how it is scheduled, and what keeps it from being batched."""
+"""Describes in words how a configuration schedules a request, and what prevents batching."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from naiad.config.validate.ensemble import condition_of
 
 
 def scheduler_kind(config: ModelConfig) -> str:
-    """Return which scheduler a configuration asks for."""
+    """Return the kind of scheduler in a configuration."""
     if config.HasField("ensemble_scheduling"):
         return "ensemble"
     if config.HasField("sequence_batching"):
@@ -20,7 +20,7 @@ def scheduler_kind(config: ModelConfig) -> str:
 
 
 def scheduling_rules(config: ModelConfig) -> Sequence[str]:
-    """Return what happens to a request of the model, one sentence or two a rule, in order."""
+    """Return the rules for a request of the model, one or two sentences each, in order."""
     kind = scheduler_kind(config)
     if kind == "ensemble":
         return [*_cache_rules(config), *_ensemble_rules(config)]
@@ -31,17 +31,17 @@ def scheduling_rules(config: ModelConfig) -> Sequence[str]:
 
 def _cache_rules(config: ModelConfig) -> Iterator[str]:
     if config.response_cache.enable:
-        yield "It is looked up in the response cache first. A hit is answered at once, without an instance."
+        yield "It is looked up in the response cache first. A hit returns at once, without an instance."
 
 
 def _padding_rules(config: ModelConfig) -> Iterator[str]:
     padding = read_padding(config)
     for each in padding.inputs.values() if padding is not None else ():
-        yield f"Its {each.name} is padded to {_lengths(each)}; what is longer stays as it is{_waste(each)}."
+        yield f"Its {each.name} is padded to {_lengths(each)}; longer inputs stay unchanged{_waste(each)}."
     for output, source in padding.outputs.items() if padding is not None else ():
-        yield f"Its answer's {output} is cut back to the length of its {source}."
+        yield f"Output {output} of its response is cut to the length of input {source}."
     if padding is not None and padding.rows:
-        yield f"Its batch is filled up to {' or '.join(map(str, padding.rows))} rows."
+        yield f"Its batch is padded to {' or '.join(map(str, padding.rows))} rows."
 
 
 def _lengths(padding: InputPadding) -> str:
@@ -53,7 +53,9 @@ def _lengths(padding: InputPadding) -> str:
 
 
 def _waste(padding: InputPadding) -> str:
-    return f", and so does what would be more than {padding.max_waste:.0%} padding" if padding.max_waste < 1 else ""
+    return (
+        f", and so do inputs that would be more than {padding.max_waste:.0%} padding" if padding.max_waste < 1 else ""
+    )
 
 
 def _resource_rules(config: ModelConfig) -> Iterator[str]:
@@ -68,14 +70,14 @@ def _resource_rules(config: ModelConfig) -> Iterator[str]:
         which = "" if len(config.instance_group) == 1 else f" of {group.name or f'group {number}'}"
         yield (
             f"With --rate-limit=execution_count an instance{which} executes when {' and '.join(needs)} are free. "
-            f"Those that wait take turns; each execution moves its turn on by {max(1, group.rate_limiter.priority)}."
+            f"Waiting instances take turns; each execution costs {max(1, group.rate_limiter.priority)} turns."
         )
 
 
 def _default_rules(config: ModelConfig) -> Iterator[str]:
-    yield "It is executed alone, as it came, by the first instance that is free; until then it waits in order."
+    yield "It is executed alone, by the first free instance; until then it waits in order of arrival."
     if config.max_batch_size > 1:
-        yield f"It may bring up to {config.max_batch_size} rows itself; it is not put together with other requests."
+        yield f"It may have up to {config.max_batch_size} rows; it never shares a batch with other requests."
 
 
 def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
@@ -83,25 +85,25 @@ def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
     levels = batching.priority_levels
     if levels:
         yield (
-            f"It joins the queue of its priority, 1 to {levels}, {batching.default_priority_level} without one; "
+            f"It joins the queue of its priority level, 1 to {levels}, default {batching.default_priority_level}; "
             "batches are filled from level 1 on."
         )
     yield from _policy_rules(batching.default_queue_policy, "" if not levels else " of its level")
     for priority, policy in sorted(batching.priority_queue_policy.items()):
-        own = list(_policy_rules(policy, " of its level")) or ["It may wait for ever, with any number of others."]
+        own = list(_policy_rules(policy, " of its level")) or ["The queue has no limit in time or number."]
         yield f"Otherwise with priority {priority}: {' '.join(own)}"
     yield (
-        f"A free instance takes it together with the requests around it, up to {max(1, config.max_batch_size)} rows, "
+        f"A free instance executes it with the requests around it, up to {max(1, config.max_batch_size)} rows, "
         f"not requests{_same_shapes(config)}."
     )
     preferred = sorted(set(batching.preferred_batch_size))
     if preferred:
         sizes = ", ".join(map(str, preferred))
-        yield f"A batch of a preferred size ({sizes}) goes at once; of those that can be reached the largest."
+        yield f"A batch of a preferred size ({sizes}) is sent at once; the largest possible size first."
     yield from _adaptive_rules(config) if read_adaptive_batching(config) else _delay_rules(config)
-    yield "While every instance is busy it waits, and its batch grows by itself."
+    yield "While every instance is busy it waits, and its batch grows."
     if batching.preserve_ordering:
-        yield "Its answer leaves after those of the requests that came before it."
+        yield "Its response is sent after those of earlier requests."
 
 
 def _same_shapes(config: ModelConfig) -> str:
@@ -109,7 +111,7 @@ def _same_shapes(config: ModelConfig) -> str:
     if padding is not None and padding.inputs:
         return ", of equal shapes once they are padded"
     if any(tensor.allow_ragged_batch for tensor in config.input):
-        return ", of equal shapes but in ragged inputs"
+        return ", of equal shapes except for ragged inputs"
     if any(dim < 0 for tensor in config.input for dim in tensor.dims):
         return ", of equal shapes"
     return ""
@@ -118,57 +120,57 @@ def _same_shapes(config: ModelConfig) -> str:
 def _delay_rules(config: ModelConfig) -> Iterator[str]:
     delay_us = config.dynamic_batching.max_queue_delay_microseconds
     if delay_us:
-        yield f"A batch that could still grow is held until its oldest request has waited {delay_us} us."
+        yield f"A batch that can still grow waits until its oldest request has waited {delay_us} us."
     else:
-        yield "No batch is held: there is no max_queue_delay_microseconds, so it goes with what waits at that moment."
+        yield "No batch waits: there is no max_queue_delay_microseconds, so it has the requests that are queued."
 
 
 def _adaptive_rules(config: ModelConfig) -> Iterator[str]:
     adaptive = read_adaptive_batching(config)
     limit_us = config.dynamic_batching.max_queue_delay_microseconds or 1_000_000
     yield (
-        "A batch that could still grow is held for as long as that was learned to pay: until its turn on a device "
-        f"that instances share, or for the rest of a burst; never for more than {limit_us} us."
+        "A batch that can still grow waits as long as this has paid off before: until its turn on a device "
+        f"that instances share, or for the rest of a burst; at most {limit_us} us."
     )
     if adaptive is not None and adaptive.latency_goal_ns:
         goal_us = adaptive.latency_goal_ns // 1000
-        yield f"It is held longer while it will surely be answered within {goal_us} us, if others are likely to come."
+        yield f"It waits longer while its response surely stays within {goal_us} us and more requests are likely."
 
 
 def _policy_rules(policy: ModelQueuePolicy, where: str) -> Iterator[str]:
     if policy.max_queue_size:
-        yield f"It is refused while {policy.max_queue_size} requests{where} wait."
+        yield f"It is rejected while {policy.max_queue_size} requests{where} wait."
     if policy.default_timeout_microseconds:
         after = f"When it has waited {policy.default_timeout_microseconds} us"
         own = " (or its own timeout, if that is shorter)" if policy.allow_timeout_override else ""
         is_delayed = policy.timeout_action == ModelQueuePolicy.TimeoutAction.DELAY
-        yield f"{after}{own} it {'goes behind the others' if is_delayed else 'is answered UNAVAILABLE'}."
+        yield f"{after}{own} it {'moves to the end of the queue' if is_delayed else 'fails with UNAVAILABLE'}."
 
 
 def _sequence_rules(config: ModelConfig) -> Iterator[str]:
     batching = config.sequence_batching
     if batching.iterative_sequence:
-        yield "It is a sequence of its own, and executes with others again and again until the model is done with it."
+        yield "It is a sequence of its own, and executes with other sequences repeatedly until the model ends it."
     else:
         yield "It must name its sequence; the first of a sequence is marked as its start, the last as its end."
     yield from _oldest_rules(config) if batching.HasField("oldest") else _direct_rules(config)
-    yield "A sequence that finds no place waits for one to end."
+    yield "A sequence waits if all slots are in use."
     if not batching.iterative_sequence:
         idle_us = batching.max_sequence_idle_microseconds or 1_000_000
-        yield f"A sequence of which nothing comes for {idle_us} us has ended."
+        yield f"A sequence ends after {idle_us} us without a request."
 
 
 def _oldest_rules(config: ModelConfig) -> Iterator[str]:
     oldest, rows = config.sequence_batching.oldest, max(1, config.max_batch_size)
     yield (
-        f"Each instance has up to {oldest.max_candidate_sequences or rows} live sequences and takes one request of "
-        f"each into a batch of up to {rows}, those that have waited longest first."
+        f"Each instance has up to {oldest.max_candidate_sequences or rows} live sequences and adds one request of "
+        f"each to a batch of up to {rows}, in order of waiting time."
     )
     preferred = sorted(set(oldest.preferred_batch_size))
     if preferred:
-        yield f"A batch of a preferred size ({', '.join(map(str, preferred))}) goes at once."
+        yield f"A batch of a preferred size ({', '.join(map(str, preferred))}) is sent at once."
     if oldest.max_queue_delay_microseconds:
-        yield f"A batch that is not full is held for up to {oldest.max_queue_delay_microseconds} us."
+        yield f"A batch that is not full waits up to {oldest.max_queue_delay_microseconds} us."
 
 
 def _direct_rules(config: ModelConfig) -> Iterator[str]:
@@ -179,15 +181,13 @@ def _direct_rules(config: ModelConfig) -> Iterator[str]:
     )
     delay_us, part = direct.max_queue_delay_microseconds, direct.minimum_slot_utilization
     if delay_us and part:
-        yield f"A batch is held for up to {delay_us} us until {part:.0%} of the rows have a request."
+        yield f"A batch waits up to {delay_us} us until {part:.0%} of the rows have a request."
     elif delay_us:
-        yield (
-            "No batch is held: 'max_queue_delay_microseconds' has an effect only beside 'minimum_slot_utilization'."
-        )
+        yield ("No batch waits: 'max_queue_delay_microseconds' needs 'minimum_slot_utilization'.")
 
 
 def _ensemble_rules(config: ModelConfig) -> Iterator[str]:
-    yield "It has no queue: each step is a request to its member as soon as the tensors that it reads are there."
+    yield "It has no queue: each step sends a request to its member as soon as its input tensors exist."
     for step in config.ensemble_scheduling.step:
         version = "" if step.model_version < 0 else f" version {step.model_version}"
         reads, writes = (", ".join(sorted(tensors.values())) for tensors in (step.input_map, step.output_map))
@@ -200,7 +200,7 @@ def _ensemble_rules(config: ModelConfig) -> Iterator[str]:
 
 
 def batching_hints(config: ModelConfig) -> Sequence[str]:
-    """Return why requests of a model that looks as if it batched never share a batch; empty for all others."""
+    """Return why requests of a model never share a batch although its configuration suggests it, if so."""
     return list(_hints(config))
 
 
@@ -214,13 +214,13 @@ def _hints(config: ModelConfig) -> Iterator[str]:
         elif sizes == {1} and not (kind == "dynamic" and config.dynamic_batching.max_queue_delay_microseconds):
             yield "'dynamic_batching' never batches: its only 'preferred_batch_size' is 1; leave the field out"
         elif _queue_holds_one(config.dynamic_batching):
-            yield "'dynamic_batching' never batches: with 'max_queue_size' 1 no request finds another; raise it"
+            yield "'dynamic_batching' never batches: with 'max_queue_size' 1 only one request can wait; raise it"
     elif kind == "default" and rows > 1:
         yield f"requests are never batched, though 'max_batch_size' is {rows}: add 'dynamic_batching {{ }}' for that"
     elif kind == "sequence, oldest" and rows > 1 and config.sequence_batching.oldest.max_candidate_sequences == 1:
-        yield "sequences are never batched: 'max_candidate_sequences' is 1; raise it to as many as live at a time"
+        yield "sequences are never batched: 'max_candidate_sequences' is 1; raise it to the number of live sequences"
 
 
 def _queue_holds_one(batching: ModelDynamicBatching) -> bool:
-    """Whether no more than one request ever waits: those of several levels may share a batch."""
+    """Return whether at most one request ever waits; with several levels requests may share a batch."""
     return not batching.priority_levels and batching.default_queue_policy.max_queue_size == 1

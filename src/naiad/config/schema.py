@@ -1,4 +1,4 @@
-"""Questions about the ModelConfig schema that readers and writers of it share."""
+"""Queries about the ModelConfig schema, shared by its readers and writers."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from naiad.config.model_config_pb2 import ModelConfig
 
-# The published types of protobuf descriptors differ between its releases and from what upb returns.
+# The published types of protobuf descriptors differ between its releases and from upb's return types.
 Schema: TypeAlias = Any
 """A message's Descriptor."""
 Field: TypeAlias = Any
@@ -27,29 +27,29 @@ FLOAT_TYPES = frozenset({FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_
 
 
 def is_repeated(field: Field) -> bool:
-    """Tell whether a field holds a list or a map."""
-    # protobuf 6.31 brought is_repeated and deprecated label, which is all that 5.29 has.
+    """Return whether a field holds a list or a map."""
+    # protobuf 6.31 added is_repeated and deprecated label, the only one in 5.29.
     flag = getattr(field, "is_repeated", None)
     return bool(field.label == _LABEL_REPEATED if flag is None else flag)
 
 
 def is_message(field: Field) -> bool:
-    """Tell whether a field's values are messages, map entries included."""
+    """Return whether a field's values are messages, map entries included."""
     return bool(field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE)
 
 
 def is_map(field: Field) -> bool:
-    """Tell whether a field is a map."""
+    """Return whether a field is a map."""
     return is_message(field) and is_map_entry(field.message_type)
 
 
 def is_map_entry(descriptor: Schema) -> bool:
-    """Tell whether a message is the key/value pair of a map."""
+    """Return whether a message is the key/value pair of a map."""
     return bool(descriptor.GetOptions().map_entry)
 
 
 def type_in_words(field: Field) -> str:
-    """Return what a value of the field looks like, for messages: `an integer from 0 to 4294967295`."""
+    """Return the form of a value of the field, for messages: `an integer from 0 to 4294967295`."""
     if is_message(field):
         return f"a block '{{ ... }}' with fields of {field.message_type.name}"
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
@@ -63,7 +63,7 @@ def type_in_words(field: Field) -> str:
 
 
 def title_of(descriptor: Schema) -> str:
-    """Return a message's name as users know it: by the field that holds it."""
+    """Return the name of a message for users: the field that holds it."""
     if is_map_entry(descriptor):
         return "a map entry"
     return _FIELD_OF_MESSAGE[descriptor.full_name]
@@ -75,7 +75,7 @@ def field_list(descriptor: Schema) -> str:
 
 
 def owners_of(name: str) -> str:
-    """Return the messages that have a field of that name; empty when none has."""
+    """Return the messages with a field of that name; empty if there is none."""
     return ", ".join(_OWNERS.get(name, ()))
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 
 MAX_DISTANCE = 2
-"""Edits beyond which a name is no longer taken for a slip of the other."""
+"""Maximum number of edits between a typo and its suggestion."""
 
 
 def edit_distance(a: str, b: str, limit: int = MAX_DISTANCE) -> int:
-    """Return the number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
+    """Return the number of insertions, deletions, substitutions and swaps of adjacent characters that turn `a` into
+    `b`.
 
-    Any value above `limit` only says "more than `limit`".
+    Any value above `limit` only means "more than `limit`".
     """
     if abs(len(a) - len(b)) > limit:
         return limit + 1
@@ -29,10 +30,9 @@ def edit_distance(a: str, b: str, limit: int = MAX_DISTANCE) -> int:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """Return the candidate that `name` was probably meant to be, or "".
+    """Return the candidate that `name` is probably a typo of, or "".
 
-    A difference in case alone counts as no difference. Short names need to be nearer, otherwise every
-    two-letter name would be near every other.
+    Case is ignored. Short names need to be closer, otherwise all two-letter names would match each other.
     """
     limit = min(MAX_DISTANCE, len(name) // 2)
     best, best_distance = "", limit + 1

@@ -1,4 +1,4 @@
-"""Write the configuration that a user starts from: short, with comments that say what can be changed."""
+"""Writes an initial configuration for a model: short, with comments on possible changes."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInput, Mod
 def format_commented(config: ModelConfig) -> str:
     """Return `config.pbtxt` text with the fields that most models need, and comments.
 
-    Inputs and outputs that are not known become an example in a comment.
+    Unknown inputs and outputs become an example in a comment.
     """
     parts = [
-        f"# Configuration of model '{config.name}'. What is not given here has its default.\n",
+        f"# Configuration of model '{config.name}'. Fields that are not given here have their default.\n",
         f'name: "{config.name}"\n{_format_backend(config)}',
         _format_batching(config),
         _format_tensors("input", config.input),

@@ -1,4 +1,4 @@
-"""Which versions of a model are served."""
+"""Selects which versions of a model are served."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ NO_VERSION = "at least one version must be available under the version policy of
 
 
 def select_versions(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:
-    """Return the versions among `available` that `policy` selects, lowest first.
+    """Return the versions in `available` that `policy` selects, lowest first.
 
-    No policy means the newest one. Triton: a version that `specific` names but that is not there is left out, and
-    `latest` with 0 versions selects none; an empty result is for the caller to refuse with `NO_VERSION`.
+    No policy means the newest one. Triton: a missing version of `specific` is ignored, and `latest` with 0 versions
+    selects none; the caller rejects an empty result with `NO_VERSION`.
     """
     ordered = sorted(set(available))
     choice = policy.WhichOneof("policy_choice")

@@ -1,6 +1,6 @@
-"""The end of a sequence that its model has not seen: no request had the END flag.
+"""A batch: the requests that one instance executes together, and the times of that execution.
 
-A batch: the requests that one instance executes together, and the moments of that execution.
+`SequenceEnd` reports the end of a sequence that its model has not seen: no request had the END flag.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class LateResponses(Protocol):
-    """Takes the responses of requests that stay open after their batch was executed."""
+    """Accepts the responses of requests that stay open after their batch was executed."""
 
     def open(self, requests: Sequence[InferRequest], owner: object) -> None:
-        """Open requests of a batch; `owner` is the instance that answers them."""
+        """Open requests of a batch; `owner` is the instance that will respond to them."""
 
     def emit(self, request: InferRequest, response: "InferResponse") -> None:
-        """Answer an open request; callable from any thread."""
+        """Send a response to an open request; callable from any thread."""
 
 
 class Batch:
@@ -50,21 +50,22 @@ class Batch:
         self.size = size
         """Total rows over all requests."""
         self.release_reason = release_reason
-        """Why the scheduler closed it: full, preferred, delay, shape, strategy, priority, idle."""
+        """Why the scheduler closed the batch: full, preferred, delay, shape, strategy, priority, idle."""
         self.decision = ""
-        """Adaptive batchers only: one of `adaptive_state.DECISIONS`."""
+        """Adaptive batchers only: one of `core.model.DECISIONS`."""
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
-        """Decoupled models only: sends one response of a request, from any thread, also after `execute` has
-        returned, until the one that is `final`."""
+        """Decoupled models only: sends one response of a request, from any thread, also after `execute` has returned,
+        until the `final` one.
+        """
         self.late: LateResponses | None = None
-        """Ordinary models only: takes responses after `execute` has returned; None where the batch waits for them."""
+        """Ordinary models only: accepts responses after `execute` has returned; None if the batch waits for them."""
         self.left_open: Sequence[InferRequest] = ()
         """Requests that get their responses through `late`; `core.response.LATE` takes their place."""
         self.replaced: list[tuple[object, Sequence[RequestHeader]]] = []
         """While transforms have prepared the requests: each transform with the headers that it replaced, last one
         on top. Transforms are undone in reverse order."""
         self.slots: Sequence[int] = ()
-        """Direct sequences only: the row that each request belongs into, ascending; the rows between stay empty."""
+        """Direct sequences only: the row of each request, ascending; other rows stay empty."""
         self.exec_start_ns = 0
         self.compute_start_ns = 0
         self.compute_end_ns = 0
@@ -72,11 +73,11 @@ class Batch:
 
 
 EndReason: TypeAlias = Literal["expired", "cancelled"]
-"""It was idle for too long, or a request of it was cancelled while it waited."""
+"""The sequence was idle for too long, or one of its requests was cancelled while it waited."""
 
 
 class SequenceEnd(NamedTuple):
-    """A sequence whose state nobody needs any more."""
+    """A sequence whose state is no longer needed."""
 
     correlation_id: int | str
     reason: EndReason

@@ -1,4 +1,4 @@
-"""A dictionary that is bounded in entries and in bytes and forgets its oldest entry first."""
+"""A dictionary that is bounded in entries and in bytes and evicts its oldest entry first."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -25,7 +25,7 @@ class BoundedCache(dict[_K, _V], Generic[_K, _V]):
         raise TypeError("use remember(), which counts bytes")
 
     def remember(self, key: _K, value: _V, size: int) -> None:
-        """Add an entry of about `size` bytes; one that is too large is not kept."""
+        """Add an entry of about `size` bytes; an entry that is too large is not kept."""
         if size > self.max_entry_bytes:
             return
         self.forget(key)
@@ -36,7 +36,7 @@ class BoundedCache(dict[_K, _V], Generic[_K, _V]):
         self.used_bytes += size
 
     def forget(self, key: _K) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if it exists."""
         if key in self:
             super().__delitem__(key)
             self.used_bytes -= self._sizes.pop(key)

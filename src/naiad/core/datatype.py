@@ -72,7 +72,7 @@ _BY_KIND: dict[str, DataType] = {d.numpy.str.lstrip("<=|"): d for d in DataType 
 
 
 def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
-    """Return the datatype of a numpy dtype, or None when the protocol has none for it.
+    """Return the datatype of a numpy dtype, or None if the protocol has none for it.
 
     Strings of every numpy kind (object, S, U) are BYTES.
     """

@@ -1,4 +1,4 @@
-"""Error codes and the exception that carries one from the place that knows to the place that answers."""
+"""Error codes, and the exception that carries one to the protocol's response."""
 
 import enum
 
@@ -6,10 +6,10 @@ MAX_EXCERPT_CHARACTERS = 200
 
 
 def excerpt(text: str) -> str:
-    """Return text of a client as error messages and log lines show it.
+    """Return text of a client for error messages and log lines.
 
-    It is cut to 200 characters, and what cannot be printed is escaped: a client decides neither how long a line is
-    nor what it does to a terminal.
+    It is truncated to 200 characters, and unprintable characters are escaped, so that a client controls neither the
+    length of a line nor a terminal.
     """
     if len(text) <= MAX_EXCERPT_CHARACTERS and text.isprintable():
         return text
@@ -35,11 +35,11 @@ class ErrorCode(enum.Enum):
     DEADLINE_EXCEEDED = 8
     """naiad: Triton has no code of its own for it."""
     PERMISSION_DENIED = 9
-    """naiad: what the request asks for is not allowed to its client."""
+    """naiad: the client has no permission for the request."""
 
     @property
     def words(self) -> str:
-        """The code as Triton's logs and reasons have it: `Invalid argument`, `Not found`."""
+        """The code in Triton's logs and reasons: `Invalid argument`, `Not found`."""
         name = "INVALID_ARGUMENT" if self is ErrorCode.INVALID_ARG else self.name
         return name.replace("_", " ").capitalize()
 
@@ -54,11 +54,10 @@ class FailureReason(enum.Enum):
 
 
 class InferError(Exception):
-    """A failure with a code that every protocol can answer with.
+    """A failure with a code that every protocol can encode.
 
-    `message` is complete text for the client: what failed, where, and what to do.
-    `detail` goes to the log only (a traceback, a path).
-    `reason` is set when the request had been queued, so that statistics count it.
+    `message` is complete text for the client: what failed, where, and the fix. `detail` goes to the log only (a
+    traceback, a path). `reason` is set if the request was queued, so that statistics count it.
     """
 
     def __init__(
@@ -80,13 +79,13 @@ class InferError(Exception):
 
 
 class UnknownSequenceError(InferError):
-    """A request goes on with a sequence that nobody has begun, or that has ended."""
+    """A request continues a sequence that has not begun, or has ended."""
 
 
 class UnloadableError(InferError):
-    """A model is there and its configuration can be read, but it cannot be loaded as it is.
+    """A model exists and its configuration can be read, but it cannot be loaded.
 
-    Triton: INVALID_ARG to who asked for the load, where a model that cannot be read at all is INTERNAL.
+    Triton: a load request gets INVALID_ARG, whereas a model that cannot be read at all is INTERNAL.
     """
 
 

@@ -1,7 +1,4 @@
-"""What an adaptive batcher tells about itself.
-
-What can be asked about a server and its models: states, index rows, metadata.
-"""
+"""Descriptions of a server and its models: states, index rows, metadata, and the state of adaptive batchers."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -10,14 +7,14 @@ from dataclasses import dataclass
 from naiad.core.tensor import TensorSpec
 
 UNLOADED = "unloaded"
-"""Triton: the reason of a version that was unloaded on purpose; strict readiness looks for exactly this text."""
+"""Triton: the reason of a version that was unloaded on purpose; strict readiness compares exactly this text."""
 
 
 class ModelKey(str):
-    """What tells models of equal names apart: the repository (the namespace) and the name.
+    """Identifies a model among models of equal names: the repository (the namespace) and the name.
 
-    As text it is `namespace::name`. Whatever knows models by name knows them by this in a server with
-    --model-namespacing, and by the plain name in any other.
+    As text it is `namespace::name`. In a server with --model-namespacing it replaces the name as the key of models
+    everywhere; other servers use the plain name.
     """
 
     __slots__ = ("name", "namespace")
@@ -32,18 +29,19 @@ class ModelKey(str):
         key.name = name
         return key
 
-    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # what __new__ takes, as for any class
-        """Return what a copy is made of, in this process or another."""
+    # type: ignore[override]  # the arguments of __new__, as for any class
+    def __getnewargs__(self) -> tuple[str, str]:
+        """Return the arguments for a copy, in this process or another."""
         return self.namespace, self.name
 
 
 def model_key(namespace: str, name: str) -> str:
-    """Return what a model is known by: its name alone where there are no namespaces."""
+    """Return the key of a model: its name alone without namespaces."""
     return ModelKey(namespace, name) if namespace else name
 
 
 def name_of(key: str) -> str:
-    """Return the name that clients know a model by."""
+    """Return the name of a model for clients."""
     return key.name if isinstance(key, ModelKey) else key
 
 
@@ -62,14 +60,14 @@ class IndexEntry:
     """A row of the repository index. A model that was never loaded has neither version nor state."""
 
     name: str
-    """A `ModelKey` where there are namespaces."""
+    """A `ModelKey` if there are namespaces."""
     version: str = ""
     state: ModelState | None = None
     reason: str = ""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody wants this version served, be it in vain."""
+        """Whether this version should be served, successfully or not."""
         is_out = self.state is ModelState.UNAVAILABLE and self.reason == UNLOADED
         return not (is_out or self.state is ModelState.UNLOADING)
 
@@ -85,7 +83,9 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What `GET /v2/models/m` tells; shapes are the config's, with -1 where free, batch dimension included."""
+    """The metadata of `GET /v2/models/m`; shapes are the config's, with -1 for variable dimensions, including the
+    batch dimension.
+    """
 
     name: str
     versions: Sequence[str]
@@ -95,27 +95,28 @@ class ModelMetadata:
 
 
 DECISIONS = ("full", "turn", "burst", "goal", "limit", "no_gain", "unknown")
-"""Why batches went: it was full or cut; after its turn had come; after a burst had been waited for; for the goal; at
-the longest hold; because waiting did not pay; because too little was known."""
+"""Why a batch was sent: it was full or limited; its turn had come; a burst was complete; for the latency goal; at the
+maximum delay; because waiting did not pay; because too little was known.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveState:
-    """What an adaptive batcher has learned and done, at one moment."""
+    """The learned values and counters of an adaptive batcher, at one moment."""
 
     fixed_ns: float
-    """What a batch costs however few its rows are."""
+    """Fixed cost of a batch, independent of its rows."""
     row_ns: float
-    """What each row adds."""
+    """Cost of each row."""
     tail_ratio: float
-    """99 of 100 executions took at most this many times what was expected of them."""
+    """99 of 100 executions took at most this many times the expected time."""
     parallelism: float
-    """How many instances' worth of work the instances do together."""
+    """Throughput of all instances together, in instances."""
     arrival_rate: float
-    """Requests a second, from the mean of the last gaps."""
+    """Requests per second, from the mean of the last gaps."""
     hold_count: int
-    """Batches that were held."""
+    """Number of delayed batches."""
     hold_ns: int
-    """For how long, in all; waiting for a busy instance is not counted."""
+    """Total delay; waiting for a busy instance does not count."""
     decisions: Mapping[str, int]
     """Batches by each of `DECISIONS`."""

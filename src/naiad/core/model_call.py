@@ -1,4 +1,4 @@
-"""What a model asks of other models while it executes: calls, and commands to load or unload."""
+"""Requests of an executing model to other models: calls, and commands to load or unload."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from naiad.core.request import InferRequest
 
 
 class ModelCall(InferRequest):
-    """A request that one model makes to another. Its caller and whose requests it serves travel with it."""
+    """A request from one model to another, with its caller and the client requests that it serves."""
 
     __slots__ = (
         "caller",
@@ -26,7 +26,7 @@ class ModelCall(InferRequest):
     caller: object
     """The instance that calls."""
     parents: Sequence[InferRequest]
-    """The requests that the caller executes and makes this call for; empty when that is not known."""
+    """The requests for which the caller makes this call; empty if unknown."""
     holds_execution: bool
     """Whether the caller surely executes nothing else until the call is answered."""
     traced_with: InferRequest | None
@@ -81,7 +81,7 @@ class ModelCall(InferRequest):
 
     @property
     def waits_for_client(self) -> bool:
-        """Never: its caller is a model, which may take as long as it needs for each response."""
+        """Always False: its caller is a model, which may take as long as it needs for each response."""
         return False
 
     @property
@@ -95,13 +95,13 @@ class ModelCommand:
     """A command of a model to load or unload a model."""
 
     caller_model: str
-    """Name of the model that commands."""
+    """Name of the commanding model."""
     is_initializing: bool
-    """Whether the caller is not ready yet: it is being loaded itself."""
+    """Whether the caller is still being loaded."""
     parents: Sequence[InferRequest]
-    """The requests that the caller executes meanwhile."""
+    """The requests that the caller executes at the same time."""
     name: str
     """The model to load or unload."""
     is_load: bool
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """As the model-repository extension has them."""
+    """As in the model-repository extension."""

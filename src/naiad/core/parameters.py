@@ -1,4 +1,4 @@
-"""Parameters: the scalar values that requests and responses carry beside their tensors."""
+"""Parameters: the scalar values that requests and responses have besides their tensors."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""What rooms ask of their surroundings: ports that the composition root fills with the real thing."""
+"""Interfaces to the environment; the composition root provides the implementations."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class TimerHandle(Protocol):
-    """A scheduled call that can be called off."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Call it off; harmless after it ran."""
+        """Cancel the call; has no effect after it ran."""
 
 
 class Wakeable(Protocol):
-    """Something that sleeps until there is something to do."""
+    """A sleeping component that can be woken."""
 
     def wake_now(self) -> None:
         """End its sleep at once; callable on any thread."""
@@ -26,7 +26,7 @@ class Loop(Protocol):
     """The part of an event loop that the engine needs; every asyncio loop has it."""
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
-        """Run `callback` after what the loop already has to do; callable on the loop only."""
+        """Run `callback` after the pending callbacks of the loop; callable on the loop only."""
 
     def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> object:
         """Run `callback` whenever `fd` is readable; callable on the loop only."""
@@ -35,10 +35,10 @@ class Loop(Protocol):
         """Stop watching `fd`; callable on the loop only."""
 
     def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> object:
-        """Run `callback` whenever `fd` takes something; callable on the loop only."""
+        """Run `callback` whenever `fd` is writable; callable on the loop only."""
 
     def remove_writer(self, fd: int) -> object:
-        """Stop watching whether `fd` takes something; callable on the loop only."""
+        """Stop watching whether `fd` is writable; callable on the loop only."""
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object:
         """Run `callback` on the loop soon; callable from any thread."""
@@ -48,27 +48,27 @@ class Loop(Protocol):
 
 
 class InferencePort(Protocol):
-    """How a model that executes in this server reaches other models: through the engine."""
+    """The engine, as executing models use it to reach other models."""
 
     loop: Loop
 
     def submit(self, call: "ModelCall") -> None:
-        """Submit a call; its responses come through `call.on_response` on the loop.
+        """Submit a call; its responses arrive through `call.on_response` on the loop.
 
-        Raises InferError when it is refused at the door. Otherwise the caller must `close` it. On the loop only.
+        Raises InferError if it is rejected at admission. Otherwise the caller must `close` it. On the loop only.
         """
 
     def cancel(self, call: "ModelCall") -> None:
-        """Cancel a submitted call; it is answered nevertheless. On the loop only."""
+        """Cancel a submitted call; it still gets a response. On the loop only."""
 
     def close(self, call: "ModelCall") -> None:
         """Note that a call has had its final response. On the loop only."""
 
     def is_decoupled(self, name: str, version: str) -> bool:
-        """Tell whether a model is decoupled. Raises NOT_FOUND or UNAVAILABLE for one that is not ready."""
+        """Return whether a model is decoupled. Raises NOT_FOUND or UNAVAILABLE for one that is not ready."""
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Tell whether a model is ready; an unknown one is not."""
+        """Return whether a model is ready; an unknown one is not."""
 
     def command(self, command: "ModelCommand", on_done: "Callable[[InferError | None], object]") -> None:
         """Load or unload a model without blocking; `on_done` is called on the loop, with the error if it failed."""

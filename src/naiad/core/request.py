@@ -1,7 +1,4 @@
-"""An inference request: the header that clients repeat, and what differs from one request to the next.
-
-When a request was executed, and in which trace.
-"""
+"""An inference request: the header that clients repeat, and the data that differs between requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ExecutionTimes:
-    """The moments of the execution that a request was part of, in monotonic ns; 0 before it has ended."""
+    """The times of the execution of a request, in monotonic ns; 0 before it has ended."""
 
     __slots__ = ("compute_end_ns", "compute_start_ns", "exec_end_ns", "exec_start_ns", "traceparent")
 
@@ -25,12 +22,12 @@ class ExecutionTimes:
         self.compute_end_ns = 0
         self.exec_end_ns = 0
         self.traceparent = ""
-        """The span that what a model does belongs to, as W3C Trace Context has it; empty for none."""
+        """The parent span for work of the model, as W3C Trace Context; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryRegion:
-    """Where in a registered shared-memory region a tensor lies or goes."""
+    """The location of a tensor in a registered shared-memory region."""
 
     name: str
     offset: int
@@ -39,24 +36,24 @@ class SharedMemoryRegion:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """One output that the client asked for, and how it wants it."""
+    """One output that the client requested, and its form."""
 
     name: str
     binary: bool = False
-    """HTTP: answer in the binary tail. gRPC ignores it: its answers are always raw."""
+    """HTTP: send it in the binary tail. gRPC ignores it: its responses are always raw."""
     classification: int = 0
     """Top-k classes instead of the tensor; 0 for the tensor."""
     shared_memory: SharedMemoryRegion | None = None
     may_be_missing: bool = False
-    """A response without this output is no error: the requester decides what that means (steps of ensembles)."""
+    """A response without this output is not an error: the requester decides (steps of ensembles)."""
 
 
 class RequestHeader:
-    """Everything of a request except its id and its tensor data.
+    """All parts of a request except its id and its tensor data.
 
-    Clients send the same header again and again; decoders intern headers by their bytes, so one header
-    object serves many requests and everything that is derived from it is derived once. Immutable but for
-    `admission` and `execution`, memos that belong to the engine.
+    Clients send the same header again and again; decoders intern headers by their bytes, so that one header object
+    and all values derived from it serve many requests. Immutable but for `admission` and `execution`, memos that
+    belong to the engine.
     """
 
     __slots__ = (
@@ -99,7 +96,7 @@ class RequestHeader:
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
-        """As the client wrote it; "" for the newest ready version."""
+        """As the client sent it; "" for the newest ready version."""
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         """Empty: every output of the model."""
@@ -112,22 +109,22 @@ class RequestHeader:
         self.sequence_end = sequence_end
         self.binary_output_default = binary_output_default
         self.wants_empty_final = wants_empty_final
-        """Streams: send the final response of a decoupled model also when it has no outputs."""
+        """Streams: send the final response of a decoupled model even if it has no outputs."""
         self.shared_memory = shared_memory or {}
-        """Input name to region, for inputs whose data does not travel on the wire."""
+        """Input name to region, for inputs whose data is not in the message."""
         self.is_plain = not self.shared_memory and not any(
             output.classification or output.shared_memory is not None for output in self.outputs
         )
-        """Every tensor travels as it is: nothing lies in shared memory, no classes are wanted."""
+        """No tensor is in shared memory and no classes are requested."""
         self.admission: object | None = None
         self.execution: Any = None
         self.origin: RequestHeader | None = None
-        """The decoded header that this one is a changed copy of; admitted with it, as it names the same tensors."""
+        """The decoded header of which this one is a changed copy; admitted with it, as it names the same tensors."""
         self.layout: RequestHeader | None = None
-        """Another header with the same inputs and outputs, for all headers that are executed alike."""
+        """Another header with the same inputs and outputs, shared by all headers with equal execution."""
 
     def in_sequence(self, sequence_id: int | str, *, is_first: bool) -> "RequestHeader":
-        """Return a copy that is a request of a sequence, the first or a later one, and not its last."""
+        """Return a copy for a request of a sequence, the first or a later one, and not its last."""
         copy = RequestHeader.__new__(RequestHeader)
         for name in RequestHeader.__slots__:
             setattr(copy, name, getattr(self, name))
@@ -140,7 +137,7 @@ class RequestHeader:
 
 
 class InferRequest:
-    """One request on its way: a shared header, its own id and data, and where its answer goes."""
+    """One request in progress: a shared header, its own id and data, and the destination of its response."""
 
     __slots__ = (
         "arrival_ns",
@@ -177,39 +174,45 @@ class InferRequest:
         """One buffer per input, in the order of `header.inputs`."""
         self.id = id
         self.on_response = on_response
-        """Called on the event loop for every response, the last of which has `final` set, exactly once."""
+        """Called on the event loop for every response; the last one has `final` set, exactly once."""
         self.context = context
-        """Belongs to the frontend: the exchange or call that waits for the answer."""
+        """Belongs to the frontend: the HTTP context or call that waits for the response."""
         self.arrival_ns = arrival_ns
         """Monotonic time at which the request was complete."""
         self.deadline_ns = 0
-        """Monotonic time after which the client no longer waits for the answer; 0 for none."""
+        """Monotonic time after which the client no longer waits for the response; 0 for none."""
         self.cancelled = False
         self.element_counts: Sequence[int] | None = None
-        """Elements of each input with BYTES, when the frontend has counted them; -1 where it has not."""
+        """Number of elements of each BYTES input, if the frontend has counted them; otherwise -1."""
         self.destinations: Mapping[str, memoryview] | None = None
-        """Output name to writable memory, for outputs that an instance may put there itself; the data of such an
-        output is then empty in its response. An instance may ignore it: what is answered as usual gets copied."""
+        """Output name to writable memory, for outputs that an instance may write there itself.
+
+        The data of such an output is then empty in its response. An instance may ignore it: outputs in the response
+        are copied.
+        """
         self.is_paused = False
-        """Decoupled models: the client does not take what was emitted. An instance that can wait emits no more until
-        it is False again; one that goes on risks that the client is dropped. Set by the frontend, on the loop."""
+        """Decoupled models: the client does not read its responses.
+
+        An instance that can wait emits no more until it is False again; otherwise the client may be disconnected. Set
+        by the frontend, on the loop.
+        """
         # Set by the engine on admission:
         self.batch_size = 1
         """Rows: the first dimension for batching models, otherwise 1."""
         self.shape_key: object = None
-        """Requests batch together only when these are equal (shapes of non-ragged inputs, set of inputs)."""
+        """Requests share a batch only if these are equal (shapes of non-ragged inputs, set of inputs)."""
         self.model: Any = None
         """The served model version that admitted the request."""
         self.lane: Any = None
-        """Belongs to the scheduler: the queue in which the request waits; None when it does not wait."""
+        """Belongs to the scheduler: the queue in which the request waits; None if it does not wait."""
         self.times: ExecutionTimes | None = None
-        """Set by whoever wants to know when the request was executed."""
+        """Set by a component that needs the execution times of the request."""
         self.sequence: Any = None
         """Set by a sequence scheduler: the live sequence that the request belongs to."""
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether it is congested because of its client, which the server does not wait for without limit."""
+        """Whether it is paused because of its client, for which the server waits only within a limit."""
         return self.is_paused
 
     @property
@@ -219,12 +222,12 @@ class InferRequest:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it belongs to work that has begun, and goes before new requests when not all can be executed."""
+        """Whether it belongs to work that has begun, and has priority over new requests under overload."""
         return False
 
     @property
     def keeps_order(self) -> bool:
-        """Whether its answer is held back until earlier ones have left, so that it must not overtake them."""
+        """Whether its response waits for earlier ones, so that it must not overtake them."""
         return False
 
     def shape_of(self, index: int) -> Shape:

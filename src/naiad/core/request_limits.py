@@ -1,14 +1,13 @@
-"""The budget of request bytes in flight: one for all connections and protocols of a server process.
+"""Limits of requests: the budget of request bytes in flight, and the number of parts of a request.
 
-Theory of operation. Before the body of a request is buffered its bytes are reserved here; decompressed bytes are
-reserved too. They are released when the exchange or call ends, however it ends: answer, refusal, reset, disconnect.
-Whoever gets False from `reserve` refuses the request, with 503 over HTTP and RESOURCE_EXHAUSTED over gRPC. Bodies up
-to UNCOUNTED_BYTES that come in one piece are not counted: they cost no more than the objects of their request do,
-and the limits of connections, pipelined requests and streams bound them.
+The budget is shared by all connections and protocols of a server process. Before the body of a request is buffered
+its bytes are reserved here; decompressed bytes are reserved too. They are released when the request or call ends, for
+any reason: response, rejection, reset, disconnect. If `reserve` returns False the caller rejects the request, with
+503 over HTTP and RESOURCE_EXHAUSTED over gRPC. Bodies up to UNCOUNTED_BYTES that arrive in one piece are not counted:
+they cost no more than the objects of their request, and the limits of connections, pipelined requests and streams
+bound them. All methods run on the event loop, so there is no lock.
 
-Everything happens on the event loop, so there is no lock.
-
-How many parts a request may have. Checked while a request is decoded, before Python objects are made of it.
+The number of parts is checked while a request is decoded, before Python objects are created.
 """
 
 from collections.abc import Callable
@@ -20,18 +19,18 @@ from naiad.core.errors import excerpt, invalid_argument
 MAX_PARAMETERS = 1024
 """Of a request, of an input, of an output."""
 MAX_DIMS = 64
-"""Dimensions of a tensor; numpy has at most as many."""
+"""Dimensions of a tensor; the limit of numpy is not higher."""
 MAX_NAME_CHARACTERS = 1024
 """Of the name of a tensor or a parameter."""
 MAX_MEMBERS = 1024
 """Members of a JSON object."""
 _SPARE_TENSORS = 16
-"""So many tensors too many are decoded, so that the answer can name them as Triton does."""
+"""Number of tensors decoded above the limit, so that the error can name them as Triton does."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How many inputs and outputs a model has; a request cannot have more."""
+    """Number of inputs and outputs of a model; a request cannot have more."""
 
     model_name: str
     inputs: int
@@ -40,7 +39,7 @@ class RequestLimits:
     def check_inputs(self, count: int) -> None:
         """Raise InferError(INVALID_ARG) for far more inputs than the model has."""
         if count > self.inputs + _SPARE_TENSORS:
-            # Triton: the words.
+            # Triton's words.
             raise invalid_argument(
                 f"expected {self.inputs} inputs but got {count} inputs for model '{self.model_name}'"
             )
@@ -54,12 +53,12 @@ class RequestLimits:
 
     @property
     def most_tensors(self) -> int:
-        """How many inputs and outputs together are decoded at most."""
+        """Maximum number of decoded inputs and outputs together."""
         return self.inputs + self.outputs + 2 * _SPARE_TENSORS
 
 
 def unlimited(model_name: str, model_version: str) -> RequestLimits:
-    """Return limits for decoders that know no models."""
+    """Return limits for decoders without models."""
     return RequestLimits(model_name, 1 << 20, 1 << 20)
 
 
@@ -70,15 +69,14 @@ LimitsOf: TypeAlias = Callable[[str, str], RequestLimits]
 def check_parameters(count: int) -> None:
     """Raise InferError(INVALID_ARG) for more parameters than a request may have."""
     if count > MAX_PARAMETERS:
-        raise invalid_argument(f"{count} parameters in one place are too many; at most {MAX_PARAMETERS} are allowed")
+        raise invalid_argument(f"{count} parameters in one place are too many; the maximum is {MAX_PARAMETERS}")
 
 
 def check_name(kind: str, name: str) -> None:
     """Raise InferError(INVALID_ARG) for a name that is too long."""
     if len(name) > MAX_NAME_CHARACTERS:
         raise invalid_argument(
-            f"the name of {kind} has {len(name)} characters; at most {MAX_NAME_CHARACTERS} are allowed: "
-            f"'{excerpt(name)}'"
+            f"the name of {kind} has {len(name)} characters; the maximum is {MAX_NAME_CHARACTERS}: '{excerpt(name)}'"
         )
 
 
@@ -86,12 +84,12 @@ def check_dims(name: str, count: int) -> None:
     """Raise InferError(INVALID_ARG) for a shape with too many dimensions."""
     if count > MAX_DIMS:
         raise invalid_argument(
-            f"the shape of input '{excerpt(name)}' has {count} dimensions; at most {MAX_DIMS} are allowed"
+            f"the shape of input '{excerpt(name)}' has {count} dimensions; the maximum is {MAX_DIMS}"
         )
 
 
 UNCOUNTED_BYTES = 4096
-"""Bodies and messages up to this size are not reserved when they come in one piece."""
+"""Bodies and messages up to this size are not reserved if they arrive in one piece."""
 _UNLIMITED_BYTES = 1 << 62
 
 
@@ -107,12 +105,12 @@ class RequestBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
-        """The most that was ever reserved."""
+        """The maximum of reserved bytes so far."""
         self.rejected_count = 0
-        """How often there was not enough room."""
+        """Number of rejections for lack of room."""
 
     def reserve(self, size: int) -> bool:
-        """Reserve `size` bytes; False, and nothing is reserved, when that exceeds the limit."""
+        """Reserve `size` bytes; return False, without a reservation, if that exceeds the limit."""
         used_bytes = self.used_bytes + size
         if used_bytes > self.limit_bytes:
             self.rejected_count += 1
@@ -123,14 +121,14 @@ class RequestBudget:
         return True
 
     def has_room(self, size: int) -> bool:
-        """Tell whether `size` bytes would fit now, without reserving them; False counts as a rejection."""
+        """Return whether `size` bytes would fit now, without reserving them; False counts as a rejection."""
         if self.used_bytes + size <= self.limit_bytes:
             return True
         self.rejected_count += 1
         return False
 
     def release(self, size: int) -> None:
-        """Give `size` reserved bytes back. Raises ValueError when that is more than is reserved."""
+        """Release `size` reserved bytes. Raises ValueError if that is more than is reserved."""
         if size > self.used_bytes:
             raise ValueError(f"{size} request bytes are released, but only {self.used_bytes} are reserved")
         self.used_bytes -= size

@@ -11,8 +11,8 @@ from naiad.core.tensor import Buffer, TensorSpec
 class ResponseHeader:
     """Model name, version and output specs; shared by all responses of equal shape.
 
-    Encoders keep what they derive from a header (a protobuf prefix, a JSON fragment) in `memo`, keyed by
-    themselves, so it is derived once.
+    Encoders store values derived from a header (a protobuf prefix, a JSON fragment) in `memo`, keyed by themselves,
+    so each is derived once.
     """
 
     __slots__ = ("memo", "model_name", "model_version", "outputs")
@@ -27,10 +27,10 @@ class ResponseHeader:
 class InferResponse:
     """One response: outputs or an error.
 
-    `data` holds one buffer per output in the order of `header.outputs`. An error response has no data and
-    its `header` names the model with no outputs. `final` is False only for the responses of decoupled
-    models that are followed by others; a final response of a decoupled model may be empty
-    (`empty_final`), in which case there is nothing to send besides the completion.
+    `data` has one buffer per output in the order of `header.outputs`. An error response has no data and its `header`
+    names the model with no outputs. `final` is False only for responses of decoupled models that are followed by
+    more; a final response of a decoupled model may be empty (`empty_final`), in which case only the completion is
+    sent.
     """
 
     __slots__ = ("data", "empty_final", "error", "final", "header", "parameters")
@@ -54,7 +54,7 @@ class InferResponse:
 
 
 RESCHEDULE: Final = InferResponse(ResponseHeader("", "", ()))
-"""What an instance of an iterative model says instead of a response: the request is to be executed again."""
+"""Result of an instance of an iterative model instead of a response: execute the request again."""
 
 LATE: Final = InferResponse(ResponseHeader("", "", ()))
-"""What an instance returns instead of a response for a request in `Batch.left_open`."""
+"""Result of an instance instead of a response, for a request in `Batch.left_open`."""

@@ -1,4 +1,4 @@
-"""What can be told of registered shared-memory regions."""
+"""The status of registered shared-memory regions."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class SystemRegionStatus:
 
     name: str
     key: str
-    """The object's name as the client wrote it."""
+    """The object's name as the client sent it."""
     offset: int
     byte_size: int
 

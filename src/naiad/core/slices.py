@@ -1,7 +1,7 @@
-"""Work that is done in slices: a generator that gives way about every millisecond and returns its result.
+"""Work in slices: a generator that yields about every millisecond and returns its result.
 
-The event loop drives such a generator between other things, so that one large request does not hold up the rest.
-Code that has time, a thread or a test, calls `finish`.
+The event loop advances such a generator between other events, so that one large request does not delay other
+requests. Code that can block, a thread or a test, calls `finish`.
 """
 
 from collections.abc import Generator
@@ -10,10 +10,10 @@ from typing import TypeAlias, TypeVar
 _T = TypeVar("_T")
 
 Slices: TypeAlias = Generator[None, None, _T]
-"""Gives way at each `yield`, returns the result."""
+"""Yields after each slice, returns the result."""
 
 SLICE_BYTES = 128 * 1024
-"""How much of a document or of tensor data is one step of work: a millisecond or less."""
+"""Size of a document or of tensor data in one slice of work: a millisecond or less."""
 
 
 def finish(slices: Slices[_T]) -> _T:

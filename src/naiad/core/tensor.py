@@ -1,4 +1,4 @@
-"""Tensors as they travel: a spec (name, datatype, shape) and raw little-endian bytes."""
+"""Tensors in wire format: a spec (name, datatype, shape) and raw little-endian bytes."""
 
 import math
 import struct
@@ -19,7 +19,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _LENGTH = struct.Struct("<I")
 _SLICE_ELEMENTS = 8192
-"""Elements of BYTES that are worked on in one slice."""
+"""Number of BYTES elements in one slice of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class TensorSpec:
 
     @property
     def element_count(self) -> int:
-        """Number of elements; 1 for a scalar, 0 when any dimension is 0."""
+        """Number of elements; 1 for a scalar, 0 if any dimension is 0."""
         return math.prod(self.shape)
 
     @property
     def byte_size(self) -> int:
-        """Bytes the elements take; 0 for BYTES, whose size only the data tells."""
+        """Size of the elements in bytes; 0 for BYTES, whose size depends on the data."""
         return self.element_count * self.datatype.item_bytes
 
 
@@ -54,7 +54,7 @@ def encode_bytes_elements(elements: Sequence[bytes]) -> bytes:
 def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[bytes]:
     """Return the elements of raw BYTES data; the inverse of `encode_bytes_elements`.
 
-    Raises InferError(INVALID_ARG) when a length indicator or an element is cut short; `where` says of what.
+    Raises InferError(INVALID_ARG) if a length indicator or an element is incomplete; `where` is part of the message.
     """
     view = memoryview(data)
     unpack = _LENGTH.unpack_from
@@ -108,9 +108,9 @@ def count_bytes_elements(data: Buffer, where: str) -> Slices[int]:
 
 
 def to_array(spec: TensorSpec, data: Buffer) -> Array:
-    """Return the tensor as an ndarray: a view on `data`, or an object array of `bytes` for BYTES.
+    """Return the tensor as an ndarray: a view of `data`, or an object array of `bytes` for BYTES.
 
-    Raises InferError(INVALID_ARG) when `data` does not hold exactly the elements of `spec.shape`.
+    Raises InferError(INVALID_ARG) unless `data` has exactly the elements of `spec.shape`.
     """
     if spec.datatype is DataType.BYTES:
         elements = decode_bytes_elements(data)
@@ -118,7 +118,7 @@ def to_array(spec: TensorSpec, data: Buffer) -> Array:
             raise _wrong_count(spec, len(elements))
         array = np.empty(len(elements), dtype=np.object_)
         for start in range(0, len(elements), _SLICE_ELEMENTS):
-            # An assignment holds the interpreter's lock; a short one lets the event loop go on.
+            # An assignment holds the interpreter's lock; a short one lets the event loop continue.
             array[start : start + _SLICE_ELEMENTS] = elements[start : start + _SLICE_ELEMENTS]
         return array.reshape(spec.shape)
     try:
@@ -136,7 +136,7 @@ def _wrong_count(spec: TensorSpec, count: int) -> InferError:
 
 
 def to_buffer(array: Array) -> Buffer:
-    """Return the raw bytes of an array: a view on it where it is contiguous, BYTES encoded for strings."""
+    """Return the raw bytes of an array: a view if it is contiguous, BYTES encoded for strings."""
     if array.dtype.kind in "OSU":
         return encode_bytes_elements([_as_bytes(element) for element in array.ravel().tolist()])
     if array.dtype.byteorder == ">":

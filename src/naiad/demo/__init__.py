@@ -1,1 +1,1 @@
-"""The demonstration: real trained models, served and asked over both protocols."""
+"""The demonstration: real trained models, served over both protocols."""

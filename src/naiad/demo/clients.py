@@ -1,4 +1,4 @@
-"""Asks the demonstration's models with stock `tritonclient`, over HTTP or gRPC, and reads the answers."""
+"""Calls the demonstration's models with stock `tritonclient`, over HTTP or gRPC, and reads the responses."""
 
 import json
 import struct
@@ -72,7 +72,7 @@ _DATATYPES = {"<i4": "INT32", "<i8": "INT64", "<f4": "FP32"}
 
 
 def sample_files() -> dict[str, bytes]:
-    """Return the contents of a few files of different kinds, made here."""
+    """Return the contents of a few generated files of different kinds."""
     with open(__file__, "rb") as source:
         python = source.read()
     return {
@@ -93,7 +93,7 @@ def _png() -> bytes:
 
 
 def file_types(client: Client, labels: Sequence[str]) -> list[Finding]:
-    """Tell the content type of each sample file: bytes to features (Python), features to probabilities (ONNX)."""
+    """Detect the content type of each sample file: bytes to features (Python), features to probabilities (ONNX)."""
     findings = []
     for name, content in sample_files().items():
         get, before_ms = client.infer("file_features", {"content": np.array([[content]], dtype=object)})

@@ -1,4 +1,4 @@
-"""Pictures for the reader: an invoice that is drawn here, and what was read drawn over it."""
+"""Pictures for OCR: a generated invoice, and the recognised text drawn over it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _MARK = "#d02040"
 
 
 def draw() -> Image.Image:
-    """Return an invoice; one line of it is slanted, and one stands upside down."""
+    """Return an invoice; one line of it is slanted, and one is upside down."""
     page = Image.new("RGB", SIZE, "white")
     pen = ImageDraw.Draw(page)
     pen.text((60, 50), HEADING, fill=_INK, font=ImageFont.load_default(44))
@@ -50,7 +50,7 @@ def _paste(page: Image.Image, label: Image.Image, at: tuple[int, int]) -> None:
 
 
 def annotate(picture: Image.Image, boxes: Array, texts: Sequence[str]) -> Image.Image:
-    """Return the picture with the boxes f32[n,4,2] and what was read beside it."""
+    """Return the picture with the boxes f32[n,4,2] and the recognised text beside it."""
     marked = Image.new("RGB", (2 * picture.width, picture.height), "white")
     marked.paste(picture, (0, 0))
     pen = ImageDraw.Draw(marked)

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read."""
+    """The recognised text."""
 
     boxes: Array
     """FP32[n,4,2], corners clockwise from the top left."""
@@ -30,9 +30,10 @@ class Page:
 
 
 def run(settings: Settings, console: Console, path: Path | None = None, output: Path = Path("ocr.png")) -> int:
-    """Read the picture at `path` or an invoice drawn here, write it with its boxes to `output`; return the exit code.
+    """Read the picture at `path` or a generated invoice, write it with its boxes to `output`; return the exit code.
 
-    Raises RuntimeError when the models cannot be had or the server refuses, ValueError for a file that is no picture.
+    Raises RuntimeError if the models are not available or the server rejects the request, ValueError for a file that
+    is not a picture.
     """
     picture = invoice.draw() if path is None else load(path)
     _check_output(output, path)
@@ -48,31 +49,31 @@ def run(settings: Settings, console: Console, path: Path | None = None, output: 
 
 
 def load(path: Path) -> Image.Image:
-    """Return a picture from a file, upright and on white. Raises ValueError when it is none."""
+    """Return a picture from a file, upright and on white. Raises ValueError if it is not a picture."""
     try:
-        # Cameras store which way is up beside the pixels.
+        # Cameras store the orientation beside the pixels.
         opened = ImageOps.exif_transpose(Image.open(path))
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise ValueError(f"{path} is not a picture that Pillow can read: {error}") from error
     if not opened.has_transparency_data:
         return opened.convert("RGB")
-    # Without its transparency dark text would lie on black.
+    # Without this, transparent pixels would be black behind dark text.
     layer = opened.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
 
 
 def _check_output(output: Path, path: Path | None) -> None:
-    """Raise ValueError for a file that could not be written in the end, or is the picture itself."""
+    """Raise ValueError for a file that cannot be written, or that is the input picture."""
     if output.suffix.lower() not in Image.registered_extensions():
         raise ValueError(f"--output {output} must end in the suffix of a picture, such as .png")
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no directory {output.parent}")
     if path is not None and output.exists() and output.samefile(path):
-        raise ValueError(f"--output {output} is the picture that is to be read; name another file")
+        raise ValueError(f"--output {output} is the input picture; name another file")
 
 
 def read(http_url: str, picture: Image.Image) -> Page:
-    """Send a picture to the ensemble. Raises RuntimeError with the server's words."""
+    """Send a picture to the ensemble. Raises RuntimeError with the server's message."""
     import tritonclient.http as api
     from tritonclient.utils import InferenceServerException
 
@@ -94,7 +95,7 @@ def read(http_url: str, picture: Image.Image) -> Page:
 
 
 def _table(page: Page) -> Table:
-    table = Table(title="What the picture says", title_justify="left")
+    table = Table(title="Recognised text", title_justify="left")
     table.add_column("text", overflow="fold")
     table.add_column("confidence", justify="right")
     table.add_column("box (clockwise from the top left)", overflow="fold")

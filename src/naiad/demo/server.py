@@ -1,4 +1,4 @@
-"""A server process with the demonstration's models: started, waited for, stopped."""
+"""Starts and stops a server process with the demonstration's models."""
 
 import contextlib
 import signal
@@ -18,12 +18,12 @@ READY_WITHIN_S = 60.0
 
 
 class NotReadyError(Exception):
-    """The server did not become ready; the text is what it printed."""
+    """The server did not become ready; the text is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says, whatever is demonstrated."""
+    """The options of the command line for every demonstration."""
 
     repository: Path
     keep_running: bool = False
@@ -41,18 +41,18 @@ class Running:
 
     @property
     def http_url(self) -> str:
-        """What an HTTP client of `tritonclient` connects to."""
+        """The URL for an HTTP client of `tritonclient`."""
         return f"127.0.0.1:{self.http_port}"
 
     @property
     def grpc_url(self) -> str:
-        """What a gRPC client of `tritonclient` connects to."""
+        """The URL for a gRPC client of `tritonclient`."""
         return f"127.0.0.1:{self.grpc_port}"
 
 
 @contextlib.contextmanager
 def serving(root: Path, settings: Settings, console: Console, hint: str) -> Iterator[Running]:
-    """Serve the models below `root`; with `keep_running` go on, after printing `hint`, until Ctrl-C.
+    """Serve the models below `root`; with `keep_running` continue, after printing `hint`, until Ctrl-C.
 
     Raises NotReadyError.
     """
@@ -101,7 +101,7 @@ def _wait_ready(server: "subprocess.Popen[bytes]", port: int) -> bool:
 
 
 def _keep(server: "subprocess.Popen[bytes]", http_port: int, grpc_port: int, console: Console, hint: str) -> None:
-    console.print(f"The server goes on: HTTP on {http_port}, gRPC on {grpc_port}. Ctrl-C stops it. Try:")
+    console.print(f"The server keeps running: HTTP on {http_port}, gRPC on {grpc_port}. Ctrl-C stops it. Try:")
     console.print(f"  curl -s http://127.0.0.1:{http_port}/v2/models/{hint} | python -m json.tool")
     try:
         server.wait()

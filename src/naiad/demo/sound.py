@@ -1,4 +1,4 @@
-"""Sound for the voice detector: WAV files to 16 kHz, and probabilities to stretches of speech."""
+"""Sound for the voice detector: WAV files to 16 kHz, and probabilities to segments of speech."""
 
 import wave
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _DTYPES = {1: "u1", 2: "<i2", 4: "<i4"}
 def read_wav(path: Path, rate_hz: int) -> Samples:
     """Return a WAV file as one channel f32[samples] from -1 to 1 at `rate_hz`.
 
-    Raises ValueError for what is not PCM of 8, 16 or 32 bits.
+    Raises ValueError unless it is PCM of 8, 16 or 32 bits.
     """
     if not path.stat().st_size:
         raise ValueError(f"{path} is not a WAV file: it is empty")
@@ -30,7 +30,7 @@ def read_wav(path: Path, rate_hz: int) -> Samples:
         ) from error
     if width not in _DTYPES:
         raise ValueError(f"{path} has samples of {8 * width} bits, expected 8, 16 or 32")
-    # A recording that was cut off may end within a sample.
+    # A truncated recording may end within a sample.
     raw = raw[: len(raw) - len(raw) % (width * channels)]
     integers = np.frombuffer(raw, _DTYPES[width]).reshape(-1, channels)
     middle, scale = (128.0, 128.0) if width == 1 else (0.0, float(2 ** (8 * width - 1)))
@@ -54,7 +54,7 @@ def resample(samples: Samples, rate_hz: int, wanted_hz: int) -> Samples:
 
 
 def chunks(samples: Samples, size: int) -> Samples:
-    """Return f32[chunks, size], the last one filled with silence."""
+    """Return f32[chunks, size], the last one padded with silence."""
     count = max(1, -(-len(samples) // size))
     padded = np.zeros(count * size, np.float32)
     padded[: len(samples)] = samples
@@ -64,10 +64,10 @@ def chunks(samples: Samples, size: int) -> Samples:
 def segments(
     probabilities: Sequence[float], chunk_s: float, *, begins: float = 0.5, ends: float = 0.35, pause_s: float = 0.1
 ) -> list[tuple[float, float]]:
-    """Return the stretches of speech in seconds.
+    """Return the segments of speech in seconds.
 
-    One begins with a chunk of at least `begins`, ends with the first of less than `ends`, and goes on over a pause
-    shorter than `pause_s`.
+    A segment begins with a chunk of at least `begins`, ends with the first of less than `ends`, and continues over a
+    pause shorter than `pause_s`.
     """
     found: list[tuple[float, float]] = []
     speaks = False

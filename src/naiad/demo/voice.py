@@ -1,4 +1,4 @@
-"""Streams speech to the server, chunk by chunk as a microphone gives it, and prints when somebody speaks."""
+"""Streams speech to the server, chunk by chunk as from a microphone, and prints the segments of speech."""
 
 import queue
 import time
@@ -25,18 +25,18 @@ _ALSA_NAMES = ("Front_Center.wav", "Rear_Left.wav", "Side_Right.wav")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the server said about one sound."""
+    """The server's results for one sound."""
 
     name: str
     probabilities: Sequence[float]
     chunk_ms: float
-    """Mean time from a chunk to its answer."""
+    """Mean time from a chunk to its response."""
 
 
 def run(settings: Settings, console: Console, wav: Path | None = None) -> int:
-    """Run the demonstration over `wav` or speech that is found; return the exit code.
+    """Run the demonstration over `wav` or available speech files; return the exit code.
 
-    Raises RuntimeError when neither the model nor speech can be had, ValueError for a file that is no WAV file.
+    Raises RuntimeError if the model or speech is not available, ValueError for a file that is not a WAV file.
     """
     console.print("[bold]Model[/bold] from a PyPI package (downloaded once, kept in the cache):")
     voice_model.network(lambda text: console.print(f"  {text}"))
@@ -51,15 +51,15 @@ def run(settings: Settings, console: Console, wav: Path | None = None) -> int:
 
 
 def speech() -> list[Path]:
-    """Return files of real speech: those of Debian's alsa-utils, else one that Silero ships with its source."""
+    """Return files of real speech: those of Debian's alsa-utils, otherwise one from Silero's source."""
     found = [_ALSA / name for name in _ALSA_NAMES if (_ALSA / name).is_file()]
     return found or list(fetch(SILERO_EXAMPLE).values())
 
 
 def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[Heard]:
-    """Send the sounds as sequences side by side over one gRPC stream, a chunk of each in turn.
+    """Send the sounds as parallel sequences over one gRPC stream, a chunk of each in turn.
 
-    Raises RuntimeError with the server's words.
+    Raises RuntimeError with the server's message.
     """
     import tritonclient.grpc as api
 
@@ -76,7 +76,7 @@ def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[H
             for _ in asked:
                 result, error = _next(answers)
                 if error is not None:
-                    raise RuntimeError(f"the server refused a chunk: {error}")
+                    raise RuntimeError(f"the server rejected a chunk: {error}")
                 index = int(result.get_response().id)
                 probabilities[index].append(float(result.as_numpy("prob").item()))
         client.stop_stream()
@@ -88,7 +88,7 @@ def _next(answers: "queue.Queue[tuple[Any, Any]]") -> tuple[Any, Any]:
     try:
         return answers.get(timeout=ANSWER_WITHIN_S)
     except queue.Empty:
-        raise RuntimeError(f"the server did not answer a chunk within {ANSWER_WITHIN_S:g} s") from None
+        raise RuntimeError(f"the server did not respond to a chunk within {ANSWER_WITHIN_S:g} s") from None
 
 
 def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int) -> None:
@@ -105,7 +105,7 @@ def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int)
 
 
 def _table(heard: Sequence[Heard]) -> Table:
-    table = Table(title="Who speaks when", title_justify="left")
+    table = Table(title="Segments of speech", title_justify="left")
     table.add_column("sound")
     table.add_column("s", justify="right")
     table.add_column("speech (s)", overflow="fold")

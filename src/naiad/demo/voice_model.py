@@ -1,8 +1,8 @@
-"""Writes the voice detector as a model of sequences: Silero's network, whose state the server keeps.
+"""Writes the voice detector as a sequence model: Silero's network, with its state in the server.
 
-Silero's own graph is not made for batches of sequences: its state has the batch as the second dimension, and the
-client has to send the last 64 samples of the chunk before. A few nodes around it put the batch first everywhere and
-make those samples a state like the other:
+Silero's own graph does not support batches of sequences: its state has the batch as the second dimension, and the
+client has to send the last 64 samples of the previous chunk. A few nodes around it move the batch to the front
+everywhere and turn those samples into a second state:
 
     chunk f32[N,512], context f32[N,64], state_in f32[N,2,128] -> prob f32[N,1], context_out, state_out
 """
@@ -56,8 +56,8 @@ max_batch_size: {max_batch_size}{_TENSORS}{_CPU}sequence_batching {{
 
 
 def write_plain_model(root: Path, name: str, max_batch_size: int = 32) -> Path:
-    """Write the same network without sequences: the client sends the states and gets them back."""
-    config = f"""# Silero without sequences: whoever asks keeps the state.
+    """Write the same network without sequences: the client sends the states and receives them."""
+    config = f"""# Silero without sequences: the client keeps the state.
 backend: "onnxruntime"
 max_batch_size: {max_batch_size}
 dynamic_batching {{}}
@@ -85,7 +85,7 @@ def _write(home: Path, config: str) -> Path:
 
 
 def network(progress: Callable[[str], None] = lambda text: None) -> Path:
-    """Return Silero's own file. Raises RuntimeError when it cannot be had."""
+    """Return Silero's own file. Raises RuntimeError if it is not available."""
     progress(f"{SILERO.requirement} ({SILERO.licence})")
     (path,) = fetch(SILERO).values()
     return path

@@ -1,15 +1,12 @@
-"""Whether a client may bring the files of a model with a load.
+"""Access control: which clients may call which part of the API.
 
-A Python model is code, so a client that may load with `file:` parameters runs code with the rights of the server.
-Triton takes them from every client under explicit control; here the clients need to be restricted first, or a flag.
+Each path and each gRPC method belongs to a category of the protocol extension (`inference`, `model-repository`, ...).
+Restrictions and API keys refer to categories. HTTP checks each request to a restricted route; gRPC checks once per
+header block, because blocks repeat. API keys come as `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
 
-Which category of the protocol a path belongs to: what restrictions and API keys speak of.
-
-Who may ask what: restricted categories, checked before a request is looked at.
-
-HTTP asks once a request, and only on routes that are restricted; gRPC once per header block, since blocks repeat.
-
-API keys: who asks is told by `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
+A Python model is code: a client that may load models with `file:` parameters runs code with the rights of the server.
+Triton accepts such files from every client under explicit control; naiad accepts them only from restricted clients,
+or with a flag.
 """
 
 import hmac
@@ -48,9 +45,10 @@ _BY_CALL = {
     "LogSettings": "logging",
 }
 _MODEL = r"/v2/models/[^/]+(?:/versions/[0-9]+)?"
-# The first that matches counts. Triton: "stats" is never a model's name.
+# The first match counts. Triton: "stats" is never the name of a model.
 _BY_PATH = tuple(
-    # A decoded path may hold any character, and must not get past a restriction by one that "." does not match.
+    # DOTALL: a decoded path may contain a newline, which "." does not match otherwise and which would evade a
+    # restriction.
     (re.compile(pattern, re.DOTALL), category)
     for pattern, category in (
         (r"/v2/health/.*", "health"),
@@ -67,7 +65,7 @@ _BY_PATH = tuple(
 )
 
 OTHER = "other"
-"""A path of no category: no restriction names it, and only a key for everything opens it."""
+"""Category of all other paths: no restriction names it, and only a key with all categories opens it."""
 
 
 def category_of_path(path: str) -> str:
@@ -91,7 +89,7 @@ FindField = Callable[[bytes], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """How a request that may not pass is answered, on either protocol."""
+    """The response to a rejected request, for either protocol."""
 
     http_status: int
     grpc_status: GrpcStatus
@@ -100,20 +98,20 @@ class Rejection:
 
 
 class AccessRule(Protocol):
-    """Decides about requests by their category and header fields."""
+    """Accepts or rejects requests by their category and header fields."""
 
     def concerns(self, category: str) -> bool:
-        """Tell whether requests of a category are ever refused; the answer never changes."""
+        """Return whether the rule may reject requests of a category; the result never changes."""
 
     def refusal(self, category: str, field: FindField) -> Rejection | None:
-        """Return why a request is refused, None when it may pass."""
+        """Return the rejection of a request, None if it is accepted."""
 
 
 class Restrictions:
-    """Triton's restricted APIs: a category asks for a header with a certain value."""
+    """Triton's restricted APIs: requests of a category need a header with a certain value."""
 
     def __init__(self, required: Mapping[str, RequiredHeader], noun: str) -> None:
-        """`noun` is what the refusal calls the category: "API" or "protocol"."""
+        """`noun` names the category in error messages: "API" or "protocol"."""
         self._required = {
             category: (
                 header.name.lower().encode(),
@@ -128,47 +126,47 @@ class Restrictions:
         }
 
     def concerns(self, category: str) -> bool:
-        """Tell whether a category is restricted."""
+        """Return whether a category is restricted."""
         return category in self._required
 
     def refusal(self, category: str, field: FindField) -> Rejection | None:
-        """Return why a request is refused, None when it may pass."""
+        """Return the rejection of a request, None if it is accepted."""
         required = self._required.get(category)
         if required is None:
             return None
         name, value, refusal = required
-        # In constant time: how long it takes must not tell how much of a guess was right.
+        # In constant time: the duration must not show how much of a guessed value is right.
         return None if hmac.compare_digest(field(name) or b"", value) else refusal
 
 
 class Closed:
-    """Refuses every gRPC call: the port does not serve gRPC."""
+    """Rejects every gRPC call, on a port without gRPC."""
 
     def __init__(self, reason: str) -> None:
-        """`reason` goes to the peer."""
+        """`reason` is part of the error message."""
         self._refusal = Rejection(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
 
     def concerns(self, category: str) -> bool:
-        """Every category."""
+        """Return True: the rule applies to every category."""
         return True
 
     def refusal(self, category: str, field: FindField) -> Rejection | None:
-        """Return the refusal."""
+        """Return the rejection."""
         return self._refusal
 
 
 class AllOf:
-    """Several rules; the first that refuses counts."""
+    """Combines rules; the first rejection counts."""
 
     def __init__(self, *rules: AccessRule) -> None:
         self._rules = rules
 
     def concerns(self, category: str) -> bool:
-        """Tell whether any rule concerns a category."""
+        """Return whether any rule applies to a category."""
         return any(rule.concerns(category) for rule in self._rules)
 
     def refusal(self, category: str, field: FindField) -> Rejection | None:
-        """Return the first refusal."""
+        """Return the first rejection."""
         for rule in self._rules:
             refusal = rule.refusal(category, field)
             if refusal is not None:
@@ -181,33 +179,33 @@ _MAX_KEY_BYTES = 512
 _NO_KEY = Rejection(
     401,
     GrpcStatus.UNAUTHENTICATED,
-    "an API key is needed: send it as 'Authorization: Bearer <key>'",
+    "missing API key: send it as 'Authorization: Bearer <key>'",
     ((b"WWW-Authenticate", _CHALLENGE),),
 )
 _WRONG_KEY = Rejection(
     401,
     GrpcStatus.UNAUTHENTICATED,
-    "the API key is not known",
+    "unknown API key",
     ((b"WWW-Authenticate", _CHALLENGE + b', error="invalid_token"'),),
 )
 
 
 class ApiKeyRule:
-    """Lets requests pass that carry a key for their category. `keys` may be exchanged at any time."""
+    """Accepts requests with a key for their category. `keys` may be replaced at any time."""
 
     def __init__(self, keys: ApiKeys) -> None:
         self.keys = keys
 
     def concerns(self, category: str) -> bool:
-        """Tell whether a category may need a key: each may, after the next change of the file."""
+        """Return True: after the next change of the key file any category may need a key."""
         return True
 
     def is_open(self, category: str) -> bool:
-        """Tell whether requests of a category need no key."""
+        """Return whether requests of a category need no key."""
         return category in self.keys.open_categories
 
     def refusal(self, category: str, field: FindField) -> Rejection | None:
-        """Return why a request is refused, None when it may pass."""
+        """Return the rejection of a request, None if it is accepted."""
         if self.is_open(category):
             return None
         credentials = field(b"authorization")
@@ -224,7 +222,7 @@ class ApiKeyRule:
             return None
         digest = digest_of(token)
         found = None
-        # All are compared, each in constant time, so that the time tells nothing.
+        # Compare all keys, each in constant time: the duration then reveals nothing about them.
         for key in self.keys.keys:
             if hmac.compare_digest(key.digest, digest):
                 found = key
@@ -245,14 +243,17 @@ CATEGORY = "model-repository"
 _PREFIX = "file:"
 
 MayBringFiles = Callable[[], bool]
-"""Tells whether the clients that reach the load commands of a protocol may bring files; the answer may change."""
+"""Returns whether clients with access to the load commands of a protocol may send model files; the result may change.
+"""
 
 
 def check_files(parameters: Iterable[str], may_bring_files: MayBringFiles) -> None:
-    """Raise InferError(PERMISSION_DENIED) when the parameters of a load have files and must not."""
+    """Raise InferError(PERMISSION_DENIED) if the parameters of a load contain files although `may_bring_files`
+    forbids it.
+    """
     if any(name.startswith(_PREFIX) for name in parameters) and not may_bring_files():
         raise permission_denied(
-            "files of a model ('file:' parameters of a load) are not taken from clients, because they may be code: "
+            "model files ('file:' parameters of a load) are not accepted from clients, because they may be code: "
             f"give clients API keys with the category '{CATEGORY}' (--api-key-file), restrict that category "
             "(--http-restricted-api, --grpc-restricted-protocol), or start the server with "
             "--allow-client-model-files=true if all its clients may run code on it"

@@ -1,7 +1,7 @@
-"""The bytes of one request body in the budget of the server, reserved a little ahead of what arrives.
+"""Reserves the bytes of one request body in the server's request budget, slightly ahead of what arrives.
 
-An announced length costs the peer nothing, so it reserves nothing by itself: a peer that announces 1 GB and sends
-none of it would take the room of others. At most twice of what has arrived is reserved, and a first step.
+The announced length alone reserves nothing: otherwise a client could announce 1 GB, send none of it, and block other
+clients. The reservation is at most twice the number of received bytes, plus a first step.
 """
 
 from naiad.core.request_limits import RequestBudget
@@ -11,19 +11,19 @@ from naiad.wire.http1 import HttpError
 _FIRST_STEP_BYTES = 64 * 1024
 _LARGEST_STEP_BYTES = 4 * 1024 * 1024
 _FLAG = "--max-request-bytes-in-flight"
-NO_ROOM = f"the requests in flight take all bytes that the server has for them; try again later, or raise {_FLAG}"
-"""What the client of a refused request reads, over either protocol."""
+NO_ROOM = f"requests in flight use all bytes of the server's request budget; try again later, or raise {_FLAG}"
+"""Error message of a rejected request, over either protocol."""
 
 
 class BudgetExceededError(GrpcError):
-    """There is no room for the bytes of a request over HTTP/2."""
+    """The request budget has no room for the bytes of an HTTP/2 request."""
 
     def __init__(self) -> None:
         super().__init__(GrpcStatus.RESOURCE_EXHAUSTED, NO_ROOM)
 
 
 def check_length(budget: RequestBudget, length: int) -> None:
-    """Refuse a body that the server has no room for, before any of it is read. Raises HttpError."""
+    """Reject a body that exceeds the whole budget, before any of it is read. Raises HttpError."""
     if budget.has_room(length):
         return
     if length > budget.limit_bytes:
@@ -34,12 +34,12 @@ def check_length(budget: RequestBudget, length: int) -> None:
 
 
 def no_room() -> HttpError:
-    """Return the refusal over HTTP of a request whose bytes do not fit into the budget."""
+    """Return the HTTP error of a request whose bytes do not fit into the budget."""
     return HttpError(503, NO_ROOM, ((b"Retry-After", b"1"),))
 
 
 class BodyReservation:
-    """What is reserved for the body that a connection receives."""
+    """The reserved bytes of the body that a connection receives."""
 
     __slots__ = ("_budget", "size_bytes")
 
@@ -48,7 +48,7 @@ class BodyReservation:
         self.size_bytes = 0
 
     def cover(self, needed_bytes: int, most_bytes: int) -> None:
-        """Have `needed_bytes` reserved, and some of what follows up to `most_bytes`. Raises HttpError(503)."""
+        """Reserve `needed_bytes`, and some bytes in advance up to `most_bytes`. Raises HttpError(503)."""
         size = self.size_bytes
         if needed_bytes <= size:
             return
@@ -59,13 +59,13 @@ class BodyReservation:
         self.size_bytes = wanted
 
     def take(self, size: int) -> int:
-        """Hand the reservation of a complete body of `size` bytes over, and give back what was ahead of it."""
+        """Transfer the reservation of a complete body of `size` bytes to the caller, and release the rest."""
         self._budget.release(self.size_bytes - size)
         self.size_bytes = 0
         return size
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release the reservation."""
         if self.size_bytes:
             self._budget.release(self.size_bytes)
             self.size_bytes = 0

@@ -1,7 +1,7 @@
-"""Connections that end, a few per turn of the event loop.
+"""Closes ended connections, a few per turn of the event loop.
 
-Closing a socket and freeing what belonged to its connection takes about 10 us. Thousands of clients that disconnect
-at once, for example when a load balancer restarts, would otherwise keep the loop from other clients for all of that.
+Closing a socket and freeing the objects of its connection takes about 10 us. When thousands of clients disconnect at
+once, for example because a load balancer restarts, closing all of them in one turn would block other clients.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ _SLICE = 128
 
 
 class ClosingQueue:
-    """What is left to do for connections that end, oldest first; one or two steps for each of them."""
+    """Pending steps of ended connections, oldest first; one or two steps per connection."""
 
     __slots__ = ("_call_soon", "_is_scheduled", "_waiting")
 
@@ -24,7 +24,7 @@ class ClosingQueue:
         self._is_scheduled = False
 
     def add(self, step: Callable[[], object]) -> None:
-        """Call `step` on one of the next turns."""
+        """Call `step` in one of the next turns."""
         self._waiting.append(step)
         self._schedule()
 

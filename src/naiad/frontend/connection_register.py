@@ -1,8 +1,8 @@
-"""The open connections of an endpoint: how many there may be, and which one goes when there are too many.
+"""The open connections of an endpoint, with limits in total and per address.
 
-When the limit is reached, the connection that has been idle for longest makes way for the new one. Looking for it
-costs a look at all connections, so the idle ones are sorted at most once a second, and each new connection takes the
-first of them that is still idle.
+When the limit is reached, the connection with the longest idle time is closed for the new one. Finding it takes a
+look at all connections. Idle connections are therefore sorted at most once a second, and each new connection closes
+the first of them that is still idle.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from typing import Generic, Protocol, TypeVar
 
 _SORT_PAUSE_NS = 1_000_000_000
 _LEAST_IDLE_NS = 1_000_000_000
-"""A connection that has just begun, or has just had an answer, is about to be used."""
+"""A connection that has just opened, or has just received a response, will probably be used soon."""
 _IPV6_PREFIX_BITS = 64
-"""One customer usually has at least as many addresses of IPv6."""
+"""Address prefix that counts as one client: a customer usually has at least a /64 network of IPv6."""
 
 
 class RegisteredConnection(Protocol):
-    """What is asked of a connection."""
+    """A connection, as the register uses it."""
 
     @property
     def idle_since_ns(self) -> int:
-        """Since when it has had nothing to do; 0 when it has, or has just had."""
+        """Time since which it is idle; 0 if it is busy, or was until a moment ago."""
 
     def make_way(self) -> None:
         """Close for a new connection."""
@@ -32,14 +32,14 @@ C = TypeVar("C", bound=RegisteredConnection)
 
 
 class AddressLimit:
-    """Counts the connections of each address, over the ports that share the limit. Unix sockets have none."""
+    """Counts connections per address, over all ports that share the limit. Unix sockets have no address."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._counts: dict[str, int] = {}
 
     def admit(self, transport: asyncio.BaseTransport) -> str | None:
-        """Count a connection and return its address, empty for a Unix socket; None when there are too many."""
+        """Count a connection and return its address, empty for a Unix socket; None if the address has too many."""
         address = _address_of(transport)
         if not address:
             return ""
@@ -50,7 +50,7 @@ class AddressLimit:
         return address
 
     def remove(self, address: str) -> None:
-        """Count one connection less."""
+        """Subtract one connection."""
         count = self._counts.get(address, 0)
         if count > 1:
             self._counts[address] = count - 1
@@ -72,20 +72,20 @@ def _address_of(transport: asyncio.BaseTransport) -> str:
 
 
 class ConnectionRegister(Generic[C]):
-    """The connections that are open."""
+    """The open connections."""
 
     def __init__(self, most: int, addresses: AddressLimit | None = None) -> None:
         self.open: set[C] = set()
         self._most = most
         self._addresses = addresses
         self._address_of: dict[C, str] = {}
-        """Filled only when addresses are counted."""
+        """Filled only if addresses are counted."""
         self._idle: list[tuple[int, C]] = []
-        """The longest idle last, as they were when they were sorted."""
+        """Idle connections when they were sorted, the longest idle last."""
         self._sorted_ns = 0
 
     def admit(self, connection: C, transport: asyncio.BaseTransport) -> str:
-        """Add a connection; return why there is no room for it, or an empty text."""
+        """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
         if len(self.open) >= self._most and not self._make_room():
             return f"too many connections; the limit is {self._most}"
         if self._addresses is not None:
@@ -97,14 +97,14 @@ class ConnectionRegister(Generic[C]):
         return ""
 
     def remove(self, connection: C) -> None:
-        """Forget a connection that was lost."""
+        """Remove a lost connection."""
         self.open.discard(connection)
         address = self._address_of.pop(connection, "")
         if address and self._addresses is not None:
             self._addresses.remove(address)
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle for longest; False when none is idle."""
+        """Close the connection with the longest idle time; return False if none is idle."""
         for attempt in range(2):
             while self._idle:
                 since_ns, connection = self._idle.pop()

@@ -1,17 +1,12 @@
-"""A request whose body has not come: it can be refused by its head, and then nothing of the body is buffered.
+"""The interfaces between routes and transports: an HTTP request context and a gRPC call.
 
-A transport asks once the head of a request with a large body is complete (`Refuse`). The same routes decide that
-handle whole requests, in the same order, so that a refusal does not depend on when it is found.
+Routes run on the event loop and must not block. Each request or call gets exactly one response; a response after the
+peer has disconnected is allowed and has no effect. A transport collects the output of one loop callback and writes it
+with one system call per connection.
 
-Why nobody waits for an answer any more.
-
-What routes see of a transport: an HTTP exchange and a gRPC call, whatever carries them.
-
-Routes run on the event loop and must not block. Each exchange or call is answered exactly once; answering after the
-peer has gone is allowed and does nothing. Writes are gathered: a transport keeps what is answered during one loop
-callback and writes it with one system call per connection.
-
-What stands between a route and the exchange that it answers.
+A request with a large body may be rejected by its headers, before any of the body is buffered: the transport calls
+`Refuse` once the headers are complete. The same routes decide in the same order as for complete requests, so the
+result does not depend on when the check happens.
 """
 
 import enum
@@ -25,31 +20,31 @@ from naiad.wire.header_fields import Headers
 
 
 class CancelReason(enum.Enum):
-    """What a transport tells those who work on an answer: the code it comes to, and the words for the log."""
+    """Why a request no longer needs a response: its error code and the text for the log."""
 
-    DISCONNECTED = (ErrorCode.CANCELLED, "the client went away")
+    DISCONNECTED = (ErrorCode.CANCELLED, "the client disconnected")
     """The connection has ended."""
     CANCELLED = (ErrorCode.CANCELLED, "the client cancelled the request")
     """RST_STREAM."""
-    DROPPED = (ErrorCode.CANCELLED, "the client was dropped because it does not take its answers")
-    REFUSED = (ErrorCode.CANCELLED, "the call was ended because of what its client sent")
+    DROPPED = (ErrorCode.CANCELLED, "the client was disconnected because it does not read its responses")
+    REFUSED = (ErrorCode.CANCELLED, "the call ended because its client sent an invalid message")
     DEADLINE = (ErrorCode.DEADLINE_EXCEEDED, "the deadline passed")
 
     def error(self, *, waited: bool) -> InferError:
-        """Return the failure of a request that waited for an instance then, or else executed."""
+        """Return the error of a cancelled request, which `waited` for an instance or was executed."""
         code, words = self.value
         return InferError(code, f"{words} while {'it waited' if waited else 'it was executed'}")
 
 
 class CancellingEngine(Protocol):
-    """What is asked of the engine when a client leaves."""
+    """The engine, as cancellation uses it."""
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; True when it was dropped, False when something executes it."""
+        """Cancel a submitted request; return True if it was dropped, False if it is being executed."""
 
 
 def version_of(request: InferRequest) -> str:
-    """Return the version that serves a request, or the one it asked for."""
+    """Return the version that serves a request, or the requested version if none serves it yet."""
     return request.header.model_version if request.model is None else request.model.version
 
 
@@ -63,41 +58,42 @@ class HttpContext(Protocol):
     path: str
     """Percent-decoded path without the query."""
     headers: Mapping[bytes, bytes]
-    """Lower-case names; of repeated fields the values joined with ", "."""
+    """Lower-case names; values of repeated fields are joined with ", "."""
     body: Buffer
-    """The whole body; empty when there is none."""
+    """The complete body; empty if there is none."""
     arrival_ns: int
     """Monotonic time at which the request was complete."""
     on_disconnect: OnCancel | None
-    """Set by the route: called when the peer goes away, or its deadline passes, before the answer."""
+    """Set by the route: called if the peer disconnects, or the deadline passes, before the response."""
     on_pause: Callable[[bool], object] | None
-    """Set by the route of a streamed answer: called with true when the peer does not take what was sent, and with
-    false when it has. A peer that leaves too much is dropped, which `on_disconnect` tells."""
+    """Set by the route of a streamed response: called with true when the peer does not read what was sent, and with
+    false when it has read it. A peer with too much unread data is disconnected, which calls `on_disconnect`.
+    """
 
     @property
     def client(self) -> object:
-        """The connection, which takes turns with others when requests are decoded in slices."""
+        """The connection: the key by which slices of large requests alternate between clients."""
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Answer with a complete body; the transport adds Content-Length (and Date where it must)."""
+        """Send a response with a complete body; the transport adds Content-Length (and Date where required)."""
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length is not known; `send` and `end` follow."""
+        """Start a response of unknown length; `send` and `end` follow."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a piece of a streamed answer."""
+        """Send a piece of a streamed response."""
 
     def end(self) -> None:
-        """End a streamed answer."""
+        """End a streamed response."""
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count `size` more bytes for the request, decompressed ones for example, until it is answered.
+        """Reserve `size` more bytes for the request, for example decompressed ones, until its response is sent.
 
-        False, and the request is to be refused, when the server has no room for them (`core.request_budget`).
+        Return False if the server has no room for them (`core.request_budget`); the request must then be rejected.
         """
 
     def release_bytes(self, size: int) -> None:
-        """Count `size` bytes less: fewer came of it than were reserved."""
+        """Release `size` bytes, which were reserved but not needed."""
 
 
 class GrpcCall(Protocol):
@@ -106,83 +102,84 @@ class GrpcCall(Protocol):
     path: str
     """`/inference.GRPCInferenceService/ModelInfer`."""
     metadata: Headers
-    """Request fields, pseudo-headers left out."""
+    """Request fields without pseudo-headers."""
     deadline_ns: int
-    """Monotonic time of `grpc-timeout`; 0 for none."""
+    """Monotonic time from `grpc-timeout`; 0 for none."""
     arrival_ns: int
     on_cancel: OnCancel | None
-    """Set by the service: called on RST_STREAM, on a passed deadline, on a lost connection. It may finish the call,
-    which only in the case of the deadline has anybody to listen."""
+    """Set by the service: called on RST_STREAM, on a passed deadline and on a lost connection. It may finish the
+    call; only after a deadline does the client receive that status.
+    """
     context: "object | None"
-    """Belongs to the service: what it keeps for a streaming call."""
+    """Owned by the service: its state of a streaming call."""
     queued_bytes: int
-    """Bytes of the answer that the peer has not taken yet."""
+    """Bytes of the response that the peer has not read yet."""
 
     @property
     def client(self) -> object:
-        """The connection, which takes turns with others when requests are decoded in slices."""
+        """The connection: the key by which slices of large requests alternate between clients."""
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Answer a unary call: headers, one message, status OK, in one write."""
+        """Respond to a unary call: headers, one message, status OK, in one write."""
 
     def respond_compressed(self, message: bytes, encoding: bytes) -> None:
-        """Answer a unary call with a message that was compressed with `encoding`, gzip or deflate."""
+        """Respond to a unary call with a message compressed with `encoding`, gzip or deflate."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send one message of a streaming answer."""
+        """Send one message of a streaming response."""
 
     def send_encoded(self, parts: Sequence[Buffer], encoding: bytes, *, is_compressed: bool) -> None:
-        """Send one message of a streaming answer whose messages may be compressed with `encoding`."""
+        """Send one message of a streaming response whose messages may be compressed with `encoding`."""
 
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
-        """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
+        """End the call with a gRPC status; without an earlier `send` the response is trailers-only."""
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count `size` more bytes for the call until it ends; False when the server has no room for them."""
+        """Reserve `size` more bytes for the call until it ends; return False if the server has no room for them."""
 
     def release_bytes(self, size: int) -> None:
-        """Count `size` bytes less; what is left is released when the call ends."""
+        """Release `size` bytes; the rest is released when the call ends."""
 
     def hold(self) -> None:
-        """Hand over no more messages of a streaming call; the peer may soon send no more either (flow control).
+        """Pause a streaming call: deliver no more messages, so that flow control soon stops the peer as well.
 
-        From then on `GrpcService.stream_writable` is called whenever bytes have left.
+        From then on the transport calls `GrpcService.stream_writable` whenever bytes were sent.
         """
 
     def release(self) -> None:
-        """Go on handing over messages: at once those that wait, until `hold` is called again."""
+        """Resume a streaming call: deliver waiting messages at once, until the call is paused again."""
 
 
 class GrpcService(Protocol):
-    """What the HTTP/2 transport calls. `call` objects are its own `GrpcCall`s."""
+    """The service, as the HTTP/2 transport calls it. `call` is the transport's own `GrpcCall`."""
 
     def unary(self, call: GrpcCall, message: Buffer) -> None:
         """Handle a complete unary call."""
 
     def refusal(self, path: str) -> InferError | None:
-        """Return why calls to `path` are refused before any message is read; None when they are answered."""
+        """Return why calls to `path` are rejected before any message is read; None if they are served."""
 
     def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
-        """Finish a unary call whose large message has begun, when its beginning is reason enough to refuse it."""
+        """Finish a unary call if the beginning of its large message is enough to reject it."""
 
     def is_streaming(self, path: str) -> bool:
-        """Tell whether messages of calls to `path` are handed over one by one."""
+        """Return whether messages of calls to `path` are delivered one by one."""
 
     def stream_message(self, call: GrpcCall, message: Buffer) -> None:
         """Handle one message of a streaming call."""
 
     def stream_half_closed(self, call: GrpcCall) -> None:
-        """The peer has sent its last message of a streaming call."""
+        """Handle the end of a streaming call's messages."""
 
     def stream_writable(self, call: GrpcCall) -> None:
-        """Bytes have left towards the peer of a call that is held; `queued_bytes` tells how many wait still."""
+        """Handle progress of a paused call towards its peer; `queued_bytes` is the number of unread bytes."""
 
     def stream_draining(self, call: GrpcCall) -> None:
-        """The server is about to end: finish a streaming call as soon as what it began is answered."""
+        """Finish a streaming call after the responses to its open requests, because the server drains."""
 
 
 class HttpContextLayer:
-    """An exchange that stands before another one and passes everything on; what differs is overridden."""
+    """A context that wraps another one and delegates to it; subclasses override what differs."""
 
     __slots__ = ("_exchange", "arrival_ns", "body", "headers", "method", "path")
 
@@ -196,12 +193,12 @@ class HttpContextLayer:
 
     @property
     def client(self) -> object:
-        """The connection that it came on."""
+        """The connection of the request."""
         return self._exchange.client
 
     @property
     def on_disconnect(self) -> OnCancel | None:
-        """What is called when the peer goes away."""
+        """Called when the peer disconnects."""
         return self._exchange.on_disconnect
 
     @on_disconnect.setter
@@ -210,7 +207,7 @@ class HttpContextLayer:
 
     @property
     def on_pause(self) -> Callable[[bool], object] | None:
-        """What is called when the peer does not take a streamed answer, and when it does again."""
+        """Called when the peer stops reading a streamed response, and when it resumes."""
         return self._exchange.on_pause
 
     @on_pause.setter
@@ -218,36 +215,36 @@ class HttpContextLayer:
         self._exchange.on_pause = callback
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Answer with a complete body."""
+        """Send a response with a complete body."""
         self._exchange.respond(status, headers, parts)
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length is not known."""
+        """Start a response of unknown length."""
         self._exchange.start_stream(status, headers)
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a piece of a streamed answer."""
+        """Send a piece of a streamed response."""
         self._exchange.send(parts)
 
     def end(self) -> None:
-        """End a streamed answer."""
+        """End a streamed response."""
         self._exchange.end()
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        """Reserve more bytes for the request until its response; return False if the server has no room for them."""
         return self._exchange.reserve_bytes(size)
 
     def release_bytes(self, size: int) -> None:
-        """Count fewer bytes for the request."""
+        """Release bytes of the request."""
         self._exchange.release_bytes(size)
 
 
 EARLY_REFUSAL_BYTES = 64 * 1024
-"""Smaller bodies over HTTP/1.1 are read in any case: their connection can then be used again."""
+"""Smaller bodies over HTTP/1.1 are always read: the connection can then be reused."""
 
 
 class UnreadRequest:
-    """An `HttpContext` without a body, which keeps its answer for the transport."""
+    """An `HttpContext` without a body, which keeps its response for the transport."""
 
     __slots__ = ("answer", "arrival_ns", "headers", "method", "on_disconnect", "on_pause", "path")
 
@@ -262,38 +259,38 @@ class UnreadRequest:
         self.on_disconnect: OnCancel | None = None
         self.on_pause: Callable[[bool], object] | None = None
         self.answer: tuple[int, Headers, Sequence[Buffer]] | None = None
-        """Status, fields and body of the refusal; None while there is no reason for one."""
+        """Status, fields and body of the rejection; None if the request is accepted."""
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Keep the answer."""
+        """Keep the response."""
         if self.answer is None:
             self.answer = (status, headers, parts)
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Refuse: refusals are not streamed."""
-        raise AssertionError("a request without its body is not answered with a stream")
+        """Raise AssertionError: rejections are not streamed."""
+        raise AssertionError("a request without its body cannot have a streamed response")
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Refuse: refusals are not streamed."""
-        raise AssertionError("a request without its body is not answered with a stream")
+        """Raise AssertionError: rejections are not streamed."""
+        raise AssertionError("a request without its body cannot have a streamed response")
 
     def end(self) -> None:
-        """Refuse: refusals are not streamed."""
-        raise AssertionError("a request without its body is not answered with a stream")
+        """Raise AssertionError: rejections are not streamed."""
+        raise AssertionError("a request without its body cannot have a streamed response")
 
     def reserve_bytes(self, size: int) -> bool:
-        """Nothing is buffered that could count."""
+        """Return True: nothing is buffered."""
         return True
 
     def release_bytes(self, size: int) -> None:
-        """Nothing is buffered that could count."""
+        """Do nothing: nothing is buffered."""
 
 
 Refuse = Callable[[HttpContext], object]
-"""Answers an exchange without a body when its head is reason enough to refuse it."""
+"""Responds to a context without a body if its headers are enough to reject it."""
 
 
 def announced_bytes(headers: Mapping[bytes, bytes]) -> int:
-    """Return the Content-Length of a request, -1 when it has none."""
+    """Return the Content-Length of a request, -1 if it has none."""
     text = headers.get(b"content-length", b"")
     return int(text) if text.isdigit() and len(text) < 20 else -1

@@ -1,6 +1,6 @@
-"""The W3C Trace Context that a request came with, as a tracer that makes spans asks for it.
+"""Header fields with a meaning for inference: forwarded fields and the W3C Trace Context.
 
-Header fields that become parameters of the inference request (--http-header-forward-pattern and gRPC's).
+Fields that match --http-header-forward-pattern (or gRPC's flag) become parameters of the inference request.
 """
 
 import copy
@@ -20,11 +20,11 @@ _RESERVED = frozenset(
 GRPC_FIELDS = frozenset(
     (b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding")
 )
-"""What gRPC keeps to itself; a service of Triton's never sees these."""
+"""Fields that gRPC consumes itself; a gRPC service in Triton never sees them."""
 
 
 class HeaderForwarding:
-    """Adds fields whose name has a match of `pattern` to the parameters of requests."""
+    """Adds the fields whose name matches `pattern` to the parameters of requests."""
 
     def __init__(self, pattern: re.Pattern[str], hidden: frozenset[bytes] = frozenset()) -> None:
         self._pattern = pattern
@@ -33,16 +33,16 @@ class HeaderForwarding:
         self._names: BoundedCache[bytes, str] = BoundedCache(
             max_entries=1024, max_bytes=64 * 1024, max_entry_bytes=256
         )
-        """Field name to parameter name; empty when it is not forwarded."""
+        """Field name to parameter name; empty if it is not forwarded."""
         self._derived: BoundedCache[tuple[RequestHeader, Parameters], RequestHeader] = BoundedCache(
             max_entries=512, max_bytes=256 * 1024, max_entry_bytes=1024
         )
 
     def apply(self, header: RequestHeader, fields: Iterable[tuple[bytes, bytes]]) -> RequestHeader:
-        """Return a header with the forwarded fields added; `header`, which other requests share, stays as it is.
+        """Return a header with the forwarded fields; `header` itself is shared by requests and stays unchanged.
 
-        Requests with equal headers and equal forwarded fields get the same object. Raises InferError(INVALID_ARG)
-        when a field is called like a reserved parameter.
+        Requests with equal headers and equal forwarded fields get the same object. Raises InferError(INVALID_ARG) if
+        a field has the name of a reserved parameter.
         """
         parameters = self._parameters(fields)
         if not parameters:
@@ -52,7 +52,7 @@ class HeaderForwarding:
         if derived is None:
             derived = _with_parameters(header, parameters)
             if header.admission is not None:
-                # Those that are refused, or not remembered, would stay in memory for nothing.
+                # Do not cache fields of rejected requests: they would only use memory.
                 self._derived.remember(key, derived, sum(len(value) for _, value in parameters))
         return derived
 
@@ -79,7 +79,7 @@ class HeaderForwarding:
 
 def _with_parameters(header: RequestHeader, parameters: Parameters) -> RequestHeader:
     derived = copy.copy(header)
-    # Triton lists both when a parameter has the name of a field; a mapping keeps the field.
+    # Triton lists both if a parameter has the name of a field; a mapping keeps the field.
     derived.parameters = {**header.parameters, **dict(parameters)}
     derived.admission = None
     derived.origin = header.origin or header
@@ -87,18 +87,18 @@ def _with_parameters(header: RequestHeader, parameters: Parameters) -> RequestHe
 
 
 TraceFields = tuple[bytes, bytes]
-"""`traceparent` and `tracestate`; empty for none."""
+"""Values of `traceparent` and `tracestate`; empty for none."""
 
 _PARENT, _STATE = b"traceparent", b"tracestate"
 
 
 def fields_of_exchange(exchange: HttpContext) -> TraceFields:
-    """Return what an HTTP request says."""
+    """Return the trace context of an HTTP request."""
     return exchange.headers.get(_PARENT, b""), exchange.headers.get(_STATE, b"")
 
 
 def fields_of_call(call: GrpcCall) -> TraceFields:
-    """Return what a gRPC call says, for all requests of a stream."""
+    """Return the trace context of a gRPC call, which holds for all requests of a stream."""
     parent = state = b""
     for name, value in call.metadata:
         if name == _PARENT:

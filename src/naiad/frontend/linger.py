@@ -1,7 +1,7 @@
-"""Peers that take what they are sent too slowly, before a connection is closed and after.
+"""Detects peers that read too slowly, before a connection is closed and after.
 
-A transport that is closed goes on until all is sent, however long that takes, and over TLS until the peer says
-goodbye as well. Neither ends by itself when a peer does nothing, so whoever closes a connection has its end watched.
+A closed transport continues until all data is sent, however long that takes, and with TLS until the peer closes as
+well. Neither ends by itself if a peer does nothing, so every closed connection is watched until its end.
 """
 
 import array
@@ -15,9 +15,9 @@ import termios
 from naiad.wire.least_rate import LeastRate
 
 LINGER_S = 5.0
-"""How long a peer that has everything may take to close its side."""
+"""Time in which a peer that has received everything must close its side."""
 LEAST_BYTES_PER_S = 1024
-"""A peer that takes less of what waits for it falls behind."""
+"""Minimum rate at which a peer must read waiting bytes."""
 _NS_PER_S = 1_000_000_000
 _TCP_INFO_BYTES = 128
 _ACKNOWLEDGED = struct.Struct("@Q")
@@ -26,22 +26,22 @@ _ACKNOWLEDGED_AT = 120
 
 
 def undelivered_bytes(transport: asyncio.Transport) -> int:
-    """Return how much of what was written has not reached the peer's machine, as far as anybody knows.
+    """Return how many written bytes have not reached the peer's machine, as far as the system can report.
 
-    What the transport counts is too little: TLS hands all it has to another one below, and counts it no more.
+    The transport's own count is too low: TLS passes all data to an inner transport and no longer counts it.
     """
     count = transport.get_write_buffer_size()
     connected: socket.socket | None = transport.get_extra_info("socket")
     if connected is not None:
         sent = array.array("i", [0])
-        with contextlib.suppress(OSError):  # closed, or a system that does not tell
+        with contextlib.suppress(OSError):  # closed, or not supported by the system
             fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, sent)
             count += sent[0]
     return count
 
 
 def acknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes the peer's machine has taken since the connection was made; 0 where nobody knows."""
+    """Return how many bytes the peer's machine has acknowledged since the connection was made; 0 if unknown."""
     connected: socket.socket | None = transport.get_extra_info("socket")
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return 0
@@ -53,7 +53,9 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
 
 
 class ResponseQueue:
-    """Whether a peer takes what waits for it at a least rate. Asked about every second; costs nothing between."""
+    """Checks whether a peer reads waiting bytes at a minimum rate. Called about every second; costs nothing in
+    between.
+    """
 
     __slots__ = ("_grace_s", "_rate", "_undelivered_bytes")
 
@@ -63,7 +65,9 @@ class ResponseQueue:
         self._undelivered_bytes = -1
 
     def is_too_slow(self, transport: asyncio.Transport, undelivered: int, now_ns: int) -> bool:
-        """Tell whether the peer has fallen behind the least rate by the whole grace; `undelivered` bytes wait."""
+        """Return whether the peer has fallen behind the minimum rate by the whole grace time; `undelivered` bytes
+        wait.
+        """
         if not undelivered:
             self._rate = None
             return False
@@ -71,24 +75,24 @@ class ResponseQueue:
             self._rate = LeastRate(LEAST_BYTES_PER_S, self._grace_s)
         taken = acknowledged_bytes(transport)
         if not taken and undelivered != self._undelivered_bytes:
-            # A Unix socket, for example: how much moved is not known, only that something did.
+            # A Unix socket, for example: the number of bytes is unknown, only that some were read.
             self._rate = LeastRate(LEAST_BYTES_PER_S, self._grace_s)
         self._undelivered_bytes = undelivered
         return self._rate.is_too_slow(taken, now_ns)
 
 
 class LingeringClose:
-    """Watches a connection that was closed, or that is read to its end before it is. Asked about every second."""
+    """Watches a connection that was closed, or that is read to its end before. Called about every second."""
 
     __slots__ = ("_delivered_ns", "_response_queue")
 
     def __init__(self, grace_s: float) -> None:
-        """`grace_s` is how far a peer may fall behind with what is left to be sent."""
+        """`grace_s` is how far a peer may fall behind with the remaining bytes."""
         self._response_queue = ResponseQueue(grace_s)
         self._delivered_ns = 0
 
     def is_over(self, transport: asyncio.Transport, now_ns: int, delivered_s: float = LINGER_S) -> bool:
-        """Tell whether the peer has had its time: to take more, or `delivered_s` to close once it has everything."""
+        """Return whether the peer's time is over: to read more, or `delivered_s` to close after it has everything."""
         undelivered = undelivered_bytes(transport)
         if undelivered:
             self._delivered_ns = 0

@@ -1,7 +1,7 @@
-"""One port for HTTP/1.1 and HTTP/2: the first bytes of a connection, or TLS's ALPN, tell which it carries.
+"""One port for HTTP/1.1 and HTTP/2: the first bytes of a connection, or ALPN of TLS, determine its version.
 
-Until then a connection belongs to HTTP/1.1, whose limits and clocks hold for it. Afterwards the transport has the
-very protocol that it would have on a port of its own, so nothing that follows pays for the choice.
+Until then HTTP/1.1 limits and clocks apply to the connection. Afterwards the transport gets the same protocol object
+as on a port of its own, so the choice costs nothing later.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from naiad.wire.preface import ALPN, HttpVersion, version_of
 
 
 class OnePort:
-    """The connections of an endpoint that speaks both versions. `protocol` is the factory for the loop."""
+    """The connections of an endpoint with both versions. `protocol` is the factory for the loop."""
 
     def __init__(self, http1: Http1Server, http2: Http2Server) -> None:
         self._http1 = http1
@@ -24,12 +24,12 @@ class OnePort:
 
     @property
     def connection_count(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return self._http1.connection_count + self._http2.connection_count
 
     @property
     def on_close(self) -> Callable[[], object] | None:
-        """Called whenever a connection has closed, and when one turns out to be of HTTP/2."""
+        """Called when a connection has closed, and when one turns out to be HTTP/2."""
         return self._http2.on_close
 
     @on_close.setter
@@ -41,23 +41,23 @@ class OnePort:
         return Undecided(self._http1.protocol(), self._http2)
 
     def announce_drain(self) -> None:
-        """Have the answers to requests in flight say that they are the last, where the protocol can."""
+        """Mark the responses to requests in flight as the last ones, where the protocol can."""
         self._http1.announce_drain()
         self._http2.announce_drain()
 
     def drain(self) -> None:
-        """Let every connection end: busy ones after their last answer, idle ones of HTTP/1.1 with `finish`."""
+        """End connections: busy ones after their last response; idle HTTP/1.1 ones stay until `finish`."""
         self._http1.drain()
         self._http2.drain()
 
     def finish(self) -> None:
-        """Let idle connections end, too."""
+        """End idle connections as well."""
         self._http1.finish()
         self._http2.finish()
 
     async def wait_closed(self) -> None:
-        """Return when no connection is open any more."""
-        # In this order: a connection that is not decided can still become one of HTTP/2, but none of HTTP/1.1 can.
+        """Return when no connection is open."""
+        # In this order: an undecided connection can still become HTTP/2, but no HTTP/1.1 connection can.
         await self._http1.wait_closed()
         await self._http2.wait_closed()
 
@@ -68,7 +68,7 @@ class OnePort:
 
 
 class Undecided(asyncio.BufferedProtocol):
-    """A connection whose version is not known yet; it makes itself superfluous."""
+    """A connection whose version is not known yet; it replaces itself."""
 
     __slots__ = ("_http1", "_http2", "_received", "_transport")
 
@@ -76,7 +76,7 @@ class Undecided(asyncio.BufferedProtocol):
         self._http1 = http1
         self._http2 = http2
         self._received = b""
-        """A beginning of the preface, less than all of it."""
+        """An incomplete prefix of the HTTP/2 preface."""
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before any other callback
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -93,11 +93,11 @@ class Undecided(asyncio.BufferedProtocol):
             transport.set_protocol(self._http1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to receive: the buffer that the connections of HTTP/1.1 share."""
+        """Return the buffer to receive into, shared by the HTTP/1.1 connections."""
         return self._http1.get_buffer(sizehint)[len(self._received) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decide, or wait for more."""
+        """Determine the version, or wait for more bytes."""
         buffer = self._http1.get_buffer(0)
         known = len(self._received)
         buffer[:known] = self._received
@@ -106,14 +106,14 @@ class Undecided(asyncio.BufferedProtocol):
         if version is None:
             self._received = bytes(received)
         elif version is HttpVersion.HTTP_2:
-            self._http1.connection_lost(None)  # it was never its own
+            self._http1.connection_lost(None)  # the buffer belongs to all connections
             self._become_http2(bytes(received))
         else:
             self._transport.set_protocol(self._http1)
             self._http1.buffer_updated(len(received))
 
     def eof_received(self) -> bool:
-        """End as a connection of HTTP/1.1 does."""
+        """End like an HTTP/1.1 connection."""
         if self._received:
             received, self._received = self._received, b""
             self._http1.get_buffer(0)[: len(received)] = received
@@ -122,14 +122,14 @@ class Undecided(asyncio.BufferedProtocol):
         return self._http1.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         self._http1.connection_lost(exc)
 
     def _become_http2(self, received: bytes) -> None:
         transport, protocol = self._transport, self._http2.protocol()
         transport.set_protocol(protocol)
         if received:
-            # uvloop looks only when reading begins whether a protocol brings its own buffer.
+            # uvloop checks only at the start of reading whether a protocol provides its own buffer.
             transport.pause_reading()
             transport.resume_reading()
         protocol.connection_made(transport)

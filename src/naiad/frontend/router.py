@@ -1,4 +1,4 @@
-"""Routes: from method and path of an HTTP exchange to the function that answers it."""
+"""Routes: from method and path of an HTTP request to the function that handles it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,30 +16,30 @@ JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 
 
 _CACHED_CHARACTERS = 1 << 20
-"""Of all paths that are remembered, those that nothing answers too."""
+"""Limit of remembered paths, including paths without a route."""
 
 Action = Callable[[HttpContext, Mapping[str, str]], None]
 Intercept = Callable[[str, Mapping[str, Action]], Mapping[str, Action]]
-"""(path, its actions by method) to the actions that take their place."""
+"""(path, its actions by method) to the actions that replace them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Paths of one form: a method to each action. Named groups of the pattern are the action's arguments."""
+    """Paths of one form with an action for each method. Named groups of the pattern are arguments of the action."""
 
     pattern: str
     actions: Mapping[str, Action]
     check: Action | None = None
-    """Answers an exchange whose body has not come, when its head is reason enough to refuse it."""
+    """Rejects a request by its headers, before its body has arrived."""
 
 
 _MAX_CACHED_PATH_CHARACTERS = 512
-"""Longer paths are looked up anew: a client that sends thousands of them does not fill the memory."""
+"""Longer paths are not remembered: a client that sends thousands of them must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a path leads to."""
+    """The route of a path."""
 
     actions: Mapping[str, Action]
     arguments: Mapping[str, str]
@@ -47,7 +47,7 @@ class _Found:
 
 
 class Router:
-    """Finds the action of an exchange; the outcome for a path is remembered, so a known path costs one look-up."""
+    """Finds the action of a request. The result for a path is remembered, so a known path costs one look-up."""
 
     def __init__(self, routes: "list[Route]", *, cached_paths: int = 4096) -> None:
         self._routes = [(re.compile(route.pattern), _with_head(route.actions), route.check) for route in routes]
@@ -58,12 +58,12 @@ class Router:
         self._intercept: Intercept | None = None
 
     def intercept(self, intercept: Intercept) -> None:
-        """Have `intercept` choose the actions of every path, once a path; rules still decide before them."""
+        """Let `intercept` choose the actions of every path, once per path; access rules still come first."""
         self._intercept = intercept
         self._found.clear()
 
     def endpoints(self) -> "list[tuple[str, str]]":
-        """Return the pattern and the method of everything that is routed; HEAD, which goes with GET, left out."""
+        """Return pattern and method of every route, without HEAD, which GET implies."""
         return [
             (pattern.pattern, method)
             for pattern, actions, _ in self._routes
@@ -72,12 +72,12 @@ class Router:
         ]
 
     def restrict(self, rule: AccessRule) -> None:
-        """Have `rule` decide about requests. Routes that it does not concern pay nothing for it."""
+        """Apply `rule` to requests. Routes that it does not concern pay nothing for it."""
         self._rule = rule
         self._found.clear()
 
     def handle(self, exchange: HttpContext) -> None:
-        """Answer an exchange. An InferError that an action raises becomes its answer."""
+        """Handle a request. An InferError raised by the action becomes the response."""
         # hot: once a request
         path = exchange.path
         try:
@@ -97,7 +97,7 @@ class Router:
             respond_error(exchange, status_of(error.code).http, error.message)
 
     def refuse(self, exchange: HttpContext) -> None:
-        """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
+        """Respond to a request without its body if its headers are enough to reject it."""
         path = exchange.path
         found = self._found.get(path) or self._find(path)
         if found is None:
@@ -129,7 +129,7 @@ class Router:
 
 
 class _Restricted(dict[str, Action]):
-    """The actions of a path behind a rule, which decides before the method is looked at, as in Triton."""
+    """The actions of a path behind an access rule. Triton: the rule decides before the method is checked."""
 
     def __init__(self, actions: Mapping[str, Action], category: str, rule: AccessRule) -> None:
         super().__init__(actions)
@@ -137,11 +137,11 @@ class _Restricted(dict[str, Action]):
         self._rule = rule
 
     def get(self, method: str, default: object = None) -> Action:
-        """Return an action that asks the rule first."""
+        """Return an action that applies the rule first."""
         return self._act
 
     def refuse(self, exchange: HttpContext) -> bool:
-        """Answer an exchange that the rule refuses; whether it did."""
+        """Respond to a request that the rule rejects; return whether it did."""
         refusal = self._rule.refusal(self._category, exchange.headers.get)
         if refusal is None:
             return False
@@ -172,10 +172,10 @@ def _not_found(exchange: HttpContext) -> str:
 
 
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
-    """HEAD is allowed where GET is; the transport leaves the body out."""
+    """Allow HEAD where GET is allowed; the transport omits the body."""
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
 
 
 def respond_error(exchange: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
-    """Answer with the body that every failure has."""
+    """Respond with the error body of every failure."""
     exchange.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))

@@ -1,4 +1,4 @@
-"""Work that would hold the event loop for too long, done by a few threads beside it."""
+"""A few threads for work that would block the event loop for too long."""
 
 import asyncio
 import logging
@@ -9,14 +9,14 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 RunAside = Callable[[Callable[[], Any], Callable[[Any], object], Callable[[Exception], object]], None]
-"""Takes work, and who is told on the loop: the first of its result, the second of what it raised."""
+"""Takes work and two callbacks for the loop: one gets the result, the other the raised exception."""
 
 
 class SideThreads:
     """A few threads of one event loop.
 
-    What waits for them is bounded by what waits for answers: a caller hands over at most one piece of work for each
-    exchange or call that is open.
+    The queue is bounded by the open requests: a caller submits at most one piece of work for each open HTTP request
+    or call.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, thread_count: int = 2) -> None:
@@ -26,11 +26,11 @@ class SideThreads:
     def run(
         self, work: Callable[[], Any], done: Callable[[Any], object], failed: Callable[[Exception], object]
     ) -> None:
-        """Have `work` done, then call `done` with its result or `failed` with what it raised, on the loop."""
+        """Run `work` on a thread, then call `done` with its result or `failed` with its exception, on the loop."""
         self._pool.submit(self._work, work, done, failed)
 
     def close(self) -> None:
-        """Begin nothing more; what is being done ends by itself."""
+        """Start no more work; running work ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _work(
@@ -47,12 +47,12 @@ class SideThreads:
         try:
             self._loop.call_soon_threadsafe(callback, result)
         except RuntimeError:
-            # The loop is closed: nobody waits for the outcome any more.
-            _log.debug("an outcome came after the event loop had ended")
+            # The loop is closed: the result has no receiver.
+            _log.debug("a result arrived after the event loop had ended")
 
 
 def run_here(work: Callable[[], Any], done: Callable[[Any], object], failed: Callable[[Exception], object]) -> None:
-    """Do the work at once: for whoever has no other threads."""
+    """Run the work at once, for callers without threads."""
     try:
         result = work()
     except Exception as error:

@@ -1,13 +1,13 @@
-"""Large requests and answers, worked on in slices on the event loop.
+"""Runs large requests and responses in slices on the event loop.
 
-A thread would not help: parsers hold the interpreter's lock, and so does Python code for milliseconds at a time. So
-the work is a generator that gives way about every millisecond (`naiad.core.slices`). The runner advances one of them
-per turn of the loop, for at most `_TURN_NS`, and in between the loop looks at its sockets:
+A thread would not help: parsers hold the interpreter lock, and so does Python code for milliseconds at a time. The
+work is therefore a generator that yields about every millisecond (`naiad.core.slices`). The runner advances one of
+them per turn of the loop, for at most `_TURN_NS`, and the loop polls its sockets in between:
 
     turn 1: client A, 2 ms | sockets | turn 2: client B, 2 ms | sockets | turn 3: client A, 2 ms | ...
 
-Clients take turns, however many requests each has; a client is a connection. Work that is done within its first turn
-never waits. What waits is bounded in number and in bytes; beyond that a request is refused as unavailable.
+Clients alternate, regardless of the number of their requests; a client is a connection. Work that is done within its
+first turn never waits. The queue is bounded in number and in bytes; beyond that a request is rejected as unavailable.
 """
 
 import logging
@@ -22,17 +22,17 @@ from naiad.core.slices import Slices, finish
 _log = logging.getLogger(__name__)
 
 CallSoon = Callable[[Callable[[], object]], object]
-"""The loop's: what it gets is called after the loop has looked at its sockets."""
+"""`call_soon` of the loop: it calls back after the loop has polled its sockets."""
 
 _TURN_NS = 2_000_000
 MAX_JOBS = 1024
-"""Requests and answers that wait for their turns."""
+"""Limit of waiting requests and responses."""
 MAX_WAITING_BYTES = 1 << 30
-"""Their bytes together."""
+"""Limit of their bytes together."""
 
 
 class SliceJob:
-    """One piece of work and what is called with its outcome."""
+    """One piece of work with its callbacks."""
 
     __slots__ = ("client", "done", "failed", "is_over", "size", "slices")
 
@@ -54,7 +54,7 @@ class SliceJob:
 
 
 class SliceRunner:
-    """Advances the large requests and answers of one event loop."""
+    """Advances the large requests and responses of one event loop."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class SliceRunner:
         max_bytes: int = MAX_WAITING_BYTES,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Without a loop's `call_soon` all work is done at once."""
+        """Without `call_soon` all work is done at once."""
         self._call_soon = call_soon
         self._max_jobs = max_jobs
         self._max_bytes = max_bytes
         self._clock_ns = clock_ns
         self._clients: deque[object] = deque()
-        """Those with work that waits, in the order of their turns."""
+        """Clients with waiting work, in the order of their turns."""
         self._jobs: dict[object, deque[SliceJob]] = {}
         self._is_scheduled = False
         self.job_count = 0
-        """Jobs that wait."""
+        """Number of waiting jobs."""
         self.waiting_bytes = 0
 
     def run(
@@ -89,9 +89,9 @@ class SliceRunner:
     ) -> SliceJob:
         """Do the work, then call `done` with its result, or `failed` with the InferError that it raised.
 
-        `size` is about how many bytes the work keeps in memory. Either may be called before this returns. A job can
-        be cancelled until one of them is called. `starts_later`: the first slice, too, waits for its turn, for a
-        client whose turn was used by the job before.
+        `size` is about the number of bytes that the work keeps in memory. Either callback may run before this
+        returns. A job can be cancelled until one of them is called. With `starts_later` the first slice waits for its
+        turn as well; used for a client whose turn was spent on the previous job.
         """
         job = SliceJob(client, slices, size, done, failed)
         if self._call_soon is None:
@@ -101,7 +101,7 @@ class SliceRunner:
         return job
 
     def cancel(self, job: SliceJob) -> None:
-        """Drop a job; nothing more is called for it."""
+        """Drop a job; no callback is called for it."""
         if not job.is_over:
             job.is_over = True
             job.slices.close()
@@ -125,7 +125,7 @@ class SliceRunner:
         self._schedule()
 
     def _forget(self, job: SliceJob) -> None:
-        """Take a job out of its queue."""
+        """Remove a job from its queue."""
         queue = self._jobs.get(job.client)
         if queue is None or job not in queue:
             return
@@ -149,11 +149,11 @@ class SliceRunner:
             try:
                 self._advance(job)
             except Exception:
-                _log.exception("going on with a large request failed")
+                _log.exception("continuing a large request failed")
         self._schedule()
 
     def _advance(self, job: SliceJob) -> bool:
-        """Work for one turn; whether the job is over."""
+        """Work for one turn; return whether the job is done."""
         until_ns = self._clock_ns() + _TURN_NS
 
         def work(slices: Slices[Any]) -> Any:
@@ -174,7 +174,7 @@ class SliceRunner:
             error = refusal
         except Exception:
             _log.exception("decoding or encoding in slices failed")
-            error = internal("internal error; the log tells more")
+            error = internal("internal error; see the server log")
         if outcome is _UNFINISHED:
             return False
         job.is_over = True

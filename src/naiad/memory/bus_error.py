@@ -1,15 +1,14 @@
-"""Survive SIGBUS: what the kernel sends when memory is touched that a mapped file no longer has.
+"""Survives SIGBUS: the signal for an access to pages that a truncated file no longer has.
 
 A client owns the file behind its shared memory and may truncate it at any moment, also between a check of its size
-and the access. A check can therefore never protect the server, and neither can locking or populating the pages, since
-truncation takes them away. Copying with `pread` would be safe, at the price of a copy of every tensor. The guard
-costs nothing: when an access fails, its handler puts zeroed memory in place of the part of the mapping that is gone,
-the access succeeds, and whoever uses the mapping finds it marked as broken. Wayland compositors treat their clients'
-memory in the same way.
+and the access. A check can therefore never protect the server, and neither can locking or populating the pages,
+because truncation removes them. Copying with `pread` would be safe, but costs a copy of every tensor. The guard costs
+nothing: when an access fails, its handler maps zeroed memory in place of the missing pages, the access succeeds, and
+the mapping is marked as broken. Wayland compositors protect themselves from their clients in the same way.
 
-The handler is a Python function that C calls in the thread that failed. A SIGBUS is no asynchronous interruption: it
-comes from a memory access of that thread, which is inside no allocator or lock of the interpreter at that moment. A
-thread without the GIL waits for it, so a framework must release the GIL while its threads read tensors, as all do.
+The handler is a Python function that C calls in the thread that failed. A SIGBUS is not an asynchronous interruption:
+it comes from a memory access of that thread, which is inside no allocator or lock of the interpreter at that moment.
+A thread without the GIL waits for it, so a framework must release the GIL while its threads read tensors, as all do.
 """
 
 import ctypes
@@ -29,7 +28,7 @@ _PAGE_BYTES = mmap.PAGESIZE
 
 
 class _SignalInfo(ctypes.Structure):
-    """The beginning of `siginfo_t`: si_addr is what a memory fault has there."""
+    """The beginning of `siginfo_t`: si_addr is the address of a memory fault."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -40,7 +39,7 @@ class _SignalInfo(ctypes.Structure):
 
 
 class _Action(ctypes.Structure):
-    """`struct sigaction` of glibc and musl, which is not the kernel's."""
+    """`struct sigaction` of glibc and musl, which differs from the kernel's."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -54,7 +53,7 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(_SignalInfo), cty
 
 
 class WatchedMapping:
-    """A mapping that the guard knows."""
+    """A guarded mapping."""
 
     __slots__ = ("__weakref__", "address", "byte_size", "is_broken", "reference")
 
@@ -62,7 +61,7 @@ class WatchedMapping:
         self.address = address
         self.byte_size = byte_size
         self.is_broken = False
-        """Part of it has been replaced: what is read there are zeros, and what is written reaches nobody."""
+        """A part was replaced: reads return zeros, and writes have no effect for the client."""
         self.reference: object = None
 
 
@@ -70,7 +69,7 @@ class BusErrorGuard:
     """The process's handler of SIGBUS. One for all mappings: `guard()` returns it."""
 
     def __init__(self) -> None:
-        # PyDLL keeps the GIL: between a fault and its repair no other thread needs to run.
+        # PyDLL keeps the GIL: no other thread needs to run between a fault and its repair.
         self._libc: Any = ctypes.PyDLL(None, use_errno=True)
         self._libc.mmap.restype = ctypes.c_void_p
         self._libc.mmap.argtypes = (
@@ -81,7 +80,7 @@ class BusErrorGuard:
             ctypes.c_int,
             ctypes.c_long,
         )
-        # Replaced as a whole, never changed: the handler may look at it at any moment.
+        # Replaced as a whole, never modified: the handler may read it at any moment.
         self._watched: tuple[WatchedMapping, ...] = ()
         self._previous = _Action()
         self._callback = _HANDLER(self._on_fault)
@@ -92,7 +91,7 @@ class BusErrorGuard:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def watch(self, mapping: mmap.mmap) -> WatchedMapping:
-        """Guard a writable mapping for as long as it exists, views on it included."""
+        """Guard a writable mapping for as long as it exists, including its views."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         watched = WatchedMapping(address, len(mapping))
         self._watched = (*self._watched, watched)
@@ -101,7 +100,7 @@ class BusErrorGuard:
 
     @property
     def watched_count(self) -> int:
-        """Mappings that exist."""
+        """Number of existing mappings."""
         return len(self._watched)
 
     def _forget(self, watched: WatchedMapping) -> None:
@@ -111,7 +110,7 @@ class BusErrorGuard:
         """Handle SIGBUS. On return the access is repeated, so it must succeed then, or end the process."""
         try:
             repaired = self._repair(info.contents.address or 0)
-        except Exception:  # whatever it was, the access would fail for ever
+        except Exception:  # any repeated access would fail again
             repaired = False
         if not repaired:
             self._libc.sigaction(number, ctypes.byref(self._previous), None)
@@ -124,7 +123,7 @@ class BusErrorGuard:
         else:
             return False
         watched.is_broken = True
-        # To the end: what lies behind the first missing page is missing too.
+        # To the end: all pages behind the first missing one are missing too.
         start = offset - offset % _PAGE_BYTES
         where = watched.address + start
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
@@ -136,12 +135,12 @@ _guard: BusErrorGuard | None = None
 
 
 def is_available() -> bool:
-    """Tell whether this platform has what the guard is made of: Linux with 64-bit addresses."""
+    """Return whether this platform supports the guard: Linux with 64-bit addresses."""
     return sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8
 
 
 def guard() -> BusErrorGuard:
-    """Return the process's guard, installed on first use. Raises OSError when the system refuses the handler."""
+    """Return the process's guard, installed on first use. Raises OSError if the system rejects the handler."""
     global _guard  # noqa: PLW0603 - a process has one handler per signal
     if _guard is None:
         _guard = BusErrorGuard()

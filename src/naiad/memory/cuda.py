@@ -1,7 +1,7 @@
 """CUDA shared memory: a GPU allocation of the client, opened by its inter-process handle through the CUDA runtime.
 
-Tensors are copied between the GPU and the host once each way. The runtime is looked for when the first region is
-registered: what the loader finds under libcudart's usual names, or the one in NVIDIA's Python packages.
+Tensors are copied between GPU and host once in each direction. The runtime is loaded when the first region is
+registered: from the loader's path under libcudart's usual names, or from NVIDIA's Python packages.
 """
 
 import ctypes
@@ -31,14 +31,14 @@ class _IpcHandle(ctypes.Structure):
 
 
 class CudaError(Exception):
-    """A call of the runtime failed; the text says which and why."""
+    """A call of the runtime failed; the text names the call and the reason."""
 
 
 class CudaRuntime:
-    """The few calls of libcudart that regions need; device memory is an integer address."""
+    """The calls of libcudart that regions need; device memory is an integer address."""
 
     def __init__(self, library: Any) -> None:
-        """`library` is a loaded libcudart. Raises CudaError when it lacks a call or there is no GPU."""
+        """`library` is a loaded libcudart. Raises CudaError if it lacks a call or there is no GPU."""
         self._library = library
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         signatures: dict[str, tuple[Any, ...]] = {
@@ -100,7 +100,7 @@ class CudaRuntime:
 
 
 def load_runtime() -> CudaRuntime:
-    """Return the CUDA runtime of this machine. Raises CudaError when there is none, or no GPU."""
+    """Return the CUDA runtime of this machine. Raises CudaError if there is none, or no GPU."""
     for name in _candidates():
         try:
             library = ctypes.CDLL(name)
@@ -160,7 +160,7 @@ class CudaRegion:
         self.is_leaving = False
 
     def _check_end(self, runtime: CudaRuntime, byte_size: int, device_id: int) -> None:
-        """Check by reading its last byte that the allocation is as large as is said."""
+        """Check that the allocation has the given size, by reading its last byte."""
         try:
             runtime.read(self._address + byte_size - 1, 1, device_id)
         except CudaError as error:
@@ -169,24 +169,24 @@ class CudaRegion:
 
     @property
     def status(self) -> CudaRegionStatus:
-        """What is told of it."""
+        """The status of the region."""
         return CudaRegionStatus(self.name, self.device_id, self.byte_size)
 
     def check_alive(self) -> None:
-        """A mapped allocation stays as it is."""
+        """Do nothing: a mapped allocation does not change."""
 
     def check_intact(self) -> None:
-        """Accesses that fail raise at once."""
+        """Do nothing: failed accesses raise at once."""
 
     def read(self, offset: int, byte_size: int) -> Buffer:
-        """Return a copy of a part of it in the host's memory. Raises InferError(INTERNAL)."""
+        """Return a copy of a part of the region in host memory. Raises InferError(INTERNAL)."""
         try:
             return self._runtime.read(self._address + offset, byte_size, self.device_id)
         except CudaError as error:
             raise self._failed("read", error) from error
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Copy `data` to a part of it. Raises InferError(INTERNAL)."""
+        """Copy `data` to a part of the region. Raises InferError(INTERNAL)."""
         try:
             self._runtime.write(self._address + offset, data, self.device_id)
         except CudaError as error:

@@ -1,4 +1,4 @@
-"""The registered regions by name. Everything here is called on the event loop."""
+"""The registered regions by name. Every method runs on the event loop."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ _MAX_NAME_CHARACTERS = 1024
 
 
 class SharedMemory:
-    """Registers and unregisters regions, tells of them, and lends parts of them to requests.
+    """Registers and unregisters regions, reports their status, and provides parts of them to requests.
 
-    Names are unique across system and CUDA regions. A region that requests use when it is unregistered stays, and is
-    listed, until the last of them has ended; new requests do not find it any more.
+    Names are unique across system and CUDA regions. A region that is unregistered while requests use it stays listed
+    until the last of them has ended; new requests cannot use it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SharedMemory:
     ) -> None:
         """`is_allowed`: clients may register; `runtime` loads the CUDA runtime or raises CudaError.
 
-        `directory` is where the POSIX shared-memory objects are.
+        `directory` contains the POSIX shared-memory objects.
         """
         self._is_allowed = is_allowed
         self._max_regions = max_regions
@@ -68,11 +68,11 @@ class SharedMemory:
         _log.debug("registered CUDA shared memory region '%s': GPU %d, %d", name, device_id, byte_size)
 
     def unregister_system(self, name: str = "") -> None:
-        """Unregister a system region, or all of them. Triton: an unknown name is no error."""
+        """Unregister a system region, or all of them. Triton: an unknown name is not an error."""
         self._unregister(name, SystemRegion)
 
     def unregister_cuda(self, name: str = "") -> None:
-        """Unregister a CUDA region, or all of them. Triton: an unknown name is no error."""
+        """Unregister a CUDA region, or all of them. Triton: an unknown name is not an error."""
         self._unregister(name, CudaRegion)
 
     def system_status(self, name: str = "") -> Sequence[SystemRegionStatus]:
@@ -87,7 +87,7 @@ class SharedMemory:
         if not self._is_allowed:
             raise unsupported(
                 "Client shared memory is disabled; start the server with --allow-client-shm=true if all its clients "
-                "may be trusted with the shared memory of its machine"
+                "are trusted with the shared memory of its machine"
             )
         if not 0 < len(name) <= _MAX_NAME_CHARACTERS:
             raise invalid_argument(

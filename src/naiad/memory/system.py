@@ -12,12 +12,12 @@ from naiad.memory import bus_error
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
 """Triton: keys of its Python backend's own memory, which clients may not register."""
 DIRECTORY = "/dev/shm"
-"""Where Linux has POSIX shared-memory objects."""
+"""Directory of POSIX shared-memory objects on Linux."""
 _MAX_KEY_BYTES = 255
 
 
 class SystemRegion:
-    """A mapped part of a shared-memory object. Views on it keep the mapping alive after it is unregistered."""
+    """A mapped part of a shared-memory object. Views of it keep the mapping alive after it is unregistered."""
 
     __slots__ = ("_mapping", "_memory", "_watched", "file", "is_leaving", "key", "name", "offset", "user_count")
 
@@ -29,7 +29,7 @@ class SystemRegion:
         try:
             status = os.fstat(descriptor)
             _check(name, key, offset, byte_size, status)
-            # The mapping has a descriptor of its own, by which it knows the size of the file.
+            # The mapping has a descriptor of its own, through which it knows the size of the file.
             self._mapping = mmap.mmap(descriptor, byte_size, offset=offset)
             self._watched = bus_error.guard().watch(self._mapping)
         except (OSError, ValueError, OverflowError) as error:
@@ -42,11 +42,11 @@ class SystemRegion:
         self.key = key
         self.offset = offset
         self.file = (status.st_dev, status.st_ino)
-        """Which file it is, whatever the key is spelled like."""
+        """Identity of the file, independent of the spelling of the key."""
         self.user_count = 0
-        """Requests that use it."""
+        """Number of requests that use the region."""
         self.is_leaving = False
-        """It goes when the last request that uses it has ended."""
+        """The region is unregistered when the last request that uses it has ended."""
         self._memory = memoryview(self._mapping)
 
     @property
@@ -56,20 +56,21 @@ class SystemRegion:
 
     @property
     def status(self) -> SystemRegionStatus:
-        """What is told of it."""
+        """The status of the region."""
         return SystemRegionStatus(self.name, self.key, self.offset, self.byte_size)
 
     def check_alive(self) -> None:
         """Check that the file still has all of the region's bytes. Raises InferError(INVALID_ARG).
 
-        For a clear message in the usual case. The client can truncate the file a moment later: see `bus_error`.
+        This gives a clear message in the usual case. The client can truncate the file a moment later: see
+        `bus_error`.
         """
         if self._watched.is_broken or self._mapping.size() < self.offset + self.byte_size:
             raise invalid_argument(
                 f"Invalid offset + byte size for shared memory region: '{excerpt(self.name)}': its object "
                 f"'{excerpt(self.key)}' has "
                 f"become smaller than offset {self.offset} + byte_size {self.byte_size}, with which it was "
-                "registered; unregister it and register it anew"
+                "registered; unregister it and register it again"
             )
 
     def check_intact(self) -> None:
@@ -78,20 +79,20 @@ class SystemRegion:
             raise internal(
                 f"shared memory region '{excerpt(self.name)}' could not be accessed: its object "
                 f"'{excerpt(self.key)}' was truncated "
-                "while a request used it, or the memory for it could not be had (is /dev/shm full?); unregister it "
-                "and register it anew"
+                "while a request used it, or memory for it was not available (is /dev/shm full?); unregister it "
+                "and register it again"
             )
 
     def view(self, offset: int, byte_size: int) -> memoryview:
-        """Return a writable view on a part of it."""
+        """Return a writable view of a part of the region."""
         return self._memory[offset : offset + byte_size]
 
     def read(self, offset: int, byte_size: int) -> Buffer:
-        """Return a part of it: a view, nothing is copied."""
+        """Return a part of the region as a view, without a copy."""
         return self._memory[offset : offset + byte_size].toreadonly()
 
     def close(self) -> None:
-        """Let go of the memory; it is unmapped when nobody has a view on it any more."""
+        """Release the memory; it is unmapped when no view of it is left."""
         self._memory = memoryview(b"")
 
 
@@ -104,7 +105,7 @@ def _open(name: str, key: str, directory: str) -> int:
             "the reserved prefix "
             f"'{RESERVED_PREFIX}'"
         )
-    # Nothing but a plain name: with "/" or ".." a client could reach files outside of the directory.
+    # Only a plain name: with "/" or ".." a client could reach files outside of the directory.
     if (
         base in ("", ".", "..")
         or "/" in base
@@ -130,7 +131,7 @@ def _open(name: str, key: str, directory: str) -> int:
 
 def _check(name: str, key: str, offset: int, byte_size: int, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise internal(f"Unable to open shared memory region: '{excerpt(key)}': it is no shared-memory object")
+        raise internal(f"Unable to open shared memory region: '{excerpt(key)}': it is not a shared-memory object")
     if offset + byte_size > status.st_size:
         raise invalid_argument(
             f"failed to register shared memory region '{excerpt(name)}': invalid args: offset {offset} + byte_size "
@@ -144,7 +145,6 @@ def _check(name: str, key: str, offset: int, byte_size: int, status: os.stat_res
     if offset % mmap.ALLOCATIONGRANULARITY:
         raise invalid_argument(
             f"failed to register shared memory region '{excerpt(name)}': unable to process address space: offset "
-            f"{offset} is "
-            f"no multiple of the page size {mmap.ALLOCATIONGRANULARITY}; register from offset 0 and give offsets in "
-            "requests"
+            f"{offset} is not a multiple of the page size {mmap.ALLOCATIONGRANULARITY}; register "
+            "from offset 0 and use offsets in requests"
         )

@@ -1,9 +1,7 @@
-"""The file of `--api-key-file`: who may ask what, by the SHA-256 of a secret.
+"""Access options: TLS, restricted parts of the protocols, and the key file of `--api-key-file`.
 
-One key a line, `<name> <category>,... <sha256 of the key>`; `all` stands for every category. Where the hash would be,
-`-` makes the categories open to everyone. Empty lines and those that begin with `#` mean nothing.
-
-Options that decide who may talk to the server, and how: TLS, restricted parts of the protocols.
+The key file has one key per line, `<name> <category>,... <sha256 of the key>`; `all` stands for every category. `-`
+in place of the hash opens the categories to all clients. Empty lines and lines that begin with `#` are ignored.
 """
 
 import hashlib
@@ -33,17 +31,17 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|\*|null")
 
 @dataclass(frozen=True, slots=True)
 class RequiredHeader:
-    """A header that requests must carry, with exactly this value."""
+    """A header that requests must have, with exactly this value."""
 
     name: str
     value: str = field(repr=False)
 
 
 def parse_restrictions(texts: Iterable[str], noun: str, header_prefix: str = "") -> dict[str, RequiredHeader]:
-    """Return the header that each category asks for.
+    """Return the required header of each category.
 
-    Each text is `<category>,...:<header>=<value>`; `noun` names a category in messages, as Triton does (api,
-    protocol). Raises ValueError.
+    Each text is `<category>,...:<header>=<value>`; `noun` names a category in messages, as in Triton (api, protocol).
+    Raises ValueError.
     """
     required: dict[str, RequiredHeader] = {}
     for text in texts:
@@ -70,7 +68,7 @@ def _grpc_restrictions(texts: Sequence[str]) -> dict[str, RequiredHeader]:
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """Which requests are answered."""
+    """Which requests are accepted."""
 
     http_restricted: Mapping[str, RequiredHeader] = option(
         {},
@@ -132,11 +130,11 @@ class TlsOptions:
 
     @property
     def is_on(self) -> bool:
-        """Whether the endpoint speaks TLS."""
+        """Whether the endpoint uses TLS."""
         return self.use_ssl or self.use_ssl_mutual
 
     def is_at_least(self, other: "TlsOptions") -> bool:
-        """Tell whether these options keep everybody out whom `other` keeps out."""
+        """Return whether these options reject every client that `other` rejects."""
         if not other.is_on:
             return True
         return self.is_on and (
@@ -145,18 +143,18 @@ class TlsOptions:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that TLS is made of."""
+        """All TLS files of the endpoint."""
         return tuple(filter(None, (self.server_cert, self.server_key, self.root_cert if self.use_ssl_mutual else "")))
 
     def unused(self, protocol: str) -> list[str]:
-        """Return the flags that were given but mean nothing without another. Triton: ignores them."""
+        """Return the given flags that have no effect without another flag. Triton ignores them."""
         files = {"root-cert": self.root_cert} if not self.use_ssl_mutual else {}
         if not self.is_on:
             files |= {"server-cert": self.server_cert, "server-key": self.server_key}
         return [f"--{protocol}-{name}" for name, value in files.items() if value]
 
     def problem(self, protocol: str) -> str:
-        """Return what is wrong with the combination of flags `--{protocol}-...`; empty when nothing is."""
+        """Return the error in the combination of flags `--{protocol}-...`; empty if there is none."""
         if not self.is_on:
             return ""
         asked = f"--{protocol}-use-ssl-mutual" if self.use_ssl_mutual else f"--{protocol}-use-ssl"
@@ -171,7 +169,7 @@ class TlsOptions:
 
 
 def compile_header_pattern(pattern: str) -> re.Pattern[str] | None:
-    """Return the expression of a header forward pattern, None for an empty one. Raises re.error.
+    """Return the compiled header forward pattern, None for an empty one. Raises re.error.
 
     Triton: case does not matter unless the pattern begins with `(?-i)`.
     """
@@ -183,7 +181,7 @@ def compile_header_pattern(pattern: str) -> re.Pattern[str] | None:
 
 
 def check_origin(origin: str) -> str:
-    """Return an origin of --http-cors-origin as it is. Raises ValueError when no browser would write it so."""
+    """Return an origin of --http-cors-origin unchanged. Raises ValueError unless browsers could send it."""
     if not _ORIGIN.fullmatch(origin):
         raise ValueError("is not an origin; write scheme://host or scheme://host:port without a path, or *")
     return origin
@@ -191,7 +189,7 @@ def check_origin(origin: str) -> str:
 
 METRICS = "metrics"
 KEY_CATEGORIES = (*CATEGORIES, METRICS)
-"""What a key can open: the categories of the protocols, and the metrics port."""
+"""Categories of a key: those of the protocols, and the metrics port."""
 ALL = "all"
 OPEN = "-"
 
@@ -201,14 +199,14 @@ _MAX_KEYS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key by its digest; the key itself is known to its holder only."""
+    """A key, stored by its digest; only the client knows the key itself."""
 
     name: str
     categories: frozenset[str]
     digest: bytes = field(repr=False)
 
     def opens(self, category: str) -> bool:
-        """Tell whether the key is for a category."""
+        """Return whether the key is valid for a category."""
         return category in self.categories or ALL in self.categories
 
 
@@ -218,11 +216,11 @@ class ApiKeys:
 
     keys: Sequence[ApiKey] = ()
     open_categories: frozenset[str] = frozenset()
-    """What is answered without a key."""
+    """Categories that need no key."""
 
 
 def digest_of(key: str | bytes) -> bytes:
-    """Return what the file holds of a key. The key is long and random, so one round of SHA-256 does."""
+    """Return the digest of a key for the file. The key is long and random, so one round of SHA-256 is enough."""
     return hashlib.sha256(key.encode() if isinstance(key, str) else key).digest()
 
 
@@ -232,7 +230,7 @@ def format_line(name: str, categories: Iterable[str], key: str) -> str:
 
 
 def parse_api_keys(text: str) -> ApiKeys:
-    """Return the keys of a file. Raises ValueError that names the line; it never shows what stands for the hash."""
+    """Return the keys of a file. Raises ValueError that names the line, without the text in place of the hash."""
     keys: list[ApiKey] = []
     open_categories: set[str] = set()
     names: set[str] = set()
@@ -247,18 +245,18 @@ def parse_api_keys(text: str) -> ApiKeys:
             open_categories |= categories
             continue
         if name in names:
-            raise ValueError(f"line {number}: there is a key '{name}' already")
+            raise ValueError(f"line {number}: duplicate key '{name}'")
         if not _DIGEST.fullmatch(words[2]):
             raise ValueError(f"line {number}: key '{name}': not a SHA-256, which is 64 hexadecimal digits")
         names.add(name)
         keys.append(ApiKey(name, categories, bytes.fromhex(words[2])))
     if len(keys) > _MAX_KEYS:
-        raise ValueError(f"{len(keys)} keys; the most are {_MAX_KEYS}")
+        raise ValueError(f"{len(keys)} keys; the maximum is {_MAX_KEYS}")
     return ApiKeys(tuple(keys), frozenset(KEY_CATEGORIES) if ALL in open_categories else frozenset(open_categories))
 
 
 def parse_categories(text: str, where: str = "") -> frozenset[str]:
-    """Return the categories of a list with commas. Raises ValueError, its text beginning with `where`."""
+    """Return the categories of a comma-separated list. Raises ValueError with a text that begins with `where`."""
     categories = frozenset(text.split(","))
     for category in sorted(categories):
         if category != ALL and category not in KEY_CATEGORIES:

@@ -1,9 +1,9 @@
-"""Where services listen and which protocols each place answers: Triton's separate ports, or one port for all.
+"""The addresses of services and the protocols at each: Triton's separate ports, or one port for all.
 
-The HTTP port tells HTTP/1.1 and HTTP/2 apart, so gRPC is answered there too, and REST over HTTP/2 on the gRPC port.
-But never where that would let somebody in whom the flags keep out: `obstacle` tells.
+The HTTP port distinguishes HTTP/1.1 and HTTP/2, so it serves gRPC as well, and the gRPC port serves REST over HTTP/2.
+This is disabled where it would bypass an access flag; `unsupported_reason` returns why.
 
-Addresses to listen on as flags write them: a host or number, IPv6 with or without brackets, `unix:/path`.
+Addresses in flags are a host or number, IPv6 with or without brackets, or `unix:/path`.
 """
 
 import ipaddress
@@ -14,12 +14,12 @@ from naiad.options.access import TlsOptions
 
 _UNIX = "unix:"
 _MAX_UNIX_PATH_BYTES = 107
-"""What the kernel takes, without the closing zero."""
+"""The kernel's maximum, without the terminating zero."""
 _ANY = ("0.0.0.0", "::", "")
 
 
 def is_unix(address: str) -> bool:
-    """Tell whether an address is a Unix socket."""
+    """Return whether an address is a Unix socket."""
     return address.startswith(_UNIX)
 
 
@@ -35,28 +35,28 @@ def host_of(address: str) -> str:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Tell whether everybody who reaches `narrow` reaches `wide` too: it is the same, or any address of this host."""
+    """Return whether every client that reaches `narrow` reaches `wide` too: equal, or any address of this host."""
     if wide == narrow:
         return True
     if is_unix(wide):
         return is_unix(narrow) and unix_path(wide) == unix_path(narrow)
     wide, narrow = host_of(wide), host_of(narrow)
-    # A Unix socket is behind the permissions of a file: narrower than any address.
+    # A Unix socket is protected by file permissions: narrower than any address.
     return wide in _ANY or wide == narrow
 
 
 def check_address(address: str) -> str:
-    """Return the address of a flag as it is. Raises ValueError when nothing can listen there."""
+    """Return the address of a flag unchanged. Raises ValueError if it is not valid."""
     if is_unix(address):
         path = unix_path(address)
         if not path.startswith("/"):
             raise ValueError("is not an absolute path; write unix:/path/of/the.sock")
         if len(path.encode()) > _MAX_UNIX_PATH_BYTES:
-            raise ValueError(f"is too long for a Unix socket; the most is {_MAX_UNIX_PATH_BYTES} bytes")
+            raise ValueError(f"is too long for a Unix socket; the maximum is {_MAX_UNIX_PATH_BYTES} bytes")
         return address
     host = host_of(address)
     if "[" in host or "]" in host or "/" in host:
-        raise ValueError("is not an address; write a name, an IPv4 or IPv6 address, or unix:/path; the port is apart")
+        raise ValueError("is not an address; write a name, an IPv4 or IPv6 address, or unix:/path, without the port")
     if ":" in host:
         _check_ipv6(host)
     return address
@@ -74,7 +74,7 @@ _NO_TLS = TlsOptions()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one service was told to listen, and whom it keeps out."""
+    """The configured address of one service, and its access rules."""
 
     name: str
     """The prefix of its flags: http, grpc, metrics."""
@@ -83,35 +83,35 @@ class Place:
     port: int
     tls: TlsOptions = _NO_TLS
     restricted: Collection[str] = ()
-    """The categories that ask for a header."""
+    """The categories that require a header."""
 
     @property
     def key(self) -> str | int:
-        """What no two services can have: the path of a Unix socket, or a port; 0 for any free port."""
+        """What no two services may share: the path of a Unix socket, or a port; 0 for any free port."""
         return unix_path(self.address) if is_unix(self.address) else self.port
 
 
 def is_one_port(http: Place, grpc: Place) -> bool:
-    """Tell whether HTTP and gRPC were given the same place."""
+    """Return whether HTTP and gRPC have the same address."""
     if not (http.allow and grpc.allow) or http.key == 0:
         return False
     return http.key == grpc.key and (is_unix(http.address) or host_of(http.address) == host_of(grpc.address))
 
 
 def owner_of_tls(http: Place, grpc: Place) -> Place:
-    """Return whose TLS a place has that HTTP and gRPC share: that of whichever asks for it."""
+    """Return the service whose TLS options apply to an address that HTTP and gRPC share."""
     return grpc if grpc.tls.is_on else http
 
 
 def are_overheard(http: Place, grpc: Place) -> bool:
-    """Tell whether what clients send can be read on its way to one of the two: no TLS, and no Unix socket."""
+    """Return whether one of the two is readable on the network: no TLS, and no Unix socket."""
     if is_one_port(http, grpc):
         return not (owner_of_tls(http, grpc).tls.is_on or is_unix(http.address))
     return any(place.allow and not (place.tls.is_on or is_unix(place.address)) for place in (http, grpc))
 
 
 def unsupported_reason(guest: Place, host: Place) -> str:
-    """Return why the protocol of `guest` may not be answered on the port of `host`; empty when it may."""
+    """Return why the port of `host` may not serve the protocol of `guest`; empty if it may."""
     if not guest.allow:
         return f"--allow-{guest.name}=false"
     if is_one_port(guest, host):
@@ -119,15 +119,15 @@ def unsupported_reason(guest: Place, host: Place) -> str:
     if not covers(guest.address, host.address):
         return f"--{guest.name}-address and --{host.name}-address differ"
     if not host.tls.is_at_least(guest.tls):
-        return f"--{guest.name}-use-ssl asks for TLS that the port does not have"
-    # What is restricted on a port must not be had there by way of the other protocol.
+        return f"--{guest.name}-use-ssl requires TLS, which the port does not have"
+    # A restriction on a port must not be bypassed through the other protocol.
     if not set(host.restricted) <= set(guest.restricted):
-        return f"it has not the restrictions of {host.name}"
+        return f"it does not have the restrictions of {host.name}"
     return ""
 
 
 def problem_of_places(http: Place, grpc: Place, metrics: Place) -> str:
-    """Return which services cannot listen where they should; empty when all can."""
+    """Return which services cannot listen at their addresses; empty if all can."""
     if is_one_port(http, grpc):
         if http.tls.is_on and grpc.tls.is_on and http.tls != grpc.tls:
             return (

@@ -1,4 +1,4 @@
-"""Delays that test suites ask for through environment variables, under Triton's names."""
+"""Delays for test suites, configured by environment variables with Triton's names."""
 
 import logging
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ GRPC_RESPONSE = "TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC"
 
 @dataclass(frozen=True, slots=True)
 class ArtificialDelays:
-    """What is delayed, and until when; zeros delay nothing."""
+    """The configured delays; zero for none."""
 
     scheduler_count: int = 0
-    """`TRITONSERVER_DELAY_SCHEDULER`: batchers hold their requests until so many are queued, once."""
+    """`TRITONSERVER_DELAY_SCHEDULER`: batchers delay their requests once, until this many are queued."""
     backlog_count: int = 0
-    """`TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: direct sequence batchers also wait for so many in the backlog."""
+    """`TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: direct sequence batchers also wait for this many in the backlog."""
     grpc_response_s: int = 0
-    """`TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC`: gRPC calls other than inference are answered so much later."""
+    """`TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC`: delay of gRPC calls other than inference."""
 
 
 def read_artificial_delays(environ: Mapping[str, str]) -> ArtificialDelays:
-    """Return the delays that `environ` asks for. They are logged: a server in production should have none."""
+    """Return the delays in `environ`. They are logged: a server in production should have none."""
     delays = ArtificialDelays(*(_count(environ, name) for name in (SCHEDULER, BACKLOG, GRPC_RESPONSE)))
     if delays != ArtificialDelays():
         names = [name for name in (SCHEDULER, BACKLOG, GRPC_RESPONSE) if _count(environ, name)]
-        _log.warning("the environment asks for artificial delays, which are meant for tests: %s", ", ".join(names))
+        _log.warning("the environment configures artificial delays, which are meant for tests: %s", ", ".join(names))
     return delays
 
 

@@ -14,11 +14,11 @@ from naiad.options.trace import TraceOptions, parse_trace_flags
 
 
 class OptionError(Exception):
-    """A command line that cannot be taken; the text names the flag, the value and what would be right."""
+    """An invalid command line; the text names the flag, the value and the fix."""
 
 
 def parse_options(arguments: Sequence[str]) -> ServerOptions:
-    """Parse the arguments of `naiad serve`. Raises OptionError for the first that is wrong."""
+    """Parse the arguments of `naiad serve`. Raises OptionError for the first invalid one."""
     flags = {flag.name: flag for flag in all_flags()}
     given: list[tuple[Flag, str]] = []
     paths: list[str] = []
@@ -80,7 +80,7 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
 
 
 def _read(flag: Flag | None, texts: Sequence[str]) -> Any:
-    """Return the value of a repeatable flag; of the positional arguments without one."""
+    """Return the value of a repeatable flag; without a flag, of the positional arguments."""
     if flag is None:
         return tuple(texts)
     try:
@@ -145,7 +145,7 @@ def _parse_value(flag: Flag, text: str) -> Any:
     except ValueError as error:
         raise OptionError(f"--{flag.name}: '{text}' {error}") from None
     if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
-        allowed = f"; this server takes only {listed(flag.only)}" if flag.only else ""
+        allowed = f"; this server supports only {listed(flag.only)}" if flag.only else ""
         raise OptionError(f"--{flag.name}={text} is not supported by this server{allowed}")
     return text.lower() if flag.only is not None and flag.kind is Kind.STRING else value
 
@@ -154,9 +154,9 @@ def _check_range(flag: Flag, value: Any) -> None:
     if flag.choices and value not in flag.choices:
         raise ValueError(f"is not one of {listed(flag.choices)}")
     if flag.minimum is not None and value < flag.minimum:
-        raise ValueError(f"is too small; the least is {flag.minimum:g}")
+        raise ValueError(f"is too small; the minimum is {flag.minimum:g}")
     if flag.maximum is not None and value > flag.maximum:
-        raise ValueError(f"is too large; the most is {flag.maximum:g}")
+        raise ValueError(f"is too large; the maximum is {flag.maximum:g}")
 
 
 def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
@@ -193,7 +193,8 @@ def _check_pattern(flag: str, pattern: str) -> None:
         raise OptionError(f"{flag}: '{pattern}' is not a regular expression: {error}") from None
 
 
-# --- the whole ------------------------------------------------------------------------------------------------------
+# --- combinations
+# -----------------------------------------------------------------------------------------------------
 
 
 def _check(options: ServerOptions) -> None:

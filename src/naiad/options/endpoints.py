@@ -7,13 +7,13 @@ from naiad.options.flag import Kind, listed, option, parse_boolean
 
 _ADDRESS_FORMS = ": a name, an IPv4 or IPv6 address (:: for all), or unix:/path (naiad) for a Unix socket."
 DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
-"""Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors go unused."""
+"""Triton's `summary_quantiles`: quantile and allowed error. naiad's quantiles are exact, the errors are ignored."""
 METRICS_SETTINGS = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
 """The settings of `--metrics-config`."""
 
 
 def parse_quantiles(text: str) -> Sequence[float]:
-    """Return the quantiles of `0.5:0.05,0.99:0.001`. Raises ValueError for what is no quantile."""
+    """Return the quantiles of `0.5:0.05,0.99:0.001`. Raises ValueError for an invalid quantile."""
     quantiles = []
     for pair in text.split(","):
         quantile, colon, error = pair.partition(":")
@@ -260,7 +260,7 @@ class GrpcOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """The metrics endpoint and what is measured."""
+    """The metrics endpoint and the measured metrics."""
 
     allow: bool = option(True, "allow-metrics", "Serve Prometheus metrics.")
     allow_cpu: bool = option(True, "allow-cpu-metrics", "Collect metrics of CPU and memory.")

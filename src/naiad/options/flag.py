@@ -1,4 +1,4 @@
-"""How an option is declared: a dataclass field that carries its flag, so that each flag is written down once."""
+"""Declaration of options: a dataclass field contains its flag, so that each flag is declared once."""
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +23,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: how it is written, what it sets, which values it takes.
+    """One flag: its name, its target, its allowed values.
 
     A flag without a `target` is either accepted because the part that it tunes does not exist here (`no_effect`), or
-    refused for every value that asks for something this server cannot do (`only`).
+    rejected for every value that requires an unsupported feature (`only`).
     """
 
     name: str
@@ -36,17 +36,17 @@ class Flag:
     """`section.field` of ServerOptions; `field` alone for the options themselves."""
     default: Any = None
     default_text: str = ""
-    """Describes the default where the value itself does not."""
+    """Describes the default if the value itself does not."""
     repeat: bool = False
     read: Callable[[Sequence[str]], Any] = tuple
-    """Makes the option's value of all texts of a repeatable flag. Raises ValueError."""
+    """Converts all texts of a repeatable flag to the value of the option. Raises ValueError."""
     negate: bool = False
     """The target gets the opposite of the value."""
     choices: Sequence[str] = ()
     minimum: float | None = None
     maximum: float | None = None
     only: Sequence[str] | None = None
-    """Only these values are supported, in any case. Empty: none is."""
+    """Only these values are supported, in any case. Empty: none."""
     no_effect: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Flag:
 
     @property
     def shown_default(self) -> str:
-        """The default as a user writes it; empty when there is none."""
+        """The default as a user writes it; empty if there is none."""
         if self.default_text or not self.target:
             return self.default_text
         if isinstance(self.default, bool):
@@ -114,5 +114,5 @@ def named_settings(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def no_effect(name: str, help: str, kind: Kind = Kind.INTEGER, **rules: Any) -> Flag:  # noqa: A002
-    """Return a flag that is accepted and does nothing."""
+    """Return a flag that is accepted and has no effect."""
     return Flag(name, kind, help, no_effect=True, **rules)

@@ -1,6 +1,6 @@
 """The flags of `naiad serve`, in the order of `--help`: Triton's, by name and value format, and naiad's own.
 
-Flags with an effect are declared with the options that they set. This module adds those of Triton that have none.
+Flags with an effect are declared with the options that they set. This module adds Triton's flags without an effect.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, type] = {
     "rate_limit": RateLimitOptions,
     "shared_memory": SharedMemoryOptions,
 }
-"""Fields of ServerOptions that are options themselves."""
+"""Fields of ServerOptions that are groups of options."""
 
 _STRING, _BOOLEAN = Kind.STRING, Kind.BOOLEAN
 _OFF = ("false", "off", "0")
@@ -99,7 +99,7 @@ _ELSEWHERE = (*_BACKENDS, "trace-config", "host-policy")
 
 
 def _tls(prefix: str, protocol: str, mark: str = "") -> Iterator[Flag]:
-    """Yield the flags of an endpoint's TLS, which are declared once for both."""
+    """Yield the TLS flags of an endpoint, which are declared once for both."""
     for flag in flags_of(TlsOptions, f"{prefix}_tls"):
         help_ = mark + flag.help.format(prefix=prefix, protocol=protocol)
         yield replace(flag, name=f"{prefix}-{flag.name}", help=help_)

@@ -1,4 +1,4 @@
-"""Host policies: what `--host-policy` says of the cores that instances run on, and which policy an instance has."""
+"""Host policies: the cores in `--host-policy` for instances, and the policy of each instance."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ _CORES = "cpu-cores"
 _NODE = "numa-node"
 _FORM = f"write <name>,{_CORES}=<first>-<last>[,<first>-<last>...] or <name>,{_NODE}=<number>"
 _MOST_CORES = 1 << 16
-"""No kernel numbers its cores so high."""
+"""No kernel has a core number this high."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """Where instances run; at least one of the two is given."""
+    """The cores of instances; at least one of the two fields is set."""
 
     cores: frozenset[int] = frozenset()
-    """`cpu-cores`: numbers as the kernel counts; empty for those of the node."""
+    """`cpu-cores`: the kernel's numbers; empty for all cores of the node."""
     numa_node: int | None = None
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ def _parse_policy(name: str, values: Mapping[str, str]) -> HostPolicy:
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """Return the cores of a list such as `0-3,8`, as the kernel writes them too. Raises ValueError."""
+    """Return the cores of a list such as `0-3,8`, in the kernel's format. Raises ValueError."""
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -67,7 +67,7 @@ def parse_cores(text: str) -> frozenset[int]:
         if end < begin:
             raise ValueError(f"'{part}' ends before it begins")
         if end >= _MOST_CORES:
-            raise ValueError(f"no machine has a core {end}")
+            raise ValueError(f"core {end} is above the maximum of any kernel")
         cores.update(range(begin, end + 1))
     return frozenset(cores)
 
@@ -84,7 +84,7 @@ def format_cores(cores: Iterable[int]) -> str:
 
 
 def policy_name(group: ModelInstanceGroup, device_id: int) -> str:
-    """Return the name of the policy of an instance: what its group says, else by its kind, as in Triton."""
+    """Return the policy name of an instance: from its group, or by its kind, as in Triton."""
     if group.host_policy:
         return group.host_policy
     if group.kind == ModelInstanceGroup.KIND_GPU:

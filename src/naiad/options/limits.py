@@ -1,7 +1,4 @@
-"""What the executions of a model may cost: time before they count as hung, workers before a request is refused.
-
-Rate limiter options: what `--rate-limit` and `--rate-limit-resource` say.
-"""
+"""Limits of executions: time-outs, worker deaths per request, and rate limiter resources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,30 +9,30 @@ from naiad.options.flag import option
 
 EXECUTION_COUNT = "execution_count"
 MEASURED_RESOURCES = ("cpu", "memory_mb")
-"""Resources whose amount the machine can tell: usable cores, and MiB of memory."""
+"""Resources whose amount can be measured: usable cores, and MiB of memory."""
 
 _FORM = "write <name>:<count> or <name>:<count>:<device>"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceAmount:
-    """How much there is of a resource."""
+    """Amount of a resource."""
 
     name: str
     count: int | None
-    """None: what the machine has, for one of `MEASURED_RESOURCES`."""
+    """None: the machine's value, for one of `MEASURED_RESOURCES`."""
     device: int | None = None
     """None: the amount of each device, and of a global resource."""
 
 
 def parse_amounts(texts: Sequence[str]) -> tuple[ResourceAmount, ...]:
-    """Return the amounts that `--rate-limit-resource` gives. Raises ValueError."""
+    """Return the amounts of `--rate-limit-resource`. Raises ValueError."""
     amounts: dict[tuple[str, int | None], ResourceAmount] = {}
     for text in texts:
         amount = _parse_amount(text)
         key = (amount.name, amount.device)
         if key in amounts:
-            raise ValueError(f"'{text}' gives an amount of '{amount.name}' that is given already")
+            raise ValueError(f"'{text}' repeats the amount of '{amount.name}'")
         amounts[key] = amount
     return tuple(amounts.values())
 
@@ -43,7 +40,7 @@ def parse_amounts(texts: Sequence[str]) -> tuple[ResourceAmount, ...]:
 def _parse_amount(text: str) -> ResourceAmount:
     name, *numbers = text.split(":")
     if not name or not 1 <= len(numbers) <= 2:
-        raise ValueError(f"'{text}' is no amount of a resource; {_FORM}")
+        raise ValueError(f"'{text}' is not an amount of a resource; {_FORM}")
     if numbers[0] == "auto":
         if name not in MEASURED_RESOURCES or len(numbers) > 1:
             known = " and ".join(f"{known}:auto" for known in MEASURED_RESOURCES)
@@ -57,7 +54,7 @@ def _parse_amount(text: str) -> ResourceAmount:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitOptions:
-    """Whether executions wait for resources, and how much of each there is."""
+    """Whether executions wait for resources, and the amount of each."""
 
     mode: str = option(
         "off",
@@ -91,12 +88,12 @@ _REFUSE_AFTER_DEATHS = 2
 
 
 def read_execute_timeout_s(config: ModelConfig, default_s: float) -> float:
-    """Return the limit of a model, 0 for none: its parameter, or what the server says. Raises InferError."""
+    """Return the time limit of a model, 0 for none: its parameter, or the server's default. Raises InferError."""
     return _read(config, EXECUTE_TIMEOUT, default_s)
 
 
 def read_refuse_after_deaths(config: ModelConfig) -> int:
-    """Return after how many deaths of workers a request is refused that was executed each time; 0 for never.
+    """Return after how many worker deaths in its executions a request is rejected; 0 for never.
 
     Raises InferError.
     """

@@ -18,7 +18,7 @@ def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is logged, where and in which form."""
+    """Log options: levels, destination and format."""
 
     verbose: int = option(0, "log-verbose", "Level of verbose logging; 0 turns it off.", minimum=0)
     info: bool = option(True, "log-info", "Log informational messages.")
@@ -35,7 +35,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryOptions:
-    """Where models come from and how they are loaded."""
+    """Source of models, and how they are loaded."""
 
     paths: Sequence[str] = option(
         (),
@@ -117,7 +117,7 @@ class RepositoryOptions:
 
     @property
     def ready_rule(self) -> str:
-        """The readiness rule after `strict_readiness` has had its say."""
+        """The readiness rule, in which `strict_readiness` has priority."""
         return self.ready_models if self.strict_readiness else "none"
 
 
@@ -141,7 +141,7 @@ class SharedMemoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class OverloadOptions:
-    """What is done when more requests come than a model can execute, where its configuration has no queue policy."""
+    """Behavior under overload for models without a queue policy."""
 
     policy: str = option(
         "shed",
@@ -282,32 +282,32 @@ class ServerOptions:
         read=_host_policies,
     )
     cache_size_bytes: int = 0
-    """The deprecated way to ask for a local cache; `cache_config` says so too."""
+    """The deprecated form of a local cache; `cache_config` contains it too."""
     no_effect: Sequence[str] = ()
-    """Flags that were given and accepted, but have nothing to act on; the log says so once."""
+    """Given flags that are accepted but have no effect; the log lists them once."""
 
     @property
     def most_connections(self) -> int:
-        """How many connections the limits allow, over all ports; HTTP/2 has its limit on each."""
+        """Maximum number of connections over all ports; HTTP/2 has its limit per port."""
         http = self.http.max_connections + self.grpc.max_connections if self.http.allow else 0
         own_grpc_port = self.grpc.allow and not is_one_port(self.http_place, self.grpc_place)
         return http + (self.grpc.max_connections if own_grpc_port else 0)
 
     @property
     def http_place(self) -> Place:
-        """Where HTTP listens."""
+        """The address of HTTP."""
         http = self.http
         return Place("http", http.allow, http.address, http.port, self.http_tls, self.access.http_restricted)
 
     @property
     def grpc_place(self) -> Place:
-        """Where gRPC listens."""
+        """The address of gRPC."""
         grpc = self.grpc
         return Place("grpc", grpc.allow, grpc.address, grpc.port, self.grpc_tls, self.access.grpc_restricted)
 
     @property
     def metrics_place(self) -> Place:
-        """Where the metrics are, after the defaults have had their say."""
+        """The address of the metrics, with defaults applied."""
         metrics, http = self.metrics, self.http.address
         return Place(
             "metrics", metrics.allow, metrics.address or ("127.0.0.1" if is_unix(http) else http), metrics.port

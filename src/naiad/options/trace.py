@@ -1,4 +1,4 @@
-"""Trace options: what `--trace-config` and its deprecated relatives say, and the values that settings may have."""
+"""Trace options: `--trace-config` and its deprecated forms, and the allowed values of settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from naiad.core.errors import excerpt
 
 OFF, TIMESTAMPS, TENSORS = "OFF", "TIMESTAMPS", "TENSORS"
 LEVELS = (OFF, TIMESTAMPS, TENSORS)
-_ALIASES = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}  # Triton: from before there were TENSORS
+_ALIASES = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}  # Triton: older than TENSORS
 _UINT32 = 2**32
 _DEFAULT_QUEUE_SIZE = 2048
-"""OpenTelemetry's."""
+"""Settings of OpenTelemetry."""
 
 
 TRITON, OPENTELEMETRY = "triton", "opentelemetry"
@@ -18,41 +18,41 @@ TRITON, OPENTELEMETRY = "triton", "opentelemetry"
 
 @dataclass(frozen=True, slots=True)
 class OpenTelemetryOptions:
-    """Where spans go and how they are gathered; None and "" are what the environment says, or the defaults."""
+    """Destination and batching of spans; None and "" mean the environment's value, or the default."""
 
     url: str = ""
     resource: tuple[tuple[str, str], ...] = ()
-    """Attributes of the server, as every span has them."""
+    """Attributes of the server, which every span has."""
     max_queue_size: int | None = None
-    """Spans that wait; more are lost."""
+    """Limit of waiting spans; further ones are dropped."""
     schedule_delay_ms: int | None = None
     max_export_batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What is traced, how much of it, and where it goes."""
+    """What is traced, how much of it, and the destination."""
 
     level: Sequence[str] = (OFF,)
     """OFF alone, or any of TIMESTAMPS and TENSORS."""
     rate: int = 1000
-    """One of so many requests is traced; 0, in mode opentelemetry, for those alone whose clients are traced."""
+    """One of this many requests is traced; 0, in mode opentelemetry: only requests of traced clients."""
     count: int = -1
-    """How many requests are traced before it ends; -1 for no end."""
+    """Number of requests to trace; -1 for no limit."""
     log_frequency: int = 0
-    """Traces a file; 0 for all in one."""
+    """Traces per file; 0 for all in one."""
     file: str = ""
     mode: str = TRITON
     open_telemetry: OpenTelemetryOptions = OpenTelemetryOptions()
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is traced at all."""
+        """Whether anything is traced."""
         return OFF not in self.level and self.count != 0
 
     @property
     def lacks_file(self) -> bool:
-        """Whether traces have nowhere to go."""
+        """Whether traces have no destination."""
         return self.is_on and self.mode == TRITON and not self.file
 
 
@@ -78,12 +78,12 @@ def parse_rate(text: str, mode: str = TRITON) -> int:
 
 
 def parse_log_frequency(text: str) -> int:
-    """Return how many traces go into a file. Raises ValueError."""
+    """Return the number of traces per file. Raises ValueError."""
     return _parse_unsigned("log_frequency", text)
 
 
 def parse_count(text: str) -> int:
-    """Return how many requests are to be traced. Raises ValueError."""
+    """Return the number of requests to trace. Raises ValueError."""
     count = _parse_integer("trace_count", text)
     if count < -1:
         raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{excerpt(text)}")
@@ -100,7 +100,7 @@ def _parse_unsigned(name: str, text: str) -> int:
         raise ValueError(
             f"Unable to parse '{name}', value is out of range [ 0, {_UINT32 - 1} ], got: {excerpt(text)}"
         )
-    return value % _UINT32  # Triton: what is negative wraps
+    return value % _UINT32  # Triton: negative values wrap
 
 
 def _parse_integer(name: str, text: str) -> int:
@@ -121,9 +121,9 @@ _SETTINGS: Mapping[str, Sequence[str]] = {
 
 
 def parse_trace_flags(configs: Sequence[str], deprecated: Mapping[str, Sequence[str]]) -> TraceOptions:
-    """Return the options of `--trace-config` values; deprecated flags count where those say nothing.
+    """Return the options of `--trace-config` values; deprecated flags apply to settings without one.
 
-    `deprecated`: `level`, `rate`, `count`, `file`, `log-frequency` to what was given. Raises ValueError.
+    `deprecated`: `level`, `rate`, `count`, `file`, `log-frequency` to the given values. Raises ValueError.
     """
     settings: dict[str, list[str]] = {name: list(values) for name, values in deprecated.items() if values}
     given: dict[str, list[str]] = {}
@@ -133,7 +133,7 @@ def parse_trace_flags(configs: Sequence[str], deprecated: Mapping[str, Sequence[
     settings |= given
     mode = settings.get("mode", [TRITON])[-1]
     if mode not in _SETTINGS or not mode:
-        raise ValueError(f"there is no mode '{mode}'; known are {TRITON}, {OPENTELEMETRY}")
+        raise ValueError(f"unknown mode '{mode}'; known are {TRITON}, {OPENTELEMETRY}")
     options = TraceOptions(
         level=parse_level(settings.get("level", [OFF])),
         rate=parse_rate(settings.get("rate", ["1000"])[-1], mode),
@@ -159,7 +159,7 @@ def _open_telemetry(settings: Mapping[str, Sequence[str]]) -> OpenTelemetryOptio
 
 
 def _url(text: str) -> str:
-    # Triton's documents leave the scheme out.
+    # Triton's documentation omits the scheme.
     return f"http://{text}" if text and "://" not in text else text
 
 
@@ -185,7 +185,7 @@ def _split(text: str) -> tuple[str, str]:
     if not has_value:
         raise ValueError(f"'{text}' has no value; write <setting>=<value> or <mode>,<setting>=<value>")
     if known is None:
-        raise ValueError(f"'{text}': there is no mode '{mode}'; known are {TRITON}, {OPENTELEMETRY}")
+        raise ValueError(f"'{text}': unknown mode '{mode}'; known are {TRITON}, {OPENTELEMETRY}")
     if name not in known:
-        raise ValueError(f"'{text}': no setting '{name}'; known are {', '.join(known)}")
+        raise ValueError(f"'{text}': unknown setting '{name}'; known are {', '.join(known)}")
     return name, value

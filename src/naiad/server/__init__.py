@@ -1,1 +1,1 @@
-"""The composition root: build everything, run it, end it well."""
+"""The composition root: builds all parts, runs them and shuts them down in order."""

@@ -1,4 +1,4 @@
-"""The server process: options in, everything built and run, exit status out."""
+"""The server process: takes options, builds and runs everything, returns an exit status."""
 
 import asyncio
 import functools
@@ -47,20 +47,20 @@ _log = logging.getLogger(__name__)
 _DEVELOPMENT_POLL_S = 0.3
 _DEVELOPMENT_SETTLE_S = 0.2
 _CHECK_S = 1.0
-"""How often executions and slow clients are looked at."""
+"""Interval of checks for hung executions and slow clients."""
 _STARTUP_UNLOAD_S = 1.0
-"""How long loaded models may take to go when the start is given up; no request can be in flight."""
+"""Time for loaded models to unload when the start is aborted; no request can be in flight."""
 _COLLECTOR_THRESHOLDS = (700, 10, 100)
-"""Full collections after ten times as many new objects as by default, about 700,000.
+"""Full collections run after ten times as many new objects as by default, about 700,000.
 
 One blocks the event loop for about 10 us per open connection. Connections and requests are freed without it.
 """
 
 
 def serve(options: ServerOptions) -> int:
-    """Run a server until a signal ends it and return the exit status.
+    """Run a server until a signal stops it and return the exit status.
 
-    0 after a graceful exit, 1 when it could not start or did not finish in time.
+    0 after a graceful exit, 1 if it could not start or did not finish in time.
     """
     return run_to_status(options, lambda: Server(options).run())
 
@@ -92,7 +92,7 @@ class Server:
         self._budget = open_budget(options, self._registry)
 
     async def run(self) -> int:
-        """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
+        """Start, serve until a signal, drain; return the exit status. Raises InferError if it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
         ports = self._make_ports(loop)
@@ -121,7 +121,7 @@ class Server:
         return status
 
     async def _check_models(self) -> None:
-        """Look at what executes, also while the server drains, and give freed memory back."""
+        """Check running executions, also while the server drains, and return freed memory to the system."""
         freed = FreedMemory()
         while True:
             await asyncio.sleep(_CHECK_S)
@@ -195,7 +195,7 @@ class Server:
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set:
-            # Nobody is served yet. A load cannot be interrupted, and its thread would keep the process alive.
+            # No client is connected yet. A load cannot be interrupted, and its thread would keep the process alive.
             control.abandon()
             await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
             _end_process(0)
@@ -210,7 +210,7 @@ class Server:
         return False
 
     def _settle(self) -> None:
-        """Tune the interpreter for serving: what exists now stays, so the collector need not look at it again."""
+        """Tune the interpreter for serving: existing objects stay, so the collector need not scan them again."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECTOR_THRESHOLDS)
@@ -246,13 +246,13 @@ def _backend_directory(text: str) -> Path | None:
         return None
     directory = Path(text)
     if not directory.is_dir():
-        _log.warning("--backend-directory=%s is not a directory; backends come from installed packages alone", text)
+        _log.warning("--backend-directory=%s is not a directory; only installed packages provide backends", text)
         return None
     return directory.resolve()
 
 
 def _end_process(status: int) -> None:
-    """End the process although threads of it still work; the log is written before."""
+    """End the process although its threads are still working; the log is written first."""
     log.shut_down()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Endpoints: the sockets that a server listens on, and the connections behind them."""
+"""Endpoints: the listening sockets of a server and the connections behind them."""
 
 import asyncio
 import logging
@@ -16,33 +16,33 @@ _BACKLOG = 1024
 
 
 class Connections(Protocol):
-    """What carries one protocol over many connections."""
+    """All connections of one endpoint and their protocol."""
 
     @property
     def connection_count(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
 
     on_close: Callable[[], object] | None
-    """Called whenever a connection has closed."""
+    """Called when a connection has closed."""
 
     def announce_drain(self) -> None:
-        """Have the answers to requests in flight say that they are the last, where the protocol can."""
+        """Mark the responses to requests in flight as the last ones, where the protocol can."""
 
     def drain(self) -> None:
-        """Let every connection end: busy ones after their last answer, idle ones of HTTP/1.1 with `finish`."""
+        """End connections: busy ones after their last response; idle HTTP/1.1 ones stay until `finish`."""
 
     def finish(self) -> None:
-        """Let idle connections end, too."""
+        """End idle connections as well."""
 
     async def wait_closed(self) -> None:
-        """Return when no connection is open any more."""
+        """Return when no connection is open."""
 
     def abort(self) -> None:
         """Drop all connections at once."""
 
 
 class Service(Protocol):
-    """What one port serves, however its connections come."""
+    """The service on one port, independent of the source of its connections."""
 
     connections: Connections
 
@@ -51,10 +51,10 @@ class Service(Protocol):
         """The prefix of its flags: http, grpc, metrics."""
 
     async def listen(self) -> None:
-        """Begin to take connections. Raises InferError."""
+        """Start to accept connections. Raises InferError."""
 
     async def stop_listening(self) -> None:
-        """Take the connections that have begun, and then no more; those that are open stay."""
+        """Accept the connections that have begun, and then no more; open ones stay."""
 
     def close(self) -> None:
         """Close the port at once."""
@@ -80,13 +80,15 @@ class Endpoint:
         """The prefix of its flags: http, grpc, metrics."""
 
     async def listen(self) -> None:
-        """Begin to accept and log where. Raises InferError when another process was faster to listen."""
+        """Start to accept connections and log the address. Raises InferError if another process has started to listen
+        first.
+        """
         address, listener, tls = self._listener.address, self._listener, self._tls
         loop = asyncio.get_running_loop()
         make: Callable[..., Awaitable[asyncio.AbstractServer]] = (
             loop.create_unix_server if listener.is_unix else loop.create_server
         )
-        # asyncio takes the timeouts only with a context.
+        # asyncio accepts the time-outs only together with a context.
         timeouts = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S}
         try:
             self._server = await make(
@@ -98,10 +100,10 @@ class Endpoint:
             _log.info("Started %s at %s%s", service, listener.name, " with TLS" if tls else "")
 
     async def stop_listening(self) -> None:
-        """Accept the connections that have begun, and then no more; those that are open stay."""
+        """Accept the connections that have begun, and then no more; open ones stay."""
         self._listener.turn_away()
         await asyncio.sleep(HANDSHAKES_S)
-        # Nothing may come between this and the end of the socket: it would be reset.
+        # No code may run between this and the close of the socket: connections in between would be reset.
         accepted = self._listener.accept_waiting()
         self.close()
         await asyncio.gather(*map(self._adopt, accepted))
@@ -114,7 +116,7 @@ class Endpoint:
         self._listener.close()
 
     async def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that was accepted here."""
+        """Serve a connection that this process has accepted."""
         timeouts = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S}
         loop = asyncio.get_running_loop()
         try:

@@ -1,7 +1,4 @@
-"""The key file: read at start, and again whenever it changes.
-
-Files that may be exchanged while the server runs: certificates, API keys.
-"""
+"""Files that may change while the server runs: certificates and API keys."""
 
 import logging
 import os
@@ -19,7 +16,7 @@ _Signature = tuple[tuple[int, int, int], ...]
 
 
 class FileWatch:
-    """Calls `reload` after one of `paths` has changed; what it raises is logged, and the old content stays in use."""
+    """Calls `reload` after one of `paths` has changed; an exception is logged and the old content stays in use."""
 
     def __init__(self, loop: Loop, paths: Sequence[str], reload: Callable[[], None]) -> None:
         self._loop = loop
@@ -29,11 +26,11 @@ class FileWatch:
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look, once a second."""
+        """Start to check, once a second."""
         self._timer = self._loop.call_later(_INTERVAL_S, self._on_timer)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -43,7 +40,7 @@ class FileWatch:
         self.check()
 
     def check(self) -> None:
-        """Look once."""
+        """Check once."""
         signature = self._signature()
         if signature == self._seen:
             return
@@ -51,7 +48,7 @@ class FileWatch:
         try:
             self._reload()
         except InferError as error:
-            _log.error("%s; what was read before stays in use", error.message)
+            _log.error("%s; the previous content stays in use", error.message)
         else:
             _log.info("read again: %s", ", ".join(self._paths))
 
@@ -61,7 +58,7 @@ class FileWatch:
 
 def _state_of(path: str) -> tuple[int, int, int]:
     try:
-        # Of the file that a link leads to: mounted secrets are exchanged by their link.
+        # Status of the target of a link: mounted secrets are replaced by their link.
         state = os.stat(path)
     except OSError:
         return (0, 0, 0)

@@ -1,7 +1,4 @@
-"""Where a service listens: an IPv4 or IPv6 address and a port, or a Unix socket.
-
-Where a server listens: one address for each port that is open.
-"""
+"""The addresses that a server listens on: an IPv4 or IPv6 address and a port, or a Unix socket."""
 
 import contextlib
 import ctypes
@@ -22,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 1.0
 HANDSHAKES_S = 0.01
-"""How long a handshake that has begun may take to be finished, once no more begin."""
+"""Time for unfinished handshakes to complete after new ones are blocked."""
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 # Classic BPF over the TCP header: byte 13 has the flags; a packet with SYN (2) and without ACK (16) is dropped.
 _INSTRUCTIONS = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
@@ -33,10 +30,10 @@ _NO_SYN = struct.pack("@HP", len(_INSTRUCTIONS), ctypes.addressof(_PROGRAM))
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen, and how the operator says so."""
+    """One address to listen on, and its name in flags and messages."""
 
     services: Sequence[str]
-    """Their names in the log, for example HTTPService; more than one on one port."""
+    """Names in the log, for example HTTPService; several if services share the port."""
     flag: str
     """The prefix of its flags: http, grpc, metrics."""
     host: str
@@ -44,11 +41,11 @@ class Address:
     port: int
     reuse_port: bool = False
     unix_mode: int = 0o600
-    """Permissions of a Unix socket: who may write to it may connect."""
+    """Permissions of a Unix socket: write permission allows a client to connect."""
 
 
 class Listener:
-    """A bound socket. `close` also takes a Unix socket out of the file system."""
+    """A bound socket. `close` also removes a Unix socket from the file system."""
 
     def __init__(self, address: Address, bound: socket.socket) -> None:
         self.address = address
@@ -62,7 +59,7 @@ class Listener:
 
     @property
     def name(self) -> str:
-        """Where it listens, as a client writes it."""
+        """The address as a client writes it."""
         where = self.socket.getsockname()
         if self.is_unix:
             return f"unix:{where}"
@@ -70,11 +67,10 @@ class Listener:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def turn_away(self) -> None:
-        """Let no new connection begin; those that have begun can still be accepted.
+        """Block new connections; connections in progress can still be accepted.
 
-        A socket that is closed resets what waits in its queue and what has not finished its handshake. So no
-        handshake begins from now on: a client sends its SYN again after a second, and by then another server that
-        shares the port gets it.
+        Closing a socket resets its queue and unfinished handshakes. A socket filter therefore drops new handshakes
+        first: a client sends its SYN again after a second, and then reaches another server that shares the port.
         """
         if self._inode is not None:
             self._unlink()
@@ -83,23 +79,23 @@ class Listener:
                 self.socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _NO_SYN)
 
     def accept_waiting(self) -> list[socket.socket]:
-        """Accept what waits in the queue."""
+        """Accept the connections in the queue."""
         accepted = []
         try:
             while True:
                 accepted.append(self.socket.accept()[0])
-        except (BlockingIOError, OSError):  # none is left, or there are no descriptors for it
+        except (BlockingIOError, OSError):  # the queue is empty, or no descriptors are left
             return accepted
 
     def close(self) -> None:
-        """Close the socket; harmless when it is closed."""
+        """Close the socket; has no effect if it is closed."""
         if self._inode is not None:
             self._unlink()
         self.socket.close()
 
     def _unlink(self) -> None:
         path, inode, self._inode = unix_path(self.address.host), self._inode, None
-        # Another server may have put its own there.
+        # Another server may have created its own socket at the path.
         if _inode_of(path) == inode:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -108,8 +104,8 @@ class Listener:
 def bind(address: Address) -> Listener:
     """Return a bound socket that does not listen yet.
 
-    Binding comes before the models load, so that a port in use is told at once; listening comes after, so that nobody
-    is connected to a server that cannot answer. Raises InferError that names the flag.
+    Binding precedes the loading of models, so that a port in use is reported at once. Listening follows it, so that
+    clients cannot connect to a server that is not ready. Raises InferError that names the flag.
     """
     bound = _bind_unix(address) if is_unix(address.host) else _bind_internet(address)
     bound.setblocking(False)
@@ -117,13 +113,13 @@ def bind(address: Address) -> Listener:
 
 
 def refused(address: Address, error: OSError) -> InferError:
-    """Return why a service cannot listen where it should, and what would help."""
+    """Return an error with the reason why a service cannot listen, and a fix."""
     flag = address.flag
     where = f"--{flag}-address {address.host}"
-    advice = {errno.EACCES: "; the user of the server must be allowed to write there"}.get(error.errno or 0, "")
+    advice = {errno.EACCES: "; the user of the server needs write permission there"}.get(error.errno or 0, "")
     if is_unix(address.host):
         if error.errno == errno.EADDRINUSE:
-            advice = "; another process listens there, or the file is no socket: remove it or choose another path"
+            advice = "; another process listens there, or the file is not a socket: remove it or choose another path"
     else:
         where += f" --{flag}-port {address.port}"
         advice = _port_advice(address, error)
@@ -138,7 +134,7 @@ def _port_advice(address: Address, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return "; ports below 1024 need a privilege: choose a higher one"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "; this machine does not have the address: give one of its own, 0.0.0.0 or ::"
+        return "; this machine does not have the address: use one of its addresses, 0.0.0.0 or ::"
     return ""
 
 
@@ -155,12 +151,12 @@ def _bind_internet(address: Address) -> socket.socket:
         raise internal(f"--{address.flag}-address {address.host} cannot be resolved: {error.strerror}") from error
     try:
         bound = socket.socket(family, kind, protocol)
-    except OSError as error:  # no IPv6 here
+    except OSError as error:  # no IPv6 on this machine
         raise refused(address, error) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # `::` means every address, those of IPv4 too, whatever the system's default is.
+            # `::` means every address, including IPv4, whatever the system's default is.
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if address.reuse_port:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -179,14 +175,14 @@ def _bind_unix(address: Address) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _is_left_over(path):
-            _log.info("removing %s, on which no server listens any more", path)
+            _log.info("removing %s, a socket without a listening server", path)
             os.unlink(path)
-        # Linux makes the file with the permissions of the socket, so it is at no moment open to more users. Elsewhere
-        # this is refused, and the directory has to keep others out for the moment until chmod.
+        # Linux creates the file with the permissions of the socket, so no other user has access at any moment. Other
+        # systems reject this; there the directory must protect the socket until chmod.
         with contextlib.suppress(OSError):
             os.fchmod(bound.fileno(), address.unix_mode)
         bound.bind(path)
-        os.chmod(path, address.unix_mode)  # what the umask took away
+        os.chmod(path, address.unix_mode)  # the umask may have removed permissions
     except OSError as error:
         bound.close()
         raise refused(address, error) from error
@@ -194,7 +190,7 @@ def _bind_unix(address: Address) -> socket.socket:
 
 
 def _is_left_over(path: str) -> bool:
-    """Tell whether `path` is a socket on which nobody listens: its server ended without cleaning up."""
+    """Return whether `path` is a socket without a listener: its server ended without cleaning up."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False
@@ -225,9 +221,9 @@ _METRICS = ("Metrics Service",)
 
 
 def addresses(options: ServerOptions) -> Mapping[str, Address]:
-    """Return the addresses by the prefix of their flags, in Triton's order of starting: grpc, http, metrics.
+    """Return the addresses by the prefix of their flags, in Triton's start order: grpc, http, metrics.
 
-    Where HTTP and gRPC were given the same place it is that of http alone.
+    If HTTP and gRPC share an address, only http is returned.
     """
     grpc, http, mode = options.grpc, options.http, options.unix_socket_mode
     found: list[Address] = []
@@ -246,7 +242,7 @@ def addresses(options: ServerOptions) -> Mapping[str, Address]:
 
 
 def has_tls(options: ServerOptions, flag: str) -> bool:
-    """Tell whether the port of that prefix speaks TLS."""
+    """Return whether the port of that prefix uses TLS."""
     places = {"grpc": options.grpc_place, "http": options.http_place, "metrics": options.metrics_place}
     place = places[flag]
     if flag == "http" and is_one_port(options.http_place, options.grpc_place):

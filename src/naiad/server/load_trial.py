@@ -1,4 +1,4 @@
-"""A trial: load one model as a server would, with warm-up and everything, say how that went, and serve nothing."""
+"""Loads one model as a server would, including warm-up, reports the result, and serves nothing."""
 
 import asyncio
 import time
@@ -11,22 +11,22 @@ from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.server.app import Server
 
 _UNLOAD_S = 10.0
-"""How long a model may take to go; no request can be in flight."""
+"""Time for a model to unload; no request can be in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """How the load of one model went."""
+    """The result of loading one model."""
 
     failures: Sequence[str]
-    """Why it would not load; none when it did."""
+    """Why the model does not load; empty if it does."""
     seconds: float
 
 
 def try_to_load(path: str, model: str, *, auto_complete: bool, backend_directory: str = "") -> TrialOutcome:
-    """Load a model of the repository at `path`, and its members if it is an ensemble, and let go of it again.
+    """Load a model of the repository at `path`, with its members if it is an ensemble, and unload it again.
 
-    Raises InferError when the repository cannot be opened.
+    Raises InferError if the repository cannot be opened.
     """
     repository = RepositoryOptions(paths=(path,), control_mode="explicit", auto_complete=auto_complete)
     options = ServerOptions(repository=repository, backend_directory=backend_directory)
@@ -53,7 +53,7 @@ class _Trial(Server):
 
 
 def _reasons(rows: Sequence[IndexEntry], model: str) -> Sequence[str]:
-    """Return why versions of a model are not ready; what was released because another failed is none of them."""
+    """Return why versions of a model are not ready, except those unloaded because another one failed."""
     return [
         f"version {row.version}: {row.reason.strip()}"
         for row in rows

@@ -1,10 +1,8 @@
-"""How much memory the bodies of requests may take, and what they take, as metrics.
+"""Memory limits of the process: the budget for request bodies, and the return of freed memory to the system.
 
-Memory that requests and answers have left behind goes back to the system when the server is calm.
-
-The C library keeps what is freed below anything that is still in use. Ten streams whose clients did not read left
-50 MB of 64 KB pieces in the heap, which the next answers use again, but other processes cannot. To give it back takes
-a walk of the heap under its lock, 5 ms for these 50 MB, so it is done rarely, and not while the server is busy.
+The C library keeps freed memory below any block that is still in use. Ten streams with clients that did not read left
+50 MB of 64 KB blocks in the heap: later responses use them again, but other processes cannot. Returning them walks
+the heap under its lock, 5 ms for these 50 MB, so it is done rarely, and only while the server is calm.
 """
 
 from collections.abc import Callable
@@ -19,27 +17,27 @@ from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import read_memory, read_resident_bytes
 
 _LEAST_BYTES = 16 << 20
-"""Less than this above the last low is left alone."""
+"""Smaller amounts above the last low stay in the heap."""
 _STEADY_BYTES = 1 << 20
-"""The memory has come to rest when it changes by less between two looks."""
+"""Memory is stable if it changes by less than this between two checks."""
 _CALM_SHARE = 0.25
 """The server is calm while it uses less than this share of one core."""
 _LEAST_INTERVAL_NS = 3_000_000_000
 
 
 class FreedMemory:
-    """Decides when to give freed memory back. Asked about once a second; O(1)."""
+    """Decides when to return freed memory to the system. Called once a second; O(1)."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._low_bytes = 0
-        """The least that was resident since memory was given back; 0 before the first look."""
+        """The lowest resident size since memory was returned; 0 before the first check."""
         self._resident_bytes = 0
         self._now_ns = self._cpu_ns = 0
         self._given_back_ns = 0
 
     def is_due(self, now_ns: int, cpu_ns: int) -> bool:
-        """Return whether to give memory back now. `cpu_ns` is the processor time that the process has used."""
+        """Return whether to return memory now. `cpu_ns` is the processor time that the process has used."""
         resident_bytes = read_resident_bytes(self._proc)
         is_calm = cpu_ns - self._cpu_ns < _CALM_SHARE * (now_ns - self._now_ns)
         is_steady = abs(resident_bytes - self._resident_bytes) < _STEADY_BYTES
@@ -50,22 +48,22 @@ class FreedMemory:
         return is_calm and is_steady
 
     def given_back(self, now_ns: int) -> None:
-        """Note that freed memory was given back: what is resident now is in use."""
+        """Note that freed memory was returned: the resident memory is now in use."""
         self._given_back_ns = now_ns
         self._low_bytes = self._resident_bytes = read_resident_bytes(self._proc)
 
 
 _SHARE = 4
-"""Bodies get one part in so many: models and their work need the rest, and a tensor may be copied once or twice."""
+"""Bodies get one part in this many: models and their work need the rest, and a tensor may be copied once or twice."""
 _FLOOR_BYTES = 256 * 1024 * 1024
 _FALLBACK_BYTES = 1024 * 1024 * 1024
-"""Where the system does not say how much memory there is."""
+"""Used where the system does not report the amount of memory."""
 
 _FAMILIES: tuple[tuple[str, str, str, Callable[[RequestBudget], int]], ...] = (
     (
         "naiad_request_bytes_in_flight",
         "gauge",
-        "Bytes of request bodies that are received or wait for their answers",
+        "Bytes of request bodies that are received or wait for their responses",
         lambda budget: budget.used_bytes,
     ),
     (
@@ -77,14 +75,14 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[RequestBudget], int]], ...] = (
     (
         "naiad_request_bytes_rejections_total",
         "counter",
-        "Requests that were refused because their bytes did not fit",
+        "Requests that were rejected because their bytes did not fit",
         lambda budget: budget.rejected_count,
     ),
 )
 
 
 def open_budget(options: ServerOptions, registry: Registry) -> RequestBudget:
-    """Return the budget of this server process, with metrics of it."""
+    """Return the budget of this server process, with its metrics."""
     budget = RequestBudget(options.max_request_bytes or default_limit_bytes(options.process_count))
     for name, kind, text, read in _FAMILIES:
         registry.add_rendered(name, _renderer(budget, name, kind, text, read))
@@ -92,12 +90,12 @@ def open_budget(options: ServerOptions, registry: Registry) -> RequestBudget:
 
 
 def default_limit_bytes(process_count: int, root: Path = Path("/")) -> int:
-    """Return the part of the memory that the bodies in one of `process_count` server processes may take."""
+    """Return the memory for request bodies in one of `process_count` server processes."""
     return max(_FLOOR_BYTES, usable_memory_bytes(root) // _SHARE // process_count)
 
 
 def overload_options(options: OverloadOptions, budget: RequestBudget) -> OverloadOptions:
-    """Return the options with their bytes: one overloaded model must leave room in the budget for others."""
+    """Return the options with their byte limits: one overloaded model must leave room in the budget for others."""
     return replace(options, max_bytes=options.max_bytes or budget.limit_bytes // 2)
 
 

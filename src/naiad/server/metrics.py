@@ -1,9 +1,4 @@
-"""How many connections are open, as metrics.
-
-What adaptive batchers have learned and decided, as metrics.
-
-What the response cache holds, as metrics.
-"""
+"""Metrics of the server: open connections, adaptive batchers, and the response cache."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -29,36 +24,36 @@ class _Family(NamedTuple):
 
 
 _FAMILIES: Sequence[_Family] = (
-    _Family("naiad_adaptive_holds_total", "counter", "Batches that were held to grow", lambda s: s.hold_count),
+    _Family("naiad_adaptive_holds_total", "counter", "Batches that were delayed to grow", lambda s: s.hold_count),
     _Family(
         "naiad_adaptive_hold_seconds_total",
         "counter",
-        "Time that batches were held while an instance was free",
+        "Time that batches were delayed while an instance was free",
         lambda s: s.hold_ns / 1e9,
     ),
     _Family(
         "naiad_adaptive_fixed_seconds",
         "gauge",
-        "Learned: what a batch costs however few its rows are",
+        "Learned: fixed cost of a batch, independent of its rows",
         lambda s: s.fixed_ns / 1e9,
     ),
-    _Family("naiad_adaptive_row_seconds", "gauge", "Learned: what each row adds", lambda s: s.row_ns / 1e9),
+    _Family("naiad_adaptive_row_seconds", "gauge", "Learned: cost of each row", lambda s: s.row_ns / 1e9),
     _Family(
         "naiad_adaptive_tail_ratio",
         "gauge",
-        "Learned: 99 of 100 batches took at most so many times what was expected of them",
+        "Learned: ratio of actual to expected time that 99 of 100 batches stay below",
         lambda s: s.tail_ratio,
     ),
     _Family(
         "naiad_adaptive_parallelism",
         "gauge",
-        "Learned: how many instances' worth of work the instances do together",
+        "Learned: throughput of all instances together, in instances",
         lambda s: s.parallelism,
     ),
     _Family(
         "naiad_adaptive_arrival_rate",
         "gauge",
-        "Learned: requests a second, from the mean of the last gaps",
+        "Learned: requests per second, from the mean of the last gaps",
         lambda s: s.arrival_rate,
     ),
 )
@@ -66,7 +61,7 @@ _RELEASES = "naiad_adaptive_release_total"
 
 
 def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -> None:
-    """Add the metrics of those versions among `serving` whose batcher adapts."""
+    """Add the metrics of the versions in `serving` that use adaptive batching."""
 
     def states() -> list[tuple[Labels, AdaptiveState]]:
         found = ((served, served.adaptive_state) for served in serving())
@@ -95,14 +90,14 @@ def _render_releases(states: Iterable[tuple[Labels, AdaptiveState]]) -> str:
         for labels, state in states
         for decision in DECISIONS
     ]
-    return format_family(_RELEASES, "counter", "Batches by what the adaptive batcher decided", lines)
+    return format_family(_RELEASES, "counter", "Batches by decision of the adaptive batcher", lines)
 
 
 _CACHE_FAMILIES: tuple[tuple[str, Kind, str, str], ...] = (
     ("naiad_cache_entries", "gauge", "Responses in the cache", "entry_count"),
-    ("naiad_cache_bytes", "gauge", "Bytes that the cached responses take", "byte_size"),
-    ("naiad_cache_evictions_total", "counter", "Responses that made room for others", "eviction_count"),
-    ("naiad_cache_failures_total", "counter", "Times that the cache could not be asked", "failure_count"),
+    ("naiad_cache_bytes", "gauge", "Bytes of the cached responses", "byte_size"),
+    ("naiad_cache_evictions_total", "counter", "Responses that were evicted", "eviction_count"),
+    ("naiad_cache_failures_total", "counter", "Failed requests to the cache", "failure_count"),
     ("naiad_cache_oldest_age_seconds", "gauge", "Age of the oldest response in the cache", "oldest_age_s"),
 )
 
@@ -121,7 +116,7 @@ _NAME = "naiad_connections"
 
 
 def show_connections(registry: Registry, endpoints: Sequence[Service]) -> None:
-    """Add the gauge of open connections: a row for each port, under the prefix of its flags."""
+    """Add the gauge of open connections: a row for each port, by the prefix of its flags."""
 
     def render() -> str:
         rows = [

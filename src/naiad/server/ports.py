@@ -1,4 +1,4 @@
-"""The ports of a server: what listens where, what it answers and whom."""
+"""The ports of a server: addresses, protocols, access rules and handlers."""
 
 import asyncio
 import logging
@@ -43,23 +43,23 @@ _log = logging.getLogger(__name__)
 
 _CONTROL_THREADS = 8
 _METRICS_BODY_BYTES = 65536
-"""Nothing on the metrics port takes a body."""
+"""Requests on the metrics port have no body."""
 
 _ALPN = ("h2", "http/1.1")
 
 
 class ServedConnections(Connections, Protocol):
-    """Connections that say how they are served."""
+    """Connections that create their protocol objects."""
 
     def protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
 
 
 class Group(Protocol):
-    """What is different for a process that serves the ports together with others."""
+    """The parts that differ if several processes share the ports."""
 
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
-        """Return the service of a port whose connections come from somewhere else."""
+        """Return the service of a port whose connections come from another process."""
 
     def grpc_service(
         self,
@@ -71,14 +71,14 @@ class Group(Protocol):
         """Return the gRPC service."""
 
     def share(self, router: Router, alone: Router) -> None:
-        """Have the routes of `router` answer for all processes; `alone` is an equal one that nobody reaches."""
+        """Let the routes of `router` serve all processes; `alone` is an equal router for this process only."""
 
     def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
-        """Return what answers on the metrics port."""
+        """Return the handler of the metrics port."""
 
 
 class Ports:
-    """Opens the ports that the options ask for; each is bound, none listens yet. Raises InferError."""
+    """Opens the ports from the options; each is bound, none listens yet. Raises InferError."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Ports:
         budget: RequestBudget,
         group: Group | None = None,
     ) -> None:
-        """`group` is given when this process is not the only one behind the ports."""
+        """`group` is given if several processes share the ports."""
         self._budget = budget
         most = options.max_connections_per_address
         self._connections_of_addresses = AddressLimit(most) if most else None
@@ -101,11 +101,11 @@ class Ports:
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
         self._side_threads = SideThreads(loop, "side")
-        """For what takes milliseconds: compression of large bodies."""
+        """Threads for work of milliseconds: compression of large bodies."""
         self._index_threads = SideThreads(loop, "index")
-        """For the repository index, which reads the stores: one that is away keeps nobody else waiting."""
+        """Threads for the repository index, which reads the stores: an unreachable one blocks no other work."""
         self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
-        """For what may take minutes: loading and unloading."""
+        """Threads for work that may take minutes: loading and unloading."""
         self._codings = ContentCodings(
             self._side_threads.run,
             engine,
@@ -116,7 +116,7 @@ class Ports:
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
-        """In Triton's order of starting: gRPC, HTTP."""
+        """In Triton's start order: gRPC, HTTP."""
         self.metrics: Service | None = None
         if is_one_port(options.http_place, options.grpc_place):
             self.services.append(self._one_port())
@@ -129,18 +129,18 @@ class Ports:
             self.metrics = self._metrics()
 
     async def listen(self) -> None:
-        """Begin to accept, and to look for changes of certificates and keys. Raises InferError."""
+        """Start to accept connections, and to watch certificates and keys. Raises InferError."""
         for endpoint in self.endpoints():
             await endpoint.listen()
         for watch in self._watches:
             watch.start()
 
     def delay_control(self, delay_s: float) -> None:
-        """Answer gRPC calls other than inference so much later; for tests of clients' timeouts."""
+        """Delay gRPC calls other than inference; for tests of client time-outs."""
         self._service.control_delay_s = delay_s
 
     def close(self) -> None:
-        """Close what is still open once the services have drained."""
+        """Close everything after the services have drained."""
         self._side_threads.close()
         self._index_threads.close()
         self._control_threads.close()
@@ -154,7 +154,7 @@ class Ports:
         """Return every port."""
         return [*self.services, self.metrics] if self.metrics is not None else self.services
 
-    # --- what is answered -------------------------------------------------------------------------------------------
+    # --- handlers -------------------------------------------------------------------------------------------------
 
     def _make_service(self) -> InferenceGrpcService:
         options = self._options.grpc
@@ -199,7 +199,7 @@ class Ports:
         origins = access.http_cors_origins
         return Cors(origins, router.handle, router.refuse) if origins else router
 
-    # --- whom -------------------------------------------------------------------------------------------------------
+    # --- access ---------------------------------------------------------------------------------------------------
 
     def _watch_keys(self) -> ApiKeyRule | None:
         path = self._options.access.api_key_file
@@ -218,7 +218,7 @@ class Ports:
         return rule
 
     def _may_bring_files(self, restricted: Mapping[str, RequiredHeader]) -> MayBringFiles:
-        """Return the rule for `file:` of loads over a protocol with these restrictions."""
+        """Return the rule for `file:` parameters of loads over a protocol with these restrictions."""
         is_allowed = self._options.access.allow_client_model_files or client_files.CATEGORY in restricted
         keys = self._keys
         return lambda: is_allowed or (keys is not None and not keys.is_open(client_files.CATEGORY))
@@ -226,7 +226,7 @@ class Ports:
     def _tls(self, options: TlsOptions, protocol: str, *alpn: str) -> ssl.SSLContext | None:
         context = server_context(options, protocol, alpn)
         if context is not None:
-            # Checked on a context of its own: files that do not fit would spoil the one in use.
+            # Check the files on a separate context: invalid ones would damage the one in use.
             def reload() -> None:
                 server_context(options, protocol, alpn)
                 load(context, options, protocol)
@@ -240,7 +240,7 @@ class Ports:
             rules.append(Restrictions(restricted, noun))
         return AllOf(*rules) if rules else None
 
-    # --- where ------------------------------------------------------------------------------------------------------
+    # --- addresses ------------------------------------------------------------------------------------------------
 
     def _one_port(self) -> Service:
         owner = owner_of_tls(self._options.http_place, self._options.grpc_place)
@@ -269,7 +269,7 @@ class Ports:
         return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:
-        """Return what serves REST over both versions of HTTP, and gRPC unless something is in its way."""
+        """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""
         front, limits = self._front, _http1_limits(self._options.http)
         http1 = Http1Server(
             front.handle, self._loop, limits, self._budget, front.refuse, self._connections_of_addresses

@@ -1,4 +1,4 @@
-"""The rate limiter of the server: what the machine has, and what of it is held, as metrics."""
+"""The rate limiter of the server: the resources of the machine and their use, as metrics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,14 +12,14 @@ from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import read_memory
 
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
-    ("naiad_rate_limiter_limit", "How much there is of a resource", "limit"),
-    ("naiad_rate_limiter_held", "How much of a resource executions hold", "held"),
+    ("naiad_rate_limiter_limit", "Amount of a resource", "limit"),
+    ("naiad_rate_limiter_held", "Amount of a resource that executions use", "held"),
     ("naiad_rate_limiter_waiting", "Instances that wait to execute and need the resource", "waiting"),
 )
 
 
 def open_resources(options: RateLimitOptions, registry: Registry) -> Resources | None:
-    """Return the resources that instances share, with metrics of them; None when the rate limiter is off."""
+    """Return the resources that instances share, with their metrics; None if the rate limiter is off."""
     if not options.is_on:
         return None
     resources = Resources(measured_amounts(options.resources))
@@ -29,7 +29,7 @@ def open_resources(options: RateLimitOptions, registry: Registry) -> Resources |
 
 
 def measured_amounts(amounts: Sequence[ResourceAmount]) -> Sequence[ResourceAmount]:
-    """Return the amounts with what the machine has in the place of `auto`."""
+    """Return the amounts with `auto` replaced by the machine's values."""
     return [replace(amount, count=_measure(amount.name)) if amount.count is None else amount for amount in amounts]
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a change among the ready versions: the engine's table and the metrics follow it."""
+"""Publishes changes of the set of ready versions to the engine's table and the metrics."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ _RESTARTS = "naiad_worker_restarts_total"
 _STATE = "naiad_worker_state"
 
 _TURN_TIMEOUT_S = 5.0
-"""A loop that is this busy has other troubles than one request that meets a version on its way out."""
+"""A loop that is this busy has bigger problems than one request for a version that is being unloaded."""
 
 Ready = Mapping[str, Mapping[int, Served]]
 
 
 def settle(loop: Loop) -> None:
-    """Wait until what runs on the loop now is over: nobody is about to use what was published before.
+    """Wait until the loop's current callbacks are over: then no request is about to use the previous set.
 
     Called on other threads than the loop's.
     """
@@ -36,7 +36,7 @@ def settle(loop: Loop) -> None:
 
 
 class ReadySetPublisher:
-    """Passes every new set of ready versions on. Called by the life cycle, one call at a time."""
+    """Publishes every new set of ready versions. The life cycle calls it, one call at a time."""
 
     def __init__(self, engine: Engine, registry: Registry) -> None:
         self._engine = engine
@@ -47,10 +47,10 @@ class ReadySetPublisher:
         show_adaptive(registry, self._served)
 
     def publish(self, ready: Ready, name: str) -> None:
-        """Take over the set of versions that are ready now, in which those of one model are other than before."""
+        """Publish the set of versions that are ready now, after a change of one model."""
         serving = {id(served): served for served in ready.get(name, {}).values()}
         shown = {id(served): served for served in self._ready.get(name, {}).values()}
-        # The new come first: one that replaces another takes its place in the metrics without a gap.
+        # New versions first: a replacement takes its place in the metrics without a gap.
         for key, served in serving.items():
             if key not in shown:
                 self._add(served)
@@ -64,7 +64,7 @@ class ReadySetPublisher:
         return [served for versions in self._ready.values() for served in versions.values()]
 
     def _render_restarts(self) -> str:
-        text = "Workers that were started again after one died"
+        text = "Workers that were restarted after one died"
         return self._render_instances(_RESTARTS, "counter", text, lambda instance: instance.restart_count)
 
     def _render_states(self) -> str:
@@ -95,7 +95,7 @@ class ReadySetPublisher:
 
 
 def _buckets(config: ModelConfig, family: str) -> Sequence[float]:
-    """Return the buckets that a configuration asks for in a histogram; empty for those that are usual."""
+    """Return the histogram buckets in a configuration; empty for the default."""
     for control in config.model_metrics.metric_control:
         if control.metric_identifier.family == family:
             return tuple(control.histogram_options.buckets)

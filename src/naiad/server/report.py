@@ -1,4 +1,4 @@
-"""What the log says once the models are loaded: backends in use, models and their states, as tables."""
+"""Start-up report in the log: backends in use, models and their states, as tables."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 def log_models(engine: Engine, options: RepositoryOptions) -> None:
     """Log the table of model versions: name, version, backend, instances, seconds to load, state and its reason.
 
-    Warns when there is none although no client is asked to load one.
+    Warns if there is no model and clients cannot load one.
     """
     rows = engine.repository_index()
     if not rows and options.control_mode != "explicit":
@@ -36,13 +36,13 @@ def _model_row(engine: Engine, row: IndexEntry) -> Sequence[str]:
         seconds = served.load_duration_ns / 1e9
         loaded = [served.config.backend or served.config.platform, str(len(served.instances)), f"{seconds:.2f}"]
     state = row.state.value if row.state is not None else "not loaded"
-    # A reason may have several lines; a cell stays on one.
+    # A reason may have several lines; a cell has one.
     status = f"{state}: {' '.join(row.reason.split())}" if row.reason else state
     return [row.name, row.version or "-", *loaded, status]
 
 
 def log_backends(modules: Mapping[str, str], config: Mapping[str, Mapping[str, str]]) -> None:
-    """Log the table of backends in use: name, the module it comes from, its settings."""
+    """Log the table of backends in use: name, module, settings."""
     rows = []
     for name in sorted(modules):
         settings = {**config.get("", {}), **config.get(name, {})}

@@ -1,8 +1,7 @@
-"""What surrounds every process of a server: its log, its event loop, its exit status.
+"""The environment of every server process: log, event loop, signals, limit of open files, exit status.
 
-How many files the process may open: connections are files, and the usual limit of 1024 is soon reached.
-
-SIGINT and SIGTERM: the first asks for a graceful exit, the second ends the process at once.
+Connections are files, and the usual limit of 1024 open files is soon reached. Of SIGINT and SIGTERM, the first signal
+starts a graceful exit, the second ends the process at once.
 """
 
 import asyncio
@@ -23,13 +22,13 @@ from naiad.telemetry.logs import log
 _log = logging.getLogger(__name__)
 
 _OTHERS = 1024
-"""For models, libraries, pipes to workers."""
+"""Descriptors for models, libraries and pipes to workers."""
 _MANY = 4096
-"""Connections beyond which a limit of the system is worth a line, but nobody needs to be warned."""
+"""Above this number of connections a low system limit is logged, but without a warning."""
 
 
 def raise_file_limit(connections: int) -> None:
-    """Allow for so many connections, as far as the hard limit lets; the log tells when that is not enough."""
+    """Raise the file limit for a number of connections, up to the hard limit; log if that is not enough."""
     wanted = connections + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -61,13 +60,13 @@ class StopSignal:
         self._exit_now = exit_now
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the signals over for as long as `loop` runs; before, `cli.serve` has them end the process."""
+        """Handle the signals while `loop` runs; before that, `cli.serve` lets them end the process."""
         for number in SIGNALS:
             loop.add_signal_handler(number, self.receive, number)
 
     def receive(self, number: int) -> None:
         """Handle one signal; called on the event loop."""
-        # Triton prints this line as it is, outside the log.
+        # Triton prints this line unchanged, outside the log.
         print(f"Signal ({int(number)}) received.", file=sys.stderr, flush=True)
         if self._event.is_set():
             self._exit_now(1)
@@ -75,7 +74,7 @@ class StopSignal:
 
     @property
     def is_set(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._event.is_set()
 
     async def wait(self) -> None:
@@ -84,8 +83,8 @@ class StopSignal:
 
 
 def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, object, int]]) -> int:
-    """Set the log up, run `run` on an event loop and return its status, 1 when it raises InferError."""
-    # What start-up allocates stays; collecting meanwhile only costs time. Modules need no collection at its end.
+    """Set up the log, run `run` on an event loop and return its status, 1 if it raises InferError."""
+    # Objects from start-up stay; collections meanwhile only cost time. Modules need no collection at the end.
     gc.disable()
     gc.freeze()
     try:

@@ -1,8 +1,7 @@
-"""TLS contexts from PEM files: what a port offers, and whom it lets in.
+"""TLS contexts from PEM files, and the handling of failed handshakes.
 
-TLS handshakes that fail: why goes to the log, and who spoke plain HTTP is told so in plain HTTP.
-
-The event loop keeps both to itself: it drops the connection without a word.
+A failed handshake is logged with its reason, and a client that sends plain HTTP gets an error in plain HTTP. The
+event loop itself would only drop the connection.
 """
 
 import logging
@@ -43,7 +42,7 @@ class ServerContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Return the TLS of a connection whose bytes come through `incoming` and go through `outgoing`."""
+        """Return the TLS object of a connection that reads from `incoming` and writes to `outgoing`."""
         wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         assert isinstance(wrapped, _Handshake)
         wrapped.outgoing = outgoing
@@ -57,7 +56,7 @@ class _Handshake(ssl.SSLObject):
     _was_refused = False
 
     def do_handshake(self) -> None:
-        """Go on with the handshake. Raises ssl.SSLError."""
+        """Continue the handshake. Raises ssl.SSLError."""
         if self._was_refused:
             self._linger()
         try:
@@ -73,39 +72,39 @@ class _Handshake(ssl.SSLObject):
             self._linger()
 
     def _linger(self) -> None:
-        """Have the answer sent, and wait for the peer to close, at most as long as a handshake may take.
+        """Send the response, and wait for the peer to close, at most as long as a handshake may take.
 
-        RFC 9112 9.6: to close with a part of the request unread may cost the client the answer.
+        RFC 9112 9.6: closing with a part of the request unread may discard the response at the client.
         """
         self.incoming.read()
-        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "a plain request was refused")
+        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "a plain-text request was rejected")
 
 
 def _explained(error: ssl.SSLError) -> str:
     if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
-        return "the client speaks plain text: let it use https:// or ssl=True, or turn TLS off here"
+        return "the client sends plain text: use https:// or ssl=True in the client, or turn TLS off here"
     return reason_of(error)
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Return what OpenSSL says, in lower case."""
+    """Return OpenSSL's reason, in lower case."""
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """A peer that has not finished its handshake by then is dropped."""
 SHUTDOWN_TIMEOUT_S = 86_400.0
-"""The loop drops a closed connection after this, however much of its answer a slow peer is still taking.
+"""The loop drops a closed connection after this time, even if a slow peer is still reading its response.
 
-The protocols watch the end themselves (`frontend.linger`), which tells a slow peer from one that does nothing.
+The protocols watch the close themselves (`frontend.linger`), which distinguishes slow peers from inactive ones.
 """
 
 
 def server_context(options: TlsOptions, protocol: str, alpn: tuple[str, ...]) -> ssl.SSLContext | None:
-    """Return the context of an endpoint, None when it speaks plain text.
+    """Return the context of an endpoint, None if it uses plain text.
 
-    `protocol` is the prefix of its flags; `alpn` the protocols it offers, the preferred first. Raises InferError that
-    names the flag and its file.
+    `protocol` is the prefix of its flags; `alpn` lists the offered protocols, the preferred one first. Raises
+    InferError that names the flag and its file.
     """
     if not options.is_on:
         return None
@@ -116,7 +115,9 @@ def server_context(options: TlsOptions, protocol: str, alpn: tuple[str, ...]) ->
 
 
 def load(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
-    """Read the files into `context`; what it held before serves until then. Raises InferError as `server_context`."""
+    """Read the files into `context`; its previous content is in use until then. Raises InferError as
+    `server_context`.
+    """
     _load_chain(context, options, protocol)
     if options.use_ssl_mutual:
         _load_root(context, options, protocol)
@@ -124,7 +125,7 @@ def load(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
 
 def _load_chain(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
     def refuse_password() -> str:
-        # Without this OpenSSL would ask on the terminal, which nobody reads.
+        # Without this OpenSSL would prompt on the terminal.
         raise internal(f"--{protocol}-server-key {options.server_key} is encrypted; give the key without a password")
 
     _check_readable(options.server_cert, f"--{protocol}-server-cert")
@@ -144,7 +145,7 @@ def _load_root(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> N
         context.load_verify_locations(cafile=options.root_cert)
     except ssl.SSLError as error:
         raise internal(
-            f"--{protocol}-root-cert {options.root_cert} holds no PEM certificate: {reason_of(error)}"
+            f"--{protocol}-root-cert {options.root_cert} contains no PEM certificate: {reason_of(error)}"
         ) from error
     context.verify_mode = ssl.CERT_REQUIRED
 

@@ -1,4 +1,4 @@
-"""What is told about a model's scheduling: the rules, the queue, and why the last batches went."""
+"""The data of a scheduling explanation: the rules, the queue, and why the last batches were sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ResourceUse(NamedTuple):
     limit: int
     held: int
     waiting: int
-    """Instances, of all models, that wait and need it."""
+    """Number of instances, of all models, that wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class Explanation:
     scheduler: str
     """default, dynamic, adaptive, "sequence, direct", "sequence, oldest" or ensemble."""
     rules: Sequence[str]
-    """What happens to a request, in order."""
+    """The rules for a request, in order."""
     hints: Sequence[str]
-    """Why nothing is batched, if so."""
+    """Why no requests are batched; empty otherwise."""
     instance_count: int
     waiting: int
     in_flight: int
-    """Requests that wait or execute."""
+    """Number of requests that wait or execute."""
     counts: VersionStatistics
     recent: Sequence[RecentBatch]
     """Oldest first."""
     adaptive: AdaptiveState | None
     resources: Sequence[ResourceUse]
-    """Empty without a rate limiter, and where another process has it."""
+    """Empty without a rate limiter, and if another process has it."""
     now_ns: int
-    """The moment, by the clock of `recent`."""
+    """The time of the explanation, by the clock of `recent`."""

@@ -1,4 +1,4 @@
-"""What the operating system tells about the machine and this process. Linux's /proc; elsewhere what is known."""
+"""Resource use of the machine and this process, from Linux's /proc; elsewhere as far as it is known."""
 
 import mmap
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What this process holds."""
+    """The resources that this process uses."""
 
     resident_bytes: int
     open_fds: int
@@ -24,7 +24,7 @@ class MachineMemory:
 
 
 def read_process(proc: Path = Path("/proc")) -> ProcessUsage | None:
-    """Return what this process holds, None where there is no /proc."""
+    """Return the resources that this process uses, None without /proc."""
     try:
         status = _fields((proc / "self/status").read_text())
         open_fds = len(os.listdir(proc / "self/fd"))
@@ -34,7 +34,7 @@ def read_process(proc: Path = Path("/proc")) -> ProcessUsage | None:
 
 
 def read_resident_bytes(proc: Path = Path("/proc")) -> int:
-    """Return how much memory this process has resident, 0 where there is no /proc; one small file is read."""
+    """Return the resident memory of this process, 0 without /proc; reads one small file."""
     try:
         return int((proc / "self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -42,7 +42,7 @@ def read_resident_bytes(proc: Path = Path("/proc")) -> int:
 
 
 def read_memory(proc: Path = Path("/proc")) -> MachineMemory | None:
-    """Return the machine's memory, None where there is no /proc."""
+    """Return the machine's memory, None without /proc."""
     try:
         fields = _fields((proc / "meminfo").read_text())
     except OSError:
@@ -63,7 +63,7 @@ def _fields(text: str) -> dict[str, int]:
 
 
 class CpuMeter:
-    """The share of the machine's processor time that was busy since the last reading."""
+    """The busy share of the machine's processor time since the last reading."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._stat = proc / "stat"
@@ -73,7 +73,7 @@ class CpuMeter:
         self.read()
 
     def read(self) -> float | None:
-        """Return the busy share, 0.0 to 1.0; None where there is no /proc."""
+        """Return the busy share, 0.0 to 1.0; None without /proc."""
         try:
             first = self._stat.read_text().partition("\n")[0]
         except OSError:

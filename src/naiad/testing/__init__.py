@@ -5,10 +5,11 @@
     def test_adds():
         with PythonModel("models/add_sub") as model:
             outputs = model.infer({"INPUT0": a, "INPUT1": b})
-            assert (outputs["OUTPUT0"] == a + b).all()
+        assert (outputs["OUTPUT0"] == a + b).all()
 
-The model runs in the test's own process, so breakpoints and coverage work. What `execute` returns is held to the same
-rules as in the server; tensors are not copied. Models that it calls are functions of the test, or other models:
+The model runs in the test's own process, so breakpoints and coverage work. The results of `execute` are checked by
+the same rules as in the server; tensors are not copied. Models that it calls are functions of the test, or other
+models:
 
     def double(inputs):
         return {"OUT": inputs["IN"] * 2}

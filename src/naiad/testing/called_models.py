@@ -1,4 +1,4 @@
-"""What a model that is tested calls: functions of the test in place of models."""
+"""The models that a tested model can call: functions of the test in place of models."""
 
 import asyncio
 import json
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 FakeModel: TypeAlias = Callable[[dict[str, Array]], Mapping[str, Array] | Iterator[Mapping[str, Array]]]
-"""Takes the inputs and returns the outputs by name; a generator stands for a decoupled model. Raises ModelError to
-answer with an error."""
+"""Maps inputs to outputs by name; a generator stands for a decoupled model. Raises ModelError to respond with an
+error.
+"""
 
 
 class CalledModels:
-    """The models that can be called while they are open, all those of the process together."""
+    """The models that can be called while they are open, of all `PythonModel`s of the process together."""
 
     def __init__(self, models: Mapping[str, FakeModel]) -> None:
-        """Raises ValueError for a name that another open model of the test has brought."""
+        """Raises ValueError for a name in use by another open model of the test."""
         twice = sorted(models.keys() & _known.keys())
         if twice:
-            raise ValueError(f"models: '{twice[0]}' is there already, brought by another PythonModel that is open")
+            raise ValueError(f"models: '{twice[0]}' is in use by another open PythonModel")
         self._names = list(models)
         _known.update(models)
         set_caller(_SERVER)
         pb_utils.set_commander(_SERVER)
 
     def close(self) -> None:
-        """Take them away."""
+        """Remove the models."""
         for name in self._names:
             _known.pop(name, None)
             _unloaded.discard(name)
@@ -49,7 +50,7 @@ _unloaded: set[str] = set()
 
 
 class _Server:
-    """Stands where the worker's line to the server is."""
+    """Replaces the worker's connection to the server."""
 
     def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
         """Return the response, or an iterator of responses."""
@@ -72,7 +73,7 @@ class _Server:
         return future
 
     def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
-        """Load, unload or look for one of the models. Raises TritonModelException for one that is not there."""
+        """Load, unload or look up one of the models. Raises TritonModelException for an unknown one."""
         name, command = notes["model"], notes["command"]
         if command == "load":
             if name not in _known:
@@ -102,9 +103,7 @@ def _call(request: InferenceRequest) -> Mapping[str, Array] | Iterator[Mapping[s
     model = _known.get(name)
     if model is None or name in _unloaded:
         message = f"Failed for execute the inference request. Model '{name}' is not ready."
-        raise _RefusedError(
-            ErrorCode.NOT_FOUND, f"{message} PythonModel(models=...) brings those that can be called."
-        )
+        raise _RefusedError(ErrorCode.NOT_FOUND, f"{message} Add it to PythonModel(models=...).")
     try:
         return model({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except ModelError as error:
@@ -138,7 +137,7 @@ def _iterator(request: InferenceRequest, responses: Iterator[InferenceResponse])
 
 
 class _Pulled:
-    """Makes responses when they are waited for."""
+    """Makes responses on demand."""
 
     def __init__(self, request: InferenceRequest, responses: Iterator[InferenceResponse], arrivals: Arrivals) -> None:
         self._name = request.model_name
@@ -147,23 +146,23 @@ class _Pulled:
         self._next = next(responses, None)
 
     def wait(self, waiter: Waiter) -> None:
-        """See to it that there is a response."""
+        """Make sure that there is a response."""
         self.start_reading()
 
     def start_reading(self) -> None:
-        """See to it that there is a response."""
-        # One is always made ahead, for whether a response is the last has to be known with it.
+        """Make sure that there is a response."""
+        # One response is always made in advance, because each carries whether it is the last.
         response, self._next = self._next, next(self._responses, None)
         self._arrivals.take(response, self._next is None)
 
     def taken(self, number: int, count: int) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no producer waits."""
 
     def cancel(self, number: int) -> None:
         """End the responses."""
         self._responses = iter(())
         self._next = None
-        message = f"the request to model '{self._name}' ended: the model that made it has cancelled it"
+        message = f"the request to model '{self._name}' ended: its caller has cancelled it"
         self._arrivals.take(InferenceResponse([], TritonError(message, ErrorCode.CANCELLED)), True)
 
     def abandon(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of models that are tested: in memory of the test, shown to the test alone."""
+"""The custom metrics of tested models: in memory of the test, visible to the test alone."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,24 +9,24 @@ from naiad.worker.api.metrics import set_metric_server
 
 
 class TestedMetrics:
-    """The metrics that all open models of the process have together; each model opens and closes them."""
+    """The metrics shared by all open models of the process; each model opens and closes them."""
 
     __test__ = False
-    """Not what pytest looks for."""
+    """Not collected by pytest."""
 
     def __init__(self) -> None:
         self._open_count = 0
         self._server: _Server | None = None
 
     def open(self) -> None:
-        """Note that a model begins."""
+        """Count an opened model."""
         self._open_count += 1
         if self._server is None:
             self._server = _Server()
             set_metric_server(self._server)
 
     def close(self) -> None:
-        """Note that a model ends; with the last one the metrics go."""
+        """Count a closed model; the last one removes the metrics."""
         self._open_count -= 1
         if not self._open_count and self._server is not None:
             set_metric_server(None)
@@ -34,14 +34,14 @@ class TestedMetrics:
             self._server = None
 
     def values(self) -> dict[str, float]:
-        """Return the value of each series, by its name and labels as `/metrics` would write them."""
+        """Return the value of each series, by its name and labels in the form of `/metrics`."""
         text = "\n".join(self._server.metrics.render()) if self._server is not None else ""
         lines = [line.rpartition(" ") for line in text.split("\n") if line and not line.startswith("#")]
         return {series: float(value) for series, _, value in lines}
 
 
 class _Server:
-    """Stands where the worker's line to the server is."""
+    """Replaces the worker's connection to the server."""
 
     def __init__(self) -> None:
         self.metrics = CustomMetrics()

@@ -2,7 +2,7 @@
 
 
 class ModelError(Exception):
-    """The model answered a request with an error; the text is its message.
+    """The model responded to a request with an error; the text is its message.
 
-    A function that stands for a called model raises it to answer with an error.
+    A function that stands for a called model raises it to respond with an error.
     """

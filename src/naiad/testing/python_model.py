@@ -40,9 +40,9 @@ class PythonModel:
         """Load the model at `path`: its directory, or a `model.py`.
 
         `config` is the text of a `config.pbtxt` in place of the file beside the model; `version` a version directory,
-        the newest by default. `models` are those that it can call, by name: functions from inputs to outputs, among
-        them `infer` and `stream` of other PythonModels. Raises what importing and `initialize` raise, InferError for
-        a configuration that cannot be read, and ValueError for names that another open PythonModel has brought.
+        the newest by default. `models` are those that it can call, by name: functions from inputs to outputs, also
+        `infer` and `stream` of other PythonModels. Raises exceptions of the import and of `initialize`, InferError
+        for an invalid configuration, and ValueError for names in use by another open PythonModel.
         """
         path = Path(path).absolute()
         model_file = path if path.is_file() else _newest(path, version)
@@ -54,14 +54,14 @@ class PythonModel:
         parsed.config.name = name
         pb_utils.set_model_dir(str(model_file.parent))
         before = list(sys.path)
-        # A model imports `triton_python_backend_utils`, which installing naiad has brought along.
+        # A model imports `triton_python_backend_utils`, which is installed together with naiad.
         model_class = load_model_class(str(model_file), str(model_dir))
         self._paths = [entry for entry in sys.path if entry not in before]
         self.config: ModelConfig = _completed(model_class, parsed.config)
         """The configuration after `auto_complete_config`."""
         self.is_decoupled = self.config.model_transaction_policy.decoupled
         self.instance: Any = model_class()
-        """The model's own object."""
+        """The `TritonPythonModel` object."""
         self._loop = ModelLoop()
         self._called = CalledModels(models) if models else None
         METRICS.open()
@@ -82,7 +82,7 @@ class PythonModel:
         flags: int = 0,
         parameters: Mapping[str, str | int | float | bool] | None = None,
     ) -> dict[str, Array]:
-        """Execute one request and return its outputs by name. Raises ModelError when the model answers with an error.
+        """Execute one request and return its outputs by name. Raises ModelError if the model responds with an error.
 
         Arrays have the batch dimension that a client would send. `flags` are those of sequences.
         """
@@ -90,14 +90,14 @@ class PythonModel:
         return _outputs(answer)
 
     def infer_batch(self, batch: Sequence[Arrays]) -> list[dict[str, Array] | ModelError]:
-        """Execute several requests in one call of `execute`; return what each one gets, an error as an object."""
+        """Execute several requests in one call of `execute`; return the result of each, an error as an object."""
         answers = self._execute([self._request(inputs) for inputs in batch])
         return [_outputs_or_error(answer) for answer in answers]
 
     def stream(self, inputs: Arrays, *, request_id: str = "") -> Iterator[dict[str, Array]]:
-        """Yield the responses to one request of a decoupled model, as they are sent.
+        """Yield the responses to one request of a decoupled model as they are sent.
 
-        Raises ModelError for a response that is an error, TimeoutError when nothing comes for a minute.
+        Raises ModelError for an error response, TimeoutError if no response arrives for a minute.
         """
         stream = _Stream()
         tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
@@ -120,7 +120,7 @@ class PythonModel:
     def metrics(self) -> dict[str, float]:
         """The values of the custom metrics of this and the other open models.
 
-        By name and labels as `/metrics` writes them: `requests_total{kind="a"}`.
+        By name and labels in the form of `/metrics`: `requests_total{kind="a"}`.
         """
         return METRICS.values()
 
@@ -151,7 +151,7 @@ class PythonModel:
         if not are_late:
             return responses
         self._loop.keep_running()
-        # What nothing but this list refers to is not answered any more.
+        # A request without other references gets no more responses.
         requests.clear()
         return awaited(responses)
 
@@ -180,21 +180,21 @@ class PythonModel:
 
 
 class _Stream:
-    """Takes what a decoupled model sends."""
+    """Receives the responses of a decoupled model."""
 
     def __init__(self) -> None:
         self.responses: queue.Queue[tuple[InferenceResponse | None, bool]] = queue.Queue()
         self._is_closed = False
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Take a response, from any thread."""
+        """Receive a response, from any thread."""
         if self._is_closed:
             raise pb_utils.TritonModelException("Unable to send response. Response sender has been closed.")
         self._is_closed = is_final
         self.responses.put((response, is_final))
 
     def is_cancelled(self) -> bool:
-        """Nobody cancels."""
+        """Return False: the test does not cancel."""
         return False
 
 
@@ -233,7 +233,7 @@ def _args(config: ModelConfig, model_dir: Path, model_file: Path) -> dict[str, s
 
 
 def _instance_name(config: ModelConfig) -> str:
-    """Return the name that a server gives the first instance."""
+    """Return the name of the first instance in a server."""
     group = config.instance_group[0].name or f"{config.name}_0" if config.instance_group else config.name
     return f"{group}_0"
 

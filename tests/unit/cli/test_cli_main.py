@@ -90,4 +90,4 @@ def test_a_repository_that_is_not_there_is_not_taken_for_a_model(
     capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     assert main([verb, "m", "--model-repository=/no/such"]) == 1
-    assert "--model-repository /no/such is no directory" in capsys.readouterr().err
+    assert "--model-repository /no/such is not a directory" in capsys.readouterr().err

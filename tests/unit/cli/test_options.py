@@ -160,7 +160,7 @@ def test_quantiles_that_are_none_are_refused(text: str) -> None:
         (["--rate-limit-resource=R:1:2:3"], ["'R:1:2:3'", "<name>:<count>:<device>"]),
         (["--rate-limit-resource=R:-1"], ["'R:-1'", "'-1'"]),
         (["--rate-limit-resource=R:auto"], ["'R:auto'", "cpu:auto and memory_mb:auto"]),
-        (["--rate-limit-resource=R:1", "--rate-limit-resource=R:2"], ["'R:2'", "given already"]),
+        (["--rate-limit-resource=R:1", "--rate-limit-resource=R:2"], ["'R:2'", "repeats the amount"]),
         (["--allow-http=false", "--allow-grpc=false"], ["nothing would be served"]),
     ],
 )

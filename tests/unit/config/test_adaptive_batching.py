@@ -50,24 +50,24 @@ def test_the_goal_and_the_limit():
     ("text", "message"),
     [
         (parameter("adaptive_batching", "yes") + "dynamic_batching { }", "neither true nor false"),
-        (parameter("adaptive_batching", "true"), "needs the dynamic batcher"),
+        (parameter("adaptive_batching", "true"), "requires the dynamic batcher"),
         (
             parameter("adaptive_batching", "true")
             + parameter("adaptive_batching_latency_goal_us", "5ms")
             + "dynamic_batching { }",
-            "is no time in microseconds",
+            "is not a time in microseconds",
         ),
         (
             parameter("adaptive_batching", "true")
             + parameter("adaptive_batching_latency_goal_us", "0")
             + "dynamic_batching { }",
-            "is no time in microseconds",
+            "is not a time in microseconds",
         ),
         (
             parameter("adaptive_batching", "true")
             + parameter("adaptive_batching_latency_goal_us", "9" * 5000)
             + "dynamic_batching { }",
-            "is no time in microseconds",
+            "is not a time in microseconds",
         ),
     ],
 )

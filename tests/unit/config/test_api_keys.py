@@ -31,7 +31,7 @@ def test_dash_opens_categories_to_everyone() -> None:
         (f"\nci infer {HASH}", "line 2: unknown category 'infer'"),
         (f"ci inference, {HASH}", "unknown category ''"),
         ("ci inference secret", "line 1: key 'ci': not a SHA-256"),
-        (f"ci health {HASH}\nci trace {HASH}", "line 2: there is a key 'ci' already"),
+        (f"ci health {HASH}\nci trace {HASH}", "line 2: duplicate key 'ci'"),
     ],
 )
 def test_malformed_lines_are_named(text: str, said: str) -> None:

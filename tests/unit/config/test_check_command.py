@@ -83,7 +83,7 @@ def test_config_init_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFi
     arguments = ["init", str(model), "--output", str(target)]
     assert config_init.run(arguments) == 0
     assert config_init.run(arguments) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "exists; --force replaces it" in capsys.readouterr().err
     assert config_init.run([*arguments, "--force"]) == 0
     assert parse_pbtxt(target.read_text()).problems == []
 

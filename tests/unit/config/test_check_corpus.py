@@ -109,7 +109,7 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
     "missing bracket": (
         model(GOOD.replace("[ 4 ]", "[ 4", 1)), [("m/config.pbtxt:3:48", "'[' is never closed", "")]
     ),
-    "one bracket too many": (model(GOOD + "]"), [("m/config.pbtxt:5:1", "']' closes nothing", "")]),
+    "one bracket too many": (model(GOOD + "]"), [("m/config.pbtxt:5:1", "']' closes no block", "")]),
     "list without braces": (
         model('backend: "python"\ninput [ name: "I" ]'),
         [("m/config.pbtxt:2:9", "unexpected 'name' in the list 'input'", "")],

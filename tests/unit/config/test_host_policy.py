@@ -43,7 +43,7 @@ def test_none_is_the_default():
         ("cpu,cpu-cores=0, 1", ["' 1' is neither a core nor a range"]),
         ("cpu,cpu-cores=-1", ["'-1' is neither a core nor a range"]),
         ("cpu,cpu-cores=3-1", ["'3-1' ends before it begins"]),
-        ("cpu,cpu-cores=0-99999999", ["no machine has a core 99999999"]),
+        ("cpu,cpu-cores=0-99999999", ["core 99999999 is above the maximum of any kernel"]),
         ("cpu,cpu-cores=0-99999999999999999999", ["is neither a core nor a range"]),
         ("cpu,numa-node=all", ["'all' is not the number of a NUMA node"]),
         ("cpu", ["--host-policy", "has no setting"]),

@@ -118,28 +118,28 @@ def test_masks_and_lengths_are_inputs_of_the_model_but_not_of_clients() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "does not say which lengths there are"),
-        ("value=0", "does not say which lengths there are"),
-        ("buckets=16 max=20", "has 'buckets' beside 'multiple_of' or 'max'"),
+        ("", "has no lengths"),
+        ("value=0", "has no lengths"),
+        ("buckets=16 max=20", "has 'buckets' together with 'multiple_of' or 'max'"),
         ("buckets=16 buckets=17", "has 'buckets' twice"),
         ("bucket=16", "unknown part 'bucket=16'"),
         ("16,32", "unknown part '16,32'"),
-        ("buckets=32,16", "do not ascend"),
-        ("buckets=16,16", "do not ascend"),
-        ("buckets=0,16", "'buckets' that is no number of elements"),
-        ("buckets=16,", "'buckets' that is no number of elements"),
-        ("multiple_of=-1", "'multiple_of' that is no number of elements"),
-        ("multiple_of=8 max=99999999999999999999", "'max' that is no number of elements"),
-        ("multiple_of=8 max_waste=2", "'max_waste' that is no share"),
-        ("multiple_of=8 max_waste=half", "'max_waste' that is no share"),
-        ("multiple_of=8 max_waste=nan", "'max_waste' that is no share"),
-        ("multiple_of=8 value=0.5", "'value' that is no TYPE_INT64"),
-        ("multiple_of=8 value=99999999999999999999", "'value' that is no TYPE_INT64"),
-        ("multiple_of=8 mask=", "'mask' that is no input with a type"),
-        ("multiple_of=8 mask=m:TYPE_STRING", "'mask' that is no input with a type"),
-        ("multiple_of=8 lengths=l:TYPE_INT8", "'lengths' that is no input with a type"),
-        ("multiple_of=8 mask=fixed", "makes input 'fixed', which is there already"),
-        ("multiple_of=8 mask=x lengths=x", "makes input 'x', which is there already"),
+        ("buckets=32,16", "are not ascending"),
+        ("buckets=16,16", "are not ascending"),
+        ("buckets=0,16", "'buckets' that is not a number of elements"),
+        ("buckets=16,", "'buckets' that is not a number of elements"),
+        ("multiple_of=-1", "'multiple_of' that is not a number of elements"),
+        ("multiple_of=8 max=99999999999999999999", "'max' that is not a number of elements"),
+        ("multiple_of=8 max_waste=2", "'max_waste' that is not a share"),
+        ("multiple_of=8 max_waste=half", "'max_waste' that is not a share"),
+        ("multiple_of=8 max_waste=nan", "'max_waste' that is not a share"),
+        ("multiple_of=8 value=0.5", "'value' that is not a TYPE_INT64"),
+        ("multiple_of=8 value=99999999999999999999", "'value' that is not a TYPE_INT64"),
+        ("multiple_of=8 mask=", "'mask' that is not an input with a type"),
+        ("multiple_of=8 mask=m:TYPE_STRING", "'mask' that is not an input with a type"),
+        ("multiple_of=8 lengths=l:TYPE_INT8", "'lengths' that is not an input with a type"),
+        ("multiple_of=8 mask=fixed", "adds input 'fixed', which exists already"),
+        ("multiple_of=8 mask=x lengths=x", "adds input 'x', which exists already"),
     ],
 )
 def test_mistakes_are_told_at_their_place(text: str, message: str) -> None:
@@ -159,10 +159,10 @@ def test_mistakes_are_told_at_their_place(text: str, message: str) -> None:
         (_MODEL + PAD + parameter("cut_output.states", "fixed"), "which is not padded"),
         (_MODEL + PAD + CUT + parameter("cut_output.pooled", "ids"), "another number of variable dimensions"),
         (_MODEL.replace("[ -1 ]", "[ -1 ] allow_ragged_batch: true") + PAD + CUT, "an input that is ragged"),
-        (_MODEL.replace("[ -1 ]", "[ -1 ] optional: true") + PAD + CUT, "which requests may leave out"),
+        (_MODEL.replace("[ -1 ]", "[ -1 ] optional: true") + PAD + CUT, "which requests may omit"),
         (
             _MODEL.replace("[ -1 ]", "[ -1 ] optional: true") + parameter("pad_input.ids", "multiple_of=8 mask=m"),
-            "made of an input that requests may leave out",
+            "lengths of an input that requests may omit",
         ),
         (_MODEL.replace("max_batch_size: 8", "max_batch_size: 0") + PAD + CUT, "with a model without batches"),
         (_MODEL + PAD + CUT + "model_transaction_policy { decoupled: true }", "with a decoupled model"),
@@ -172,7 +172,7 @@ def test_mistakes_are_told_at_their_place(text: str, message: str) -> None:
             + PAD
             + CUT
             + 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT32 source_input: "ids" }',
-            "looks at the shape of input 'ids', which is padded",
+            "uses the shape of input 'ids', which is padded",
         ),
     ],
 )
@@ -191,15 +191,15 @@ def test_rows_that_a_batch_is_filled_up_to(text: str) -> None:
     padding = read_padding(parsed.config)
     assert padding is not None
     assert padding.rows == tuple(map(int, text.split(",")))
-    assert f"Its batch is filled up to {' or '.join(text.split(','))} rows." in scheduling_rules(parsed.config)
+    assert f"Its batch is padded to {' or '.join(text.split(','))} rows." in scheduling_rules(parsed.config)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_ROWS + parameter("pad_batch", "true"), "'rows' that is no number of elements"),
-        (_ROWS + parameter("pad_batch", ""), "'rows' that is no number of elements"),
-        (_ROWS + parameter("pad_batch", "4,2"), "rows that do not ascend"),
+        (_ROWS + parameter("pad_batch", "true"), "'rows' that is not a number of elements"),
+        (_ROWS + parameter("pad_batch", ""), "'rows' that is not a number of elements"),
+        (_ROWS + parameter("pad_batch", "4,2"), "rows that are not ascending"),
         (_ROWS + parameter("pad_batch", "4"), "ends in 4 rows, and batches have up to 8"),
         (_ROWS.replace("max_batch_size: 8", "") + parameter("pad_batch", "8"), "with a model without batches"),
         (
@@ -215,10 +215,10 @@ def test_rows_that_cannot_be(text: str, message: str) -> None:
 
 def test_the_rules_of_a_model_name_the_lengths() -> None:
     rules = "\n".join(scheduling_rules(parse_pbtxt(_MODEL + PAD + CUT).config))
-    assert "Its ids is padded to the next of 16, 32; what is longer stays as it is." in rules
+    assert "Its ids is padded to the next of 16, 32; longer inputs stay unchanged." in rules
     assert "of equal shapes once they are padded" in rules
-    assert "Its answer's states is cut back to the length of its ids." in rules
+    assert "Output states of its response is cut to the length of input ids." in rules
     pad = parameter("pad_input.ids", "multiple_of=8 max=64 max_waste=0.25")
     rules = "\n".join(scheduling_rules(parse_pbtxt(_MODEL + pad + CUT).config))
-    assert "the next multiple of 8, up to 64; what is longer stays as it is, and so does what would be" in rules
+    assert "the next multiple of 8, up to 64; longer inputs stay unchanged, and so do inputs that would be" in rules
     assert "more than 25% padding" in rules

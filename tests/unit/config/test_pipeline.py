@@ -63,13 +63,13 @@ def test_versions_kinds_and_conditions_are_told():
 
 
 def test_a_model_that_is_no_ensemble_is_refused():
-    with pytest.raises(InferError, match="model 'm' is no ensemble, so there is no graph to draw"):
+    with pytest.raises(InferError, match="model 'm' is not an ensemble, so there is no graph to draw"):
         lay_out(ModelConfig(name="m", backend="python"))
 
 
 def test_steps_that_wait_for_each_other_are_refused():
     config = ensemble([("a", ["y", "I"], ["x"]), ("b", ["x"], ["y"]), ("c", ["I"], ["O"])])
-    with pytest.raises(InferError, match="steps of ensemble 'e' wait for each other: 'a', 'b'"):
+    with pytest.raises(InferError, match="steps of ensemble 'e' form a cycle: 'a', 'b'"):
         lay_out(config)
 
 

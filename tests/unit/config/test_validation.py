@@ -197,12 +197,12 @@ REFUSED = [
     ),
     (
         MODEL + 'batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_INT32 source_input: "I" }',
-        "batch input kind 'BATCH_ITEM_SHAPE' tells the shapes of a batch's rows, but the model does not batch for m",
+        "batch input kind 'BATCH_ITEM_SHAPE' describes the shapes of a batch's rows, but the model does not batch for m",
     ),
     (
         tensor('name: "I" data_type: TYPE_FP32 dims: 4 optional: true')
         + ' batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "I" }',
-        "batch input kind 'BATCH_ELEMENT_COUNT' has the source input 'I', which requests may leave out for m",
+        "batch input kind 'BATCH_ELEMENT_COUNT' has the source input 'I', which requests may omit for m",
     ),
     (BATCHING + 'batch_output { source_input: "I" }', "batch output must specify 'target_name' for m"),
     (
@@ -323,12 +323,12 @@ REFUSED = [
     (
         MODEL + 'response_cache { enable: true } parameters { key: "response_cache_max_bytes" '
         'value { string_value: "1 MB" } }',
-        "parameter 'response_cache_max_bytes' is no number of bytes",
+        "parameter 'response_cache_max_bytes' is not a number of bytes",
     ),
     (
         MODEL + 'response_cache { enable: true } parameters { key: "response_cache_max_bytes" '
         'value { string_value: "0" } }',
-        "parameter 'response_cache_max_bytes' is no number of bytes",
+        "parameter 'response_cache_max_bytes' is not a number of bytes",
     ),
     (
         MODEL + "response_cache { enable: true } model_transaction_policy { decoupled: true }",
@@ -337,16 +337,16 @@ REFUSED = [
     ),
     (
         MODEL + 'model_warmup { name: "w" batch_size: 2 }',
-        "warmup sample 'w' has batch size 2, which the model does not take for m",
+        "warmup sample 'w' has batch size 2, which the model does not accept for m",
     ),
     (
         MODEL
         + 'model_warmup { name: "w" inputs { key: "J" value { data_type: TYPE_FP32 dims: 4 zero_data: true } } }',
-        "warmup sample 'w' has data for 'J', which is no input for m",
+        "warmup sample 'w' has data for 'J', which is not an input for m",
     ),
     (
         MODEL + 'model_warmup { name: "w" inputs { key: "I" value { data_type: TYPE_FP32 dims: 4 } } }',
-        "warmup input 'I' must say which data it has for m",
+        "warmup input 'I' must specify its data for m",
     ),
     (
         MODEL
@@ -453,7 +453,7 @@ def test_accepts(text: str):
 WARNED = [
     (
         control(f"{START} int32_false_true: [ 0, 1 ]", f"{CORRID} data_type: TYPE_INT32"),
-        "control tensor 'S' has several controls, of which it tells the first only",
+        "control tensor 'S' has several controls, but represents only the first",
     ),
     (MODEL + "dynamic_batching { }", "'dynamic_batching' has no effect while 'max_batch_size' is 0"),
     (dynamic("priority_queue_policy { key: 1 value { } }"), "priorities have no effect while 'priority_levels' is 0"),

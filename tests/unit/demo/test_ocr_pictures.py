@@ -52,5 +52,5 @@ def test_where_nothing_can_be_written_is_told_at_once(tmp_path: Path, output: st
 def test_the_picture_itself_is_not_written_over(tmp_path: Path) -> None:
     picture = tmp_path / "ocr.png"
     Image.new("RGB", (3, 3)).save(picture)
-    with pytest.raises(ValueError, match="is the picture that is to be read"):
+    with pytest.raises(ValueError, match="is the input picture"):
         run(tmp_path, picture, picture)

@@ -375,7 +375,7 @@ def test_a_passive_instance_that_cannot_be_made_leaves_nothing(tmp_path: Path, b
 
 def test_one_group_must_execute(tmp_path: Path, backend: RecordingBackend) -> None:
     entry = make_entry(tmp_path, TENSORS + "instance_group [ { count: 1 passive: true } ]")
-    with pytest.raises(InferError, match="all instances are passive, so that none would execute requests"):
+    with pytest.raises(InferError, match="all instances are passive, so none executes requests"):
         make_loader(backend).plan(entry)
 
 

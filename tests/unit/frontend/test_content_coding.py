@@ -138,7 +138,7 @@ def test_damaged_body_is_refused(aside, logged, body):
         aside.go()
     ((status, _, answer),) = exchange.answers
     assert status == 400
-    assert "is not what its Content-Encoding 'gzip' says: " in orjson.loads(answer)["error"]
+    assert "does not match its Content-Encoding 'gzip': " in orjson.loads(answer)["error"]
 
 
 def test_body_for_an_unknown_model_is_not_decompressed(aside):

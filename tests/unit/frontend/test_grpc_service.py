@@ -236,7 +236,7 @@ class TestCancel:
         ("why", "status", "words"),
         [
             (CancelReason.CANCELLED, 1, "the client cancelled the request"),
-            (CancelReason.DISCONNECTED, 1, "the client went away"),
+            (CancelReason.DISCONNECTED, 1, "the client disconnected"),
             (CancelReason.DEADLINE, 4, "the deadline passed"),
         ],
     )

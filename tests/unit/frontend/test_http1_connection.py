@@ -651,7 +651,7 @@ def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
     exchange.send((b"abc",))
     exchange.send((b"abc",))
     assert peer.transport.aborted
-    assert caplog.text.count("left 1001 bytes of streamed answers") == 1
+    assert caplog.text.count("1001 unread bytes of streamed responses") == 1
     peer.connection.connection_lost(None)
     assert gone == [CancelReason.DISCONNECTED]
 

@@ -362,7 +362,7 @@ def test_route_that_fails_answers_500_and_the_connection_goes_on(caplog):
     scene.side.handle = lambda exchange: 1 / 0
     scene.send(scene.head())
     fields, body, _ = scene.answer()
-    assert (fields[":status"], json.loads(body)["error"]) == ("500", "internal error; the log tells more")
+    assert (fields[":status"], json.loads(body)["error"]) == ("500", "internal error; see the server log")
     assert "the route of GET /v2 failed" in caplog.text
     scene.side.handle = scene.handle
     scene.echo = True

@@ -292,7 +292,7 @@ def test_large_json_is_told_what_it_cost_and_logged_once(server, caplog):
         (name, duration) = exchange.answers[0][1][b"Server-Timing"].split(b";dur=")
         assert (name, float(duration) > 0) == (b"decode", True)
     (line,) = [record.getMessage() for record in caplog.records if "of JSON took" in record.getMessage()]
-    assert line.startswith("model 'm': 1.5 MB of JSON took ")
+    assert line.startswith("model 'm': decoding 1.5 MB of JSON took ")
 
 
 def test_large_binary_bodies_are_told_nothing(server):
@@ -377,7 +377,7 @@ def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logg
     assert not exchange.answers
     (line,) = logged
     assert (line["error"].code, line["version"], line["level"]) == (ErrorCode.CANCELLED, "1", logging.WARNING)
-    assert line["error"].message == f"the client went away while {doing}"
+    assert line["error"].message == f"the client disconnected while {doing}"
 
 
 def test_who_is_not_served_now_is_told_when_to_ask_again(server):

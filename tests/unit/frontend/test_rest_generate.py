@@ -456,7 +456,7 @@ def test_too_many_waiting_responses_end_the_stream(busy, turns):
         busy.engine.emit(number)
     turns.take()
     (event,) = events(busy.exchange)
-    assert event["error"].startswith("responses come faster")
+    assert event["error"].startswith("responses arrive faster")
     assert busy.exchange.ended
     assert busy.engine.cancelled == busy.engine.submitted
     assert len(busy.logged) == 1

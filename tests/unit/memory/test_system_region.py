@@ -81,7 +81,7 @@ class TestOpen:
             (0, 2**64 - 1, "invalid args"),
             (2**64 - 1, 2**64 - 1, "invalid args"),
             (0, 0, "byte_size is 0"),
-            (100, 100, "offset 100 is no multiple of the page size"),
+            (100, 100, "offset 100 is not a multiple of the page size"),
         ],
     )
     def test_parts_that_cannot_be(self, directory, offset, byte_size, words):

@@ -73,7 +73,7 @@ def test_failure_is_logged_and_the_next_change_is_seen(tmp_path: Path, caplog: p
         path.unlink()
         files.check()
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["--api-key-file keys: line 1: wrong; what was read before stays in use"] * 2
+    assert errors == ["--api-key-file keys: line 1: wrong; the previous content stays in use"] * 2
 
 
 def test_looks_again_and_again_until_stopped(tmp_path: Path) -> None:

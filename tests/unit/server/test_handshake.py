@@ -30,7 +30,7 @@ def test_a_plain_request_is_answered_once_and_the_rest_of_it_is_swallowed(connec
         with pytest.raises(ssl.SSLWantReadError):
             tls.do_handshake()
         assert (incoming.pending, outgoing.pending) == (0, 0)
-    assert caplog.text.count("the client speaks plain text") == 1
+    assert caplog.text.count("the client sends plain text") == 1
 
 
 @pytest.mark.parametrize("data", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HELO models.example\r\n"])

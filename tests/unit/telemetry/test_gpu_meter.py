@@ -70,7 +70,7 @@ def test_a_gpu_that_is_lost_ends_it(caplog):
     meter.run()
     assert nvml.readings == []
     assert list(meter.render()) == []
-    assert "GPU metrics end: nvmlDeviceGetUtilizationRates failed with error 15: GPU is lost" in caplog.text
+    assert "GPU metrics stopped: nvmlDeviceGetUtilizationRates failed with error 15: GPU is lost" in caplog.text
 
 
 def test_it_measures_until_it_is_closed():

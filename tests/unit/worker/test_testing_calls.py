@@ -181,7 +181,7 @@ def test_models_are_loaded_unloaded_and_looked_for(tmp_path: Path) -> None:
 
 def test_a_name_is_brought_once_and_goes_with_its_model(tmp_path: Path) -> None:
     path = write(tmp_path, CALL)
-    with PythonModel(path, models={"double": double}), pytest.raises(ValueError, match="'double' is there already"):
+    with PythonModel(path, models={"double": double}), pytest.raises(ValueError, match="'double' is in use"):
         PythonModel(path, models={"double": double})
     with PythonModel(path, models={"double": double}) as model:
         assert model.infer({"IN": ONE})["OUT"].tolist() == [2, 2]

@@ -1,7 +1,7 @@
-"""An ensemble as a picture: what stands where, on a grid of characters, and how the tensors run between.
+"""Layout of an ensemble on a grid of characters: positions of steps and routes of tensors.
 
-Steps stand in columns, each right of everything that it reads from. A tensor that passes a column by has a lane in
-it. Tensors enter on even rows and leave on odd ones, so that two of them never share a row between columns.
+Steps stand in columns, each to the right of all steps it reads from. A tensor that passes a column has a lane in it.
+Tensors enter on even rows and leave on odd ones, so that two of them never share a row between columns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from naiad.config.validate.ensemble import condition_of
 from naiad.core.errors import invalid_argument
 
 _SWEEPS = 6
-"""Times that the order within columns is improved."""
+"""Number of passes that improve the order within columns."""
 _GAP_ROWS = 2
-"""Between two boxes of a column; even, for a tensor's rows to keep their parity."""
+"""Rows between two boxes of a column; even, so that a tensor's rows keep their parity."""
 IF = "if"
 """The port of a step's condition."""
 
@@ -37,33 +37,33 @@ class Box:
     layer: int = 0
     x: int = 0
     y: int = 0
-    """The left upper corner."""
+    """The upper left corner."""
     width: int = 0
     height: int = 0
 
     def enter(self, port: int) -> Point:
-        """Return where the tensor of an input port enters."""
+        """Return the position at which the tensor of an input port enters."""
         return self.x, self.y + 1 + 2 * port
 
     def leave(self, port: int) -> Point:
-        """Return where the tensor of an output port leaves."""
+        """Return the position at which the tensor of an output port leaves."""
         return self.x + self.width - 1, self.y + 2 + 2 * port
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A tensor between two columns: from one port to others, along one upright track."""
+    """A tensor between two columns: from one port to others, along one vertical track."""
 
     tensor: str
     start: Point
     track: int
-    """Column of the upright part."""
+    """Column of the vertical part."""
     ends: Sequence[Point]
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """An ensemble, laid out. `x` grows to the right, `y` downwards."""
+    """An ensemble with its layout. `x` grows to the right, `y` downwards."""
 
     boxes: list[Box]
     wires: list[Wire] = field(default_factory=list)
@@ -72,12 +72,12 @@ class Pipeline:
 
 
 def lay_out(config: ModelConfig, members: Mapping[str, ModelConfig] | None = None) -> Pipeline:
-    """Return where everything of a valid ensemble stands; `members` by name, as far as they are known.
+    """Return the layout of a valid ensemble; `members` by name, as far as they are known.
 
-    Raises InferError(INVALID_ARG) for a model that is no ensemble, and for steps that wait for each other.
+    Raises InferError(INVALID_ARG) for a model that is not an ensemble, and for steps that form a cycle.
     """
     if not config.HasField("ensemble_scheduling"):
-        raise invalid_argument(f"model '{config.name}' is no ensemble, so there is no graph to draw")
+        raise invalid_argument(f"model '{config.name}' is not an ensemble, so there is no graph to draw")
     boxes = _boxes(config, members or {})
     _assign_layers(config.name, boxes)
     columns = _columns(boxes)
@@ -126,7 +126,7 @@ def _tensors(ports: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _assign_layers(name: str, boxes: Sequence[Box]) -> None:
-    """Put every step right of those that write what it reads, and the outputs into the last column."""
+    """Place every step to the right of the steps that write its inputs, and the outputs in the last column."""
     writer = {tensor: box for box in boxes for tensor in _tensors(box.writes)}
     left = [box for box in boxes if box.kind == "step"]
     placed = {id(box) for box in boxes if box.kind == "input"}
@@ -134,7 +134,7 @@ def _assign_layers(name: str, boxes: Sequence[Box]) -> None:
         ready = [b for b in left if all(id(writer[t]) in placed for t in _tensors(b.reads) if t in writer)]
         if not ready:
             waiting = ", ".join(f"'{box.title}'" for box in left)
-            raise invalid_argument(f"steps of ensemble '{name}' wait for each other: {waiting}")
+            raise invalid_argument(f"steps of ensemble '{name}' form a cycle: {waiting}")
         for box in ready:
             before = [writer[tensor].layer for tensor in _tensors(box.reads) if tensor in writer]
             box.layer = 1 + max(before, default=0)
@@ -160,7 +160,7 @@ def _columns(boxes: Sequence[Box]) -> list[list[Box]]:
 
 
 def _order(columns: Sequence[list[Box]]) -> None:
-    """Sort each column by where its neighbours stand, so that few tensors cross."""
+    """Sort each column by the positions of connected boxes, so that few tensors cross."""
     for sweep in range(_SWEEPS):
         is_forward = sweep % 2 == 0
         pairs = list(pairwise(columns))
@@ -178,7 +178,7 @@ def _mean_place(ports: Sequence[tuple[str, str]], places: Mapping[str, Sequence[
     return sum(found) / len(found) if found else 0.0
 
 
-# --- places ---------------------------------------------------------------------------------------------------------
+# --- positions ----------------------------------------------------------------------------------------------------
 
 
 def _place_rows(columns: Sequence[Sequence[Box]]) -> None:
@@ -199,7 +199,7 @@ def _place_rows(columns: Sequence[Sequence[Box]]) -> None:
 
 
 def _place_columns(pipeline: Pipeline, columns: Sequence[Sequence[Box]]) -> None:
-    """Give columns their width and what lies between them its tracks."""
+    """Set the width of columns, and assign tracks between them."""
     x = 0
     for column, after in zip(columns, [*columns[1:], []], strict=True):
         width = max(_width(box) for box in column)

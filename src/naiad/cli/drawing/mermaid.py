@@ -9,7 +9,7 @@ _FRAMES = {"step": ('["', '"]'), "input": ('(["', '"])'), "output": ('(["', '"])
 
 
 def draw_mermaid(pipeline: Pipeline) -> str:
-    """Return the flowchart, without a newline at its end; edges have the names of the ensemble's tensors."""
+    """Return the flowchart without a final newline; edges have the names of the ensemble's tensors."""
     boxes = [box for box in pipeline.boxes if box.kind != "lane"]
     return "\n".join(["flowchart LR", *_nodes(boxes), *_edges(boxes)])
 
@@ -33,5 +33,5 @@ def _edges(boxes: list[Box]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a name as it is written within quotes: Mermaid has entities that begin with #."""
+    """Return a name as text within quotes: Mermaid has entities that begin with #."""
     return "".join(_ESCAPES.get(character, character if character.isprintable() else " ") for character in text)

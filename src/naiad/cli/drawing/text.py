@@ -19,14 +19,14 @@ class _Canvas:
     def __init__(self, width: int, height: int) -> None:
         self.cells = [[" "] * width for _ in range(height + 1)]
         self._lines: dict[tuple[int, int], tuple[str, int]] = {}
-        """Place to the tensor that runs there and the directions in which it does."""
+        """Position to the tensor there and its directions."""
 
     def write(self, x: int, y: int, text: str) -> None:
         for offset, character in enumerate(text):
             self.cells[y][x + offset] = character
 
     def line(self, tensor: str, x: int, y: int, to_x: int, to_y: int) -> None:
-        """Run a tensor along a row or a column."""
+        """Draw a tensor along a row or a column."""
         ahead, behind = (_RIGHT, _LEFT) if y == to_y else (_DOWN, _UP)
         places = [(i, y) for i in _span(x, to_x)] if y == to_y else [(x, i) for i in _span(y, to_y)]
         for place in places:
@@ -36,7 +36,7 @@ class _Canvas:
     def _mark(self, tensor: str, place: tuple[int, int], directions: int) -> None:
         other, before = self._lines.get(place, (tensor, 0))
         if other != tensor:
-            # Two tensors cross: the upright one is drawn over the other.
+            # Two tensors cross: the vertical one is drawn over the other.
             directions, tensor = max((before, other), (directions, tensor), key=lambda item: bool(item[0] & _UP))
         else:
             directions |= before
@@ -53,7 +53,7 @@ def _span(start: int, end: int) -> Sequence[int]:
 
 
 def draw_text(pipeline: Pipeline) -> str:
-    """Return the picture, a line a row."""
+    """Return the picture, one line per row."""
     canvas = _Canvas(pipeline.width, pipeline.height)
     for wire in pipeline.wires:
         _draw_wire(canvas, wire)

@@ -1,1 +1,1 @@
-"""`config.pbtxt`, protobuf text format: read with the place of every mistake, and written."""
+"""`config.pbtxt`, protobuf text format: reading, with the position of every error, and writing."""

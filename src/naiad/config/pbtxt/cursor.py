@@ -1,24 +1,24 @@
-"""The place that the reader of a `config.pbtxt` has reached: its tokens, the reports about them, and how to go on.
+"""The read position in a `config.pbtxt`: tokens, error reports, and error recovery.
 
-A mistake is reported and passed over, so that what follows it is read too.
+Errors are reported and skipped, so that the text behind them is read too.
 """
 
 from naiad.config.pbtxt.lexer import ParsedConfig, Token, TokenKind, shorten, tokenize
 from naiad.config.problem import Problem, Severity
 
 MAX_PROBLEMS = 100
-"""Most problems reported of one file."""
+"""Maximum number of reported problems per file."""
 
 CLOSERS = {"{": "}", "<": ">"}
-"""What ends a message, by what begins it."""
+"""Closing tokens of a message, by opening token."""
 
 
 class TooManyProblemsError(Exception):
-    """Ends the reading of a file that is no configuration at all."""
+    """Ends the reading of a file that is not a configuration."""
 
 
 class TokenCursor:
-    """Goes through the tokens of a text; `_token` is the one that is looked at."""
+    """Iterates over the tokens of a text; `_token` is the current one."""
 
     def __init__(self, parsed: ParsedConfig, text: str) -> None:
         self._parsed = parsed
@@ -31,7 +31,7 @@ class TokenCursor:
         return token
 
     def _is_quoted_name(self) -> bool:
-        """Tell whether the current string stands for a field name, JSON fashion."""
+        """Return whether the current string is a field name in JSON style."""
         if self._token.kind is TokenKind.STRING and self._ahead is None:
             self._ahead = next(self._tokens)
         return self._ahead is not None and self._ahead.text in (":", "=")
@@ -44,7 +44,7 @@ class TokenCursor:
         return token
 
     def _take_faults(self) -> None:
-        """Report malformed tokens and drop those that stand for nothing."""
+        """Report malformed tokens and drop meaningless ones."""
         while self._token.fault:
             token = self._token
             self._problem(token.fault, token, expected=token.expected)
@@ -90,7 +90,7 @@ class TokenCursor:
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def _skip_value(self) -> None:
-        """Pass over one value of any kind."""
+        """Skip one value of any kind."""
         if self._at("{", "<", "["):
             self._skip_block(self._advance())
             return
@@ -102,7 +102,7 @@ class TokenCursor:
             self._advance()
 
     def _skip_block(self, opener: Token) -> None:
-        """Pass over the rest of a block that was opened by `opener`, whatever is inside."""
+        """Skip the rest of a block that was opened by `opener`, with all content."""
         depth = 1
         while self._token.kind is not TokenKind.END:
             token = self._advance()
@@ -117,6 +117,6 @@ class TokenCursor:
         self._problem(f"'{opener.text}' is never closed", opener, expected=f"'{CLOSERS.get(opener.text, ']')}'")
 
     def _skip_to_field(self) -> None:
-        """Pass over what cannot begin a field, without a further word."""
+        """Skip tokens that cannot begin a field, without a report."""
         while self._token.kind in (TokenKind.NUMBER, TokenKind.STRING) or self._at(":", "=", "-", ",", ";"):
             self._advance()

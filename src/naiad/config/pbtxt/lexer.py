@@ -1,6 +1,5 @@
-"""What the text of a configuration holds, and where in it each field stands.
-
-Tokens of protobuf text format, with their places, and what of them is malformed.
+"""Tokens of protobuf text format with their positions and errors, and the parsed configuration with its fields'
+positions.
 """
 
 import enum
@@ -13,13 +12,13 @@ from naiad.config.problem import Position, Problem
 
 
 class TokenKind(enum.Enum):
-    """What a token is."""
+    """Kind of a token."""
 
     NAME = "name"
     NUMBER = "number"
     STRING = "string"
     MARK = "mark"
-    """One of `{ } [ ] < > : , ; -` and `=`, which is only ever a mistake for `:`."""
+    """One of `{ } [ ] < > : , ; -` and `=`, which is always a typo for `:`."""
     END = "end"
 
 
@@ -32,7 +31,7 @@ class Token:
     line: int
     column: int
     fault: str = ""
-    """What is malformed about it; such a token is still used as what it was meant to be."""
+    """Error in the token, which is still used as its intended kind."""
     expected: str = ""
 
 
@@ -69,7 +68,7 @@ _FAULTS = {
     "other": ("unexpected character {text}", ""),
 }
 _SHOWN = 60
-"""Characters of offending text that a message repeats."""
+"""Number of characters of the text that a message repeats."""
 
 
 def shorten(text: str) -> str:
@@ -79,7 +78,7 @@ def shorten(text: str) -> str:
 
 
 def tokenize(text: str) -> Iterator[Token]:
-    """Yield the tokens of `text`, the last of kind END. Never raises: what is malformed carries its `fault`."""
+    """Yield the tokens of `text`, the last of kind END. Never raises: a malformed token has a `fault`."""
     line, line_start = 1, 0
     for match in _TOKEN.finditer(text):
         group = match.lastgroup if match.lastgroup != "tail" else "number"
@@ -105,7 +104,7 @@ def _token(group: str, match: "re.Match[str]", line: int, column: int) -> Token:
         text, shown = text.removesuffix(match.group("tail")), text
         return Token(TokenKind.NUMBER, text, line, column, fault.format(text=f"'{shown}'"), expected)
     quoted = text if group in ("open_string", "curly_string") else f"'{shorten(text)}'"
-    # A fault without a kind of its own is passed over by the parser once it is reported.
+    # The parser skips a fault without a kind of its own once it is reported.
     kind = _KINDS.get(group, TokenKind.MARK)
     return Token(kind, text if group in _KINDS else "", line, column, fault.format(text=shorten(quoted)), expected)
 
@@ -118,9 +117,9 @@ _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4}
 
 
 def unquote(text: str) -> bytes:
-    """Return the bytes that a quoted string stands for.
+    """Return the bytes of a quoted string.
 
-    Raises ValueError with what is wrong for an escape that does not exist or stands for nothing.
+    Raises ValueError for an unknown or invalid escape.
     """
     body = text[1:-1] if len(text) > 1 and text[-1] in "\"'“”„" else text[1:]
     parts: list[bytes] = []
@@ -144,7 +143,7 @@ def _unescape(match: "re.Match[str]") -> bytes:
     if short or long:
         code_point = int(short or long, 16)
         if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
-            raise ValueError(f"escape '{match.group()}' is no Unicode character")
+            raise ValueError(f"escape '{match.group()}' is not a Unicode character")
         return chr(code_point).encode()
     if simple not in _SIMPLE_ESCAPES:
         raise ValueError(f"escape '{match.group()}' does not exist")
@@ -152,24 +151,24 @@ def _unescape(match: "re.Match[str]") -> bytes:
 
 
 class ParsedConfig:
-    """What a text holds: the configuration, as far as it could be read, and everything that is wrong with it."""
+    """The content of a text: the configuration, as far as it could be read, and all errors."""
 
     def __init__(self, filename: str) -> None:
         self.filename = filename
         self.config = ModelConfig()
         self.problems: list[Problem] = []
         self.positions: dict[str, Position] = {}
-        """Field path to place: of the value for plain fields, of the name or the block for others."""
+        """Field path to position: of the value for plain fields, of the name or the block for others."""
 
     def position(self, path: str) -> Position | None:
-        """Return where the field at `path` (`input[0].dims`) stands, or else the nearest message around it."""
+        """Return the position of the field at `path` (`input[0].dims`), or of the nearest message around it."""
         while path and path not in self.positions:
             cut = max(path.rfind("."), path.rfind("["))
             path = path[: max(cut, 0)]
         return self.positions.get(path)
 
     def mark(self, path: str, token: Token) -> None:
-        """Remember that the field at `path` stands at `token`, unless its place is known already."""
+        """Store the position of `token` for the field at `path`, unless it has one."""
         self.positions.setdefault(path, Position(token.line, token.column))
 
 

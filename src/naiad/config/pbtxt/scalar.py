@@ -18,11 +18,11 @@ _DATATYPE_ALIASES = {
     "BFLOAT16": "BF16", "INT": "INT32", "LONG": "INT64", "BYTE": "UINT8", "BYTES": "STRING", "STR": "STRING",
     "BOOLEAN": "BOOL",
 }  # fmt: skip
-"""Names that other frameworks give to datatypes."""
+"""Datatype names of other frameworks."""
 
 
 class ScalarError(ValueError):
-    """A value that does not fit its field: what is wrong, what was expected, what was probably meant."""
+    """A value that is not valid for its field: the error, the expected value, a suggestion."""
 
     def __init__(self, message: str, *, expected: str, suggestion: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class ScalarError(ValueError):
 
 
 def parse_scalar(field: Field, token: Token, *, negative: bool) -> Scalar:
-    """Return the value that `token` (after a `-` when `negative`) gives to `field`. Raises ScalarError."""
+    """Return the value of `token` (after a `-` if `negative`) for `field`. Raises ScalarError."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         return _parse_enum(field, token, negative)
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
@@ -93,7 +93,7 @@ def _single(value: float) -> float:
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
-        return float("inf")  # as C++ text format reads a number beyond float's range
+        return float("inf")  # C++ text format reads a number beyond the range of float this way
 
 
 def _parse_bool(field: Field, token: Token, negative: bool) -> bool:
@@ -135,7 +135,7 @@ def _parse_enum(field: Field, token: Token, negative: bool) -> int:
 
 
 def meant_enum(enum: EnumSchema, text: str) -> str:
-    """Return the enum's name that `text` was probably meant to be, or ""."""
+    """Return the enum name that `text` is probably a typo of, or ""."""
     names = list(enum.values_by_name)
     upper = text.upper()
     prefix = names[-1].split("_")[0] + "_"

@@ -1,8 +1,8 @@
-"""Read and write `config.pbtxt`: protobuf text format, with every mistake of a file reported at its place.
+"""Reads and writes `config.pbtxt`: protobuf text format, with every error of a file reported at its position.
 
-The reader does not stop at a mistake: it reports it, finds the next place that makes sense, and goes on. A mistyped
-field name is read as the field that it was probably meant to be, so that what is inside is checked too. Nesting is
-bounded by the schema, which has no recursive message: blocks of unknown fields are passed over without recursion.
+The reader does not stop at an error: it reports it, finds the next valid position, and continues. A mistyped field
+name is read as the most similar field, so that its content is checked too. Nesting is bounded by the schema, which
+has no recursive message: blocks of unknown fields are skipped without recursion.
 """
 
 from typing import Any
@@ -30,11 +30,11 @@ from naiad.config.schema import (
 from naiad.config.suggestion import nearest
 
 MAX_CHARACTERS = 1 << 20
-"""Longest file that is read; the largest configurations in use have a few hundred lines."""
+"""Maximum length of a file; the largest configurations in use have a few hundred lines."""
 
 
 def parse_pbtxt(text: str, filename: str = "config.pbtxt") -> ParsedConfig:
-    """Read `text`. Never raises: look at `problems` before using `config`."""
+    """Read `text`. Never raises: check `problems` before using `config`."""
     parsed = ParsedConfig(filename)
     if len(text) > MAX_CHARACTERS:
         parsed.problems.append(
@@ -89,13 +89,13 @@ class _Parser(TokenCursor):
                 if self._belongs_outside(token):
                     self._unclosed(closer)
                     return
-                self._problem(f"'{token.text}' closes nothing", token, path=path)
+                self._problem(f"'{token.text}' closes no block", token, path=path)
                 self._advance()
                 continue
             self._field(message, path)
 
     def _belongs_outside(self, token: Token) -> bool:
-        """Tell whether a closing mark fits a block further out, so that the inner one was left open."""
+        """Return whether a closing token belongs to an outer block, so that the inner one was left open."""
         return any(CLOSERS.get(opener.text, "]") == token.text for opener in self._openers[:-1])
 
     def _unclosed(self, closer: str) -> None:
@@ -122,7 +122,7 @@ class _Parser(TokenCursor):
         self._accept(",", ";")
 
     def _field_name(self, descriptor: Schema) -> Token | None:
-        """Take the name of a field; report anything else and pass over it."""
+        """Read the name of a field; report and skip anything else."""
         token = self._advance()
         expected = f"a field of {title_of(descriptor)}"
         if token.kind is TokenKind.NAME:
@@ -156,7 +156,7 @@ class _Parser(TokenCursor):
         return descriptor.fields_by_name[meant] if meant else None
 
     def _check_unset(self, message: Message, field: Field, path: str, token: Token) -> None:
-        """Report a field that is there twice, and a second member of a oneof."""
+        """Report a repeated field, and a second member of a oneof."""
         if is_repeated(field):
             return
         known = self._parsed.position(path) if not is_map_entry(message.DESCRIPTOR) else None
@@ -235,11 +235,13 @@ class _Parser(TokenCursor):
         return self._token.kind in (TokenKind.NAME, TokenKind.NUMBER, TokenKind.STRING) or self._at("-")
 
     def _starts_field(self) -> bool:
-        """Tell whether the next token is a field name of ModelConfig or of one of its parts, as after a lost `]`."""
+        """Return whether the next token is a field name of ModelConfig or of one of its parts, as after a missing
+        `]`.
+        """
         return self._token.kind is TokenKind.NAME and bool(owners_of(self._token.text))
 
     def _bad_element(self, field: Field, path: str) -> None:
-        """Report what cannot be in a list and leave the list: at its end, or where fields go on."""
+        """Report an invalid list element and leave the list: at its end, or where fields continue."""
         token = self._token
         opener = self._openers[-1]
         if self._at("}", ">") or token.kind is TokenKind.END or (self._starts_field() and not is_message(field)):
@@ -276,19 +278,19 @@ class _Parser(TokenCursor):
 
     def _map_entry(self, message: Message, field: Field, path: str, opener: Token) -> None:
         entry: Any = message_factory.GetMessageClass(field.message_type)()
-        # An entry's path is its key, which is only known at its end.
+        # The path of an entry contains its key, which is only known at its end.
         scratch = f"{path}[?{opener.line}:{opener.column}]"
         self._message(entry, scratch, CLOSERS[opener.text])
         if f"{scratch}.key" not in self._parsed.positions:
-            # protobuf reads the default key, which nobody means but its own writer.
+            # protobuf reads the default key, which only its own writer produces intentionally.
             self._problem(
                 f"an entry of '{field.name}' without 'key'", opener, path=path, expected="'key'", severity="warning"
             )
         target = getattr(message, field.name)
         if entry.key in target:
-            # protobuf: the last one counts.
+            # protobuf: the last one is used.
             self._problem(
-                f"key '{entry.key}' is given twice in '{field.name}', the last one counts",
+                f"key '{entry.key}' is given twice in '{field.name}', the last one is used",
                 opener,
                 path=path,
                 severity="warning",
@@ -300,9 +302,9 @@ class _Parser(TokenCursor):
         self._adopt(scratch, map_path(path, entry.key))
 
     def _adopt(self, scratch: str, path: str) -> None:
-        """Give the positions noted below `scratch` their final path."""
+        """Move the positions noted below `scratch` to their final path."""
         positions = self._parsed.positions
-        # They are the newest: looking at all would make a file of many entries quadratic.
+        # They are the newest entries: a scan of all would be quadratic in the number of entries.
         noted: list[tuple[str, Position]] = []
         while positions and next(reversed(positions)).startswith(scratch):
             noted.append(positions.popitem())
@@ -331,7 +333,7 @@ class _Parser(TokenCursor):
         value = self._convert(field, token, path, negative)
         if value is None:
             return
-        # A plain value is shown where it stands, not where its field's name stands.
+        # The position of a plain value is that of the value, not of its field name.
         self._parsed.positions[path] = Position(first.line, first.column)
         if is_repeated(field):
             getattr(message, field.name).append(value)
@@ -341,7 +343,7 @@ class _Parser(TokenCursor):
     def _convert(self, field: Field, token: Token, path: str, negative: bool) -> Scalar | None:
         try:
             value = parse_scalar(field, token, negative=negative)
-            # Neighbouring strings are one string.
+            # Adjacent strings are one string.
             while isinstance(value, str) and self._token.kind is TokenKind.STRING and not self._is_quoted_name():
                 value += string_of(self._advance())
         except ScalarError as error:
@@ -351,7 +353,7 @@ class _Parser(TokenCursor):
 
 
 def _sub_message(message: Message, field: Field, path: str) -> tuple[Message, str]:
-    """Return the message that a block of `field` fills, and its path."""
+    """Return the message for a block of `field`, and its path."""
     holder: Any = getattr(message, field.name)
     if is_repeated(field):
         return holder.add(), f"{path}[{len(holder) - 1}]"

@@ -10,7 +10,7 @@ from naiad.config.suggestion import nearest
 CONDITION_PREFIX = "run_if."
 """`parameters { key: "run_if.MODEL" value { string_value: "TENSOR" } }`: the step of MODEL runs if TENSOR is true."""
 _SHOWN_OF_CIRCLE = 3
-"""Of a circle Triton shows the start, the last model and the start again."""
+"""Triton shows the start of a cycle, the last model and the start again."""
 
 
 def condition_of(config: ModelConfig, step: ModelEnsembling.Step) -> str:
@@ -26,7 +26,7 @@ def tensors_read(config: ModelConfig, step: ModelEnsembling.Step) -> set[str]:
 
 
 def check_ensemble(findings: Findings) -> None:
-    """Check what one ensemble's configuration alone tells: forbidden fields, steps, the flow of tensors."""
+    """Check a single ensemble's configuration: forbidden fields, steps, the flow of tensors."""
     config = findings.config
     ending = f"for ensemble '{config.name}'"
     for name, verb in (("instance_group", "should not"), ("optimization", "should not"), ("model_warmup", "can not")):
@@ -51,7 +51,7 @@ def check_ensemble(findings: Findings) -> None:
 
 
 def _check_flow(findings: Findings) -> None:
-    """Check that every tensor is written once, before it is read, and is of use."""
+    """Check that every tensor is written once, before it is read, and is used."""
     config = findings.config
     steps = config.ensemble_scheduling.step
     inputs = {tensor.name for tensor in config.input}
@@ -102,7 +102,7 @@ def _check_outputs(findings: Findings, available: set[str], writers: Mapping[str
 
 
 def _find_unwritten(config: ModelConfig, available: set[str], tensor: str) -> str:
-    """Return the first tensor that keeps `tensor` from being written, following the steps backwards."""
+    """Return the first missing tensor that prevents `tensor` from being written, following the steps backwards."""
     sources = {
         written: sorted(tensors_read(config, step))
         for step in config.ensemble_scheduling.step
@@ -124,14 +124,14 @@ def _check_conditions(findings: Findings, tensors: Sequence[str]) -> None:
             continue
         if key not in conditions:
             findings.error_as_is(
-                f"condition '{key}' of ensemble '{config.name}' names no model of a step",
+                f"condition '{key}' of ensemble '{config.name}' does not name a model of a step",
                 map_path("parameters", key),
                 expected="one of " + ", ".join(sorted(conditions)),
                 suggestion=nearest(key, conditions),
             )
         elif value.string_value not in tensors:
             findings.error_as_is(
-                f"condition '{key}' of ensemble '{config.name}' names '{value.string_value}', no tensor of it",
+                f"condition '{key}' of ensemble '{config.name}' names '{value.string_value}', not one of its tensors",
                 map_path("parameters", key),
                 expected="one of " + ", ".join(sorted(tensors)),
                 suggestion=nearest(value.string_value, tensors),
@@ -157,7 +157,7 @@ def _find_writers(findings: Findings, inputs: set[str]) -> dict[str, str]:
 
 
 def _find_available(config: ModelConfig, inputs: set[str]) -> set[str]:
-    """Return the tensors that are there once every step has run that can."""
+    """Return the tensors that exist after every step that can run."""
     waiting = dict(enumerate(config.ensemble_scheduling.step))
     available = set(inputs)
     while ready := [index for index, step in waiting.items() if available.issuperset(tensors_read(config, step))]:
@@ -167,7 +167,7 @@ def _find_available(config: ModelConfig, inputs: set[str]) -> set[str]:
 
 
 def _check_order(findings: Findings, available: set[str], writers: Mapping[str, str]) -> None:
-    """Report the steps that can never start: they lack a tensor or wait for each other."""
+    """Report the steps that can never start: they lack a tensor or form a cycle."""
     for index, step in enumerate(findings.config.ensemble_scheduling.step):
         for key, tensor in step.input_map.items():
             if tensor in available:
@@ -185,23 +185,23 @@ def _check_order(findings: Findings, available: set[str], writers: Mapping[str, 
                     f"ensemble tensor '{tensor}' is not written: at least one of its depending tensors is not "
                     "connected",
                     path,
-                    expected="steps that do not wait for each other in a circle",
+                    expected="steps without a cycle",
                 )
 
 
 def cycle_message(circle: Sequence[str]) -> str:
-    """Return Triton's words for the circle that `find_ensemble_cycle` found, and the whole of it if it is longer."""
+    """Return Triton's message for the cycle from `find_ensemble_cycle`, and the whole cycle if it is longer."""
     message = f"circular dependency between ensembles: {circle[0]} -> ... -> {circle[-2]} -> {circle[-1]}"
-    return message if len(circle) <= _SHOWN_OF_CIRCLE else f"{message}; the circle is {' -> '.join(circle)}"
+    return message if len(circle) <= _SHOWN_OF_CIRCLE else f"{message}; the cycle is {' -> '.join(circle)}"
 
 
 def find_ensemble_cycle(members: Mapping[str, Sequence[str]], start: str) -> list[str]:
-    """Return the models of a circle through ensemble `start`, which ends as it begins, or nothing.
+    """Return the models of a cycle through ensemble `start`, which ends as it begins, or nothing.
 
     `members` maps each ensemble to the models of its steps.
     """
     path = [start]
-    # Depth-first with explicit stacks: repositories may chain more ensembles than Python may recurse.
+    # Depth-first with explicit stacks: chains of ensembles may be longer than Python's recursion limit.
     stack = [iter(members.get(start, ()))]
     visited: set[str] = set()
     while stack:

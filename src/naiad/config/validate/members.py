@@ -1,4 +1,4 @@
-"""Checks of an ensemble against its members: names, datatypes and shapes of what passes between models."""
+"""Checks of an ensemble against its members: names, datatypes and shapes of tensors between models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from naiad.config.suggestion import nearest
 
 @dataclass(frozen=True, slots=True)
 class _Inferred:
-    """What one model says of an ensemble tensor."""
+    """Datatype and shape of an ensemble tensor according to one model."""
 
     model_name: str
     is_batching: bool
@@ -28,21 +28,21 @@ class _Inferred:
 def ensemble_member_problems(
     config: ModelConfig, members: Mapping[str, ModelConfig], parsed: ParsedConfig | None = None
 ) -> list[Problem]:
-    """Return how an ensemble misfits its members; `members` has every available model by name.
+    """Return the mismatches between an ensemble and its members; `members` has every available model by name.
 
-    A member whose inputs or outputs are not known yet (they are auto-completed) is not compared.
+    A member with unknown inputs or outputs (they are auto-completed) is not compared.
     """
     return _MemberChecks(Findings(config, parsed), members).run()
 
 
 def has_decoupled_member(config: ModelConfig, members: Mapping[str, ModelConfig]) -> bool:
-    """Tell whether an ensemble is decoupled, which its members decide. Triton: whatever its own policy says."""
+    """Return whether an ensemble is decoupled, as its members are. Triton ignores the ensemble's own policy."""
     steps = config.ensemble_scheduling.step
     return any(members[step.model_name].model_transaction_policy.decoupled for step in steps)
 
 
 class _MemberChecks:
-    """Goes through the steps in order; whoever names a tensor first says what the others have to agree with."""
+    """Checks the steps in order; the first model with a tensor determines what later ones must match."""
 
     def __init__(self, findings: Findings, members: Mapping[str, ModelConfig]) -> None:
         self._findings = findings
@@ -73,7 +73,7 @@ class _MemberChecks:
         return self._findings.problems
 
     def _check_batch_size(self, member: ModelConfig, path: str) -> None:
-        # Triton: members without batches may be part of an ensemble with them, if the whole shapes fit.
+        # Triton: members without batches may be part of an ensemble with batches, if the full shapes match.
         rows = self._findings.config.max_batch_size
         if 0 < member.max_batch_size < rows:
             self._findings.error_as_is(
@@ -125,7 +125,7 @@ class _MemberChecks:
             )
 
     def _check_fit(self, tensor: str, found: _Inferred, path: str) -> None:
-        """Compare what a member says of a tensor with what was said before, in Triton's words."""
+        """Compare a member's view of a tensor with the previous ones, in Triton's words."""
         if not found.dims:
             return
         first = self._tensors.setdefault(tensor, found)
@@ -155,7 +155,7 @@ class _MemberChecks:
 
 
 def _of_ensemble(config: ModelConfig, tensor: ModelInput | ModelOutput) -> _Inferred:
-    # Triton: what is compared is what the members see.
+    # Triton compares the shapes as the members see them.
     dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
     return _Inferred(config.name, config.max_batch_size > 0, tensor.data_type, dims)
 

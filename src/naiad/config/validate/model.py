@@ -1,6 +1,6 @@
-"""Checks of a model configuration: everything Triton refuses, in its words, and what it lets pass but never works.
+"""Checks of a model configuration: all of Triton's errors, in its words, and warnings about settings without effect.
 
-All problems come at once, each at its place when the configuration was read from a file.
+All problems are reported together, each at its position if the configuration was read from a file.
 """
 
 from collections.abc import Collection
@@ -31,11 +31,11 @@ def validate(
     gpu_count: int | None = None,
     complete: bool = True,
 ) -> list[Problem]:
-    """Return what is wrong with `config`; the first error is the one that Triton would name, or near it.
+    """Return the problems of `config`; the first error is the one that Triton would report, or close to it.
 
-    `model_name` is the name of the model's directory, `parsed` gives problems their places, `known_backends` lets
-    unknown ones be found, `gpu_count` lets instance groups be checked. Without `complete`, inputs and outputs may
-    lack what the backend will fill in.
+    `model_name` is the name of the model's directory. `parsed` adds positions to problems, `known_backends` enables
+    the check for unknown ones, `gpu_count` the check of instance groups. Without `complete`, inputs and outputs may
+    lack the fields that the backend will fill in.
     """
     findings = Findings(config, parsed)
     _check_name(findings, model_name)
@@ -256,12 +256,12 @@ def _check_preserve_ordering(findings: Findings) -> None:
 
 def _check_instance_groups(findings: Findings, gpu_count: int | None) -> None:
     config = findings.config
-    # An ensemble's groups are refused as such.
+    # Groups of an ensemble are rejected elsewhere.
     if config.HasField("ensemble_scheduling"):
         return
     if config.instance_group and all(group.passive for group in config.instance_group):
         findings.error(
-            "all instances are passive, so that none would execute requests",
+            "all instances are passive, so none executes requests",
             "instance_group[0].passive",
             expected="a group without 'passive'",
         )
@@ -295,7 +295,7 @@ def _check_warmup(findings: Findings) -> None:
         path = f"model_warmup[{index}]"
         if sample.batch_size > max(config.max_batch_size, 1):
             findings.error(
-                f"warmup sample '{sample.name}' has batch size {sample.batch_size}, which the model does not take",
+                f"warmup sample '{sample.name}' has batch size {sample.batch_size}, which the model does not accept",
                 f"{path}.batch_size",
                 text=sample.batch_size,
                 expected=f"at most {max(config.max_batch_size, 1)}",
@@ -304,7 +304,7 @@ def _check_warmup(findings: Findings) -> None:
             input_path = map_path(f"{path}.inputs", name)
             if known and name not in known and name not in controls:
                 findings.error(
-                    f"warmup sample '{sample.name}' has data for '{name}', which is no input",
+                    f"warmup sample '{sample.name}' has data for '{name}', which is not an input",
                     input_path,
                     expected="one of " + ", ".join([*known, *controls]),
                     suggestion=nearest(name, [*known, *controls]),
@@ -318,9 +318,7 @@ def _check_warmup_input(findings: Findings, sample: ModelWarmup.Input, title: st
     if any(size < 0 for size in sample.dims):
         findings.error(f"{title} must have fixed dims", f"{path}.dims", text=list(sample.dims))
     if sample.WhichOneof("input_data_type") is None:
-        findings.error(
-            f"{title} must say which data it has", path, expected="zero_data, random_data or input_data_file"
-        )
+        findings.error(f"{title} must specify its data", path, expected="zero_data, random_data or input_data_file")
     if sample.HasField("input_data_file") and not sample.input_data_file:
         findings.error(f"{title} must name its file", f"{path}.input_data_file", expected="a file of warmup/")
     if is_outside(sample.input_data_file):

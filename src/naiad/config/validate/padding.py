@@ -21,7 +21,7 @@ from naiad.core.datatype import BY_CONFIG_NUMBER
 def check_padding(findings: Findings, *, complete: bool) -> None:
     """Check `pad_batch`, `pad_input.` and `cut_output.`; without `complete`, tensors may still be missing."""
     config = findings.config
-    # What the backend completes: nothing, where there are inputs and outputs; a Python model may add to them.
+    # A backend completes nothing if there are inputs and outputs; a Python model may add to them.
     is_known = complete or bool(config.input and config.output and config.backend != "python")
     if PAD_BATCH in config.parameters:
         _check_model(findings, PAD_BATCH, is_known=is_known)
@@ -98,7 +98,7 @@ def _check_name(
     if name not in known:
         kind = "input" if prefix == PAD_PREFIX else "output"
         findings.error(
-            f"parameter '{key}' names no {kind}",
+            f"parameter '{key}' does not name an {kind}",
             map_path("parameters", key),
             text=name,
             expected="one of " + ", ".join(known),
@@ -109,7 +109,7 @@ def _check_name(
 def _check_input(findings: Findings, tensor: ModelInput, key: str) -> InputPadding | None:
     path = map_path("parameters", key)
     if tensor.data_type not in BY_CONFIG_NUMBER:
-        return None  # told where datatypes are checked
+        return None  # reported where datatypes are checked
     if -1 not in tensor.dims:
         findings.error(
             f"parameter '{key}' pads an input without a variable dimension",
@@ -131,7 +131,7 @@ def _check_input(findings: Findings, tensor: ModelInput, key: str) -> InputPaddi
         return None
     if tensor.optional and (padding.mask or padding.lengths):
         findings.error(
-            f"parameter '{key}' has a mask or lengths made of an input that requests may leave out",
+            f"parameter '{key}' has a mask or lengths of an input that requests may omit",
             path,
             expected=f"no 'optional' at input '{tensor.name}'",
         )
@@ -139,7 +139,7 @@ def _check_input(findings: Findings, tensor: ModelInput, key: str) -> InputPaddi
 
 
 def _check_added(findings: Findings, found: dict[str, InputPadding]) -> None:
-    """Check that what the server adds is not there already."""
+    """Check that the names of added inputs are not in use."""
     names = Counter(tensor.name for tensor in findings.config.input)
     names.update(name for batch_input in findings.config.batch_input for name in batch_input.target_name)
     for padding in found.values():
@@ -149,7 +149,7 @@ def _check_added(findings: Findings, found: dict[str, InputPadding]) -> None:
             names[added.name] += 1
             if names[added.name] > 1:
                 findings.error(
-                    f"parameter '{PAD_PREFIX}{padding.name}' makes input '{added.name}', which is there already",
+                    f"parameter '{PAD_PREFIX}{padding.name}' adds input '{added.name}', which exists already",
                     map_path("parameters", PAD_PREFIX + padding.name),
                     text=added.name,
                     expected=f"no '{added.name}' among the inputs: clients do not send it",
@@ -166,7 +166,7 @@ def _check_batch_tensors(findings: Findings, found: dict[str, InputPadding]) -> 
         for name in names:
             if name in found:
                 findings.error(
-                    f"'{path}' looks at the shape of input '{name}', which is padded",
+                    f"'{path}' uses the shape of input '{name}', which is padded",
                     path,
                     text=name,
                     expected=f"mask= or lengths= of '{PAD_PREFIX}{name}', and '{CUT_PREFIX}OUTPUT'",
@@ -221,7 +221,7 @@ def _check_cut(
         )
     elif source in inputs and inputs[source].optional:
         findings.error(
-            f"output '{output.name}' is to be cut as input '{source}', which requests may leave out",
+            f"output '{output.name}' is to be cut as input '{source}', which requests may omit",
             path,
             text=source,
             expected="an input that is always there",

@@ -41,13 +41,13 @@ def _check_control_names(findings: Findings, batching: ModelSequenceBatching) ->
         elif len({control.kind for control in control_input.control}) > 1:
             # Triton: loads it.
             findings.warning(
-                f"control tensor '{name}' has several controls, of which it tells the first only",
+                f"control tensor '{name}' has several controls, but represents only the first",
                 f"{path}.control[1]",
                 expected="a tensor of its own for each control",
             )
         elif name in inputs:
             findings.warning(
-                f"control tensor '{name}' is also an input, which every request would have to send",
+                f"control tensor '{name}' is also an input, which every request would have to contain",
                 f"{path}.name",
                 expected="it under 'control_input' only",
             )
@@ -139,7 +139,7 @@ def _check_strategy(findings: Findings, batching: ModelSequenceBatching) -> None
 
 
 def _check_state_names(findings: Findings, batching: ModelSequenceBatching) -> None:
-    """Check that every tensor of a state is of that state alone; an output may be one that clients see, too."""
+    """Check that every tensor belongs to one state; an output may also be visible to clients."""
     inputs = {tensor.name for tensor in findings.config.input}
     controls = {control_input.name for control_input in batching.control_input}
     taken = Counter(state.input_name for state in batching.state)
@@ -153,7 +153,7 @@ def _check_state_names(findings: Findings, batching: ModelSequenceBatching) -> N
             )
         elif name in inputs:
             findings.warning(
-                f"sequence state input '{name}' is also an input, which every request would have to send",
+                f"sequence state input '{name}' is also an input, which every request would have to contain",
                 f"{path}.input_name",
                 expected="it under 'state' only",
             )

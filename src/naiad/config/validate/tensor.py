@@ -1,4 +1,4 @@
-"""Checks of inputs, outputs, and the batch inputs and outputs made from them."""
+"""Checks of inputs, outputs, and the batch inputs and outputs derived from them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ _VARIABLE = "-1 to indicate a variable-size dimension"
 
 
 def check_tensors(findings: Findings, *, complete: bool) -> None:
-    """Check every input and output; with `complete`, datatype and dims must be there."""
+    """Check every input and output; with `complete`, datatype and dims must be present."""
     config = findings.config
     for index, tensor in enumerate(config.input):
         path = f"input[{index}]"
@@ -32,7 +32,7 @@ def check_tensors(findings: Findings, *, complete: bool) -> None:
 
 
 def is_outside(path: str) -> bool:
-    """Tell whether a relative file name leaves the directory it belongs to."""
+    """Return whether a relative file name leaves its directory."""
     return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
 
 
@@ -142,10 +142,10 @@ def check_batch_tensors(findings: Findings) -> None:
     """Check batch inputs and batch outputs against the model's own inputs and outputs."""
     config = findings.config
     if config.backend == "python" and (config.batch_input or config.batch_output):
-        # Triton: its Python backend gives a model its requests one by one, too.
+        # Triton: its Python backend also delivers requests to a model one by one.
         findings.warning(
-            "'batch_input' and 'batch_output' have no effect on Python models, which get the requests of a batch one "
-            "by one",
+            "'batch_input' and 'batch_output' have no effect on Python models, which receive the requests of a batch "
+            "one by one",
             "batch_input" if config.batch_input else "batch_output",
         )
     inputs = [tensor.name for tensor in config.input]
@@ -170,7 +170,7 @@ def _check_batch_inputs(findings: Findings, inputs: Sequence[str]) -> None:
         _check_sources(findings, batch_input.source_input, f"batch input kind '{kind}'", path, inputs)
         if batch_input.kind in _ITEM_KINDS and config.max_batch_size == 0:
             findings.error(
-                f"batch input kind '{kind}' tells the shapes of a batch's rows, but the model does not batch",
+                f"batch input kind '{kind}' describes the shapes of a batch's rows, but the model does not batch",
                 f"{path}.kind",
                 expected="'max_batch_size' above 0",
             )
@@ -204,7 +204,7 @@ def _check_sources(findings: Findings, sources: Sequence[str], title: str, path:
     optional = {tensor.name for tensor in findings.config.input if tensor.optional}
     for name in optional.intersection(sources):
         findings.error(
-            f"{title} has the source input '{name}', which requests may leave out",
+            f"{title} has the source input '{name}', which requests may omit",
             f"{path}.source_input",
             text=name,
             expected=f"an input that is always there, or no 'optional' at '{name}'",
@@ -229,7 +229,7 @@ def _check_scatter(findings: Findings, batch_output: BatchOutput, path: str) -> 
 
 
 def _check_names(findings: Findings, names: Sequence[str], title: str, path: str, known: Sequence[str]) -> None:
-    # Nothing can be said while the model's own tensors are still to be found out.
+    # No check is possible while the model's own tensors are not known yet.
     if not known:
         return
     for position, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Compressed answers of gRPC inference (--grpc-infer-response-compression-level)."""
+"""Compressed responses of gRPC inference (--grpc-infer-response-compression-level)."""
 
 import functools
 import logging
@@ -21,17 +21,17 @@ LEVELS = {"low": 1, "medium": 6, "high": 9}
 """Name of the flag to zlib's level."""
 _ACCEPTS = b"grpc-accept-encoding"
 _MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of messages of one stream that wait to be compressed."""
+"""Limit of the messages of one stream that wait for compression."""
 _MIN_ANSWER_BYTES = 256
-"""Smaller messages are sent as they are: compressed they would take longer, and as many packets."""
+"""Smaller messages are sent uncompressed: compression would take longer and save no packets."""
 
 
 class Sender(Protocol):
-    """Where the messages of a streaming answer go: a call, or what stands before it."""
+    """Destination of the messages of a streaming response: a call, or a layer in front of it."""
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of the answer that the peer has not taken yet."""
+        """Bytes of the response that the peer has not read yet."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send one message."""
@@ -41,14 +41,14 @@ class Sender(Protocol):
 
 
 class GrpcCompression:
-    """Answers calls with compressed messages, if their clients accept them."""
+    """Sends compressed responses to clients that accept them."""
 
     def __init__(self, level: int, run_aside: RunAside) -> None:
         self._level = level
         self._run_aside = run_aside
 
     def respond(self, call: GrpcCall, parts: Sequence[Buffer]) -> None:
-        """Answer a call; a large message is compressed beside the loop."""
+        """Respond to a call; a large message is compressed on another thread."""
         size = sum(map(len, parts))
         encoding = accepted_encoding(call) if size >= _MIN_ANSWER_BYTES else None
         if encoding is None:
@@ -65,16 +65,16 @@ class GrpcCompression:
             )
 
     def sender(self, call: GrpcCall) -> Sender:
-        """Return where the messages of a streaming answer go: through compression, or to the call itself."""
+        """Return the destination of streamed response messages: a compression layer, or the call itself."""
         encoding = accepted_encoding(call)
         return call if encoding is None else StreamCompression(call, encoding, self._level, self._run_aside)
 
 
 class StreamCompression:
-    """Compresses the messages of one streaming answer, and keeps their order. Implements `Sender`.
+    """Compresses the messages of one streaming response in order. Implements `Sender`.
 
-    Small messages are compressed at once. A large one is compressed beside the loop, one at a time, while those
-    behind it wait; so does the status that ends the call.
+    Small messages are compressed at once. Large ones are compressed on another thread, one at a time; the messages
+    and the final status behind them wait.
     """
 
     __slots__ = ("_call", "_encoding", "_end", "_is_busy", "_level", "_run_aside", "_waiting", "_waiting_bytes")
@@ -87,16 +87,16 @@ class StreamCompression:
         self._waiting: deque[Sequence[Buffer]] = deque()
         self._waiting_bytes = 0
         self._is_busy = False
-        """Whether a message is being compressed beside the loop."""
+        """Whether another thread is compressing a message."""
         self._end: tuple[int, str, Headers] | None = None
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait to be compressed, or for the peer to take them."""
+        """Bytes that wait for compression or for the peer."""
         return self._waiting_bytes + self._call.queued_bytes
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send one message. The call ends when far more comes than can be compressed."""
+        """Send one message. The call ends with an error if messages arrive much faster than compression."""
         if self._end is not None:
             return
         if self._waiting_bytes > _MAX_WAITING_BYTES:
@@ -141,7 +141,7 @@ class StreamCompression:
 
     def _abort(self) -> None:
         call = self._call
-        self._end = (GrpcStatus.RESOURCE_EXHAUSTED, "answers come faster than they can be compressed", ())
+        self._end = (GrpcStatus.RESOURCE_EXHAUSTED, "responses arrive faster than they can be compressed", ())
         self._waiting.clear()
         call.finish(*self._end)
         if call.on_cancel is not None:
@@ -153,12 +153,12 @@ def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
 
 
 def _failed(call: GrpcCall, error: Exception) -> None:
-    _log.error("compressing an answer to %s failed", excerpt(call.path), exc_info=error)
-    grpc_failure.finish(call, internal(f"internal error of the server in {excerpt(call.path)}; its log says more"))
+    _log.error("compressing a response of %s failed", excerpt(call.path), exc_info=error)
+    grpc_failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
 
 
 def accepted_encoding(call: GrpcCall) -> bytes | None:
-    """Return the encoding for the messages of a call's answer, None for none."""
+    """Return the encoding for the response messages of a call, None for none."""
     for name, value in call.metadata:
         if name == _ACCEPTS:
             accepted = [entry.strip() for entry in value.split(b",")]

@@ -1,8 +1,6 @@
-"""The gRPC calls of shared memory: status, register, unregister, for system and for CUDA regions.
+"""gRPC calls other than inference: model repository, shared memory, log and trace settings.
 
-gRPC calls about the model repository: index, load, unload. The work is done beside the event loop.
-
-The gRPC calls LogSettings and TraceSetting.
+The repository calls run on other threads than the event loop, because they may take long.
 """
 
 import functools
@@ -37,7 +35,7 @@ _SERVICE = "/inference.GRPCInferenceService/"
 
 
 class RepositoryCalls:
-    """Answers the calls that take their time."""
+    """Handles the calls of the model repository."""
 
     def __init__(
         self,
@@ -46,7 +44,7 @@ class RepositoryCalls:
         run_control: RunAside = run_here,
         may_bring_files: MayBringFiles = lambda: False,
     ) -> None:
-        """`run_control` is for work that may take minutes."""
+        """`run_control` runs work that may take minutes."""
         self._engine = engine
         self._may_bring_files = may_bring_files
         self._work: dict[str, tuple[RunAside, Callable[[Buffer], bytes]]] = {
@@ -56,11 +54,11 @@ class RepositoryCalls:
         }
 
     def serves(self, path: str) -> bool:
-        """Tell whether `path` is one of these calls."""
+        """Return whether `path` is one of these calls."""
         return path in self._work
 
     def handle(self, call: GrpcCall, message: Buffer) -> bool:
-        """Answer a call when its work is done; False for a call of another kind."""
+        """Start the work of a call and respond when it is done; return False for other calls."""
         found = self._work.get(call.path)
         if found is None:
             return False
@@ -97,18 +95,18 @@ def _respond(call: GrpcCall, answer: bytes) -> None:
 def _fail(call: GrpcCall, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("gRPC call %s failed", excerpt(call.path), exc_info=error)
-        error = internal(f"internal error of the server in {excerpt(call.path)}; its log says more")
+        error = internal(f"internal error in {excerpt(call.path)}; see the server log")
     grpc_failure.finish(call, error)
 
 
 class SettingsCalls:
-    """The handlers of the calls; a request that changes nothing asks only."""
+    """Handles the calls for settings; a request without changes only reads them."""
 
     def __init__(self, engine: TracedEngine) -> None:
         self._engine = engine
 
     def handlers(self) -> Mapping[str, Callable[[Buffer], bytes]]:
-        """Return the handlers by the names of their methods."""
+        """Return the handlers by method name."""
         return {"LogSettings": self._log_settings, "TraceSetting": self._trace_settings}
 
     def _log_settings(self, message: Buffer) -> bytes:
@@ -123,13 +121,13 @@ class SettingsCalls:
 
 
 class SharedMemoryCalls:
-    """The handlers of the calls."""
+    """Handles the calls for shared-memory regions."""
 
     def __init__(self, regions: SharedMemoryControl) -> None:
         self._regions = regions
 
     def handlers(self) -> Mapping[str, Callable[[Buffer], bytes]]:
-        """Return the handlers by the names of their methods."""
+        """Return the handlers by method name."""
         return {
             "SystemSharedMemoryStatus": self._system_status,
             "SystemSharedMemoryRegister": self._register_system,

@@ -1,4 +1,4 @@
-"""How a gRPC call ends in failure: status, message, a log line, and the request id that ties them together."""
+"""Failed gRPC calls: status, message and log line, connected by the request id."""
 
 from typing import Protocol
 from urllib.parse import quote
@@ -14,7 +14,7 @@ _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
 class Answered(Protocol):
-    """What ends with a status: a call, or what stands before it."""
+    """A destination of a status: a call, or a layer in front of it."""
 
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
         """End the call with a gRPC status."""
@@ -28,8 +28,8 @@ def finish(call: Answered, error: InferError) -> None:
 def finish_infer(call: Answered, request_id: str, model: str, version: str, error: InferError) -> None:
     """End an inference call with the status of `error` and log the failure, once.
 
-    The log line and the trailer `triton-request-id` carry the same id: the client's, or one made here when the client
-    gave none.
+    The log line and the trailer `triton-request-id` contain the same id: the client's, or a generated one if the
+    client sent none.
     """
     request_id = log(request_id, model, version, error)
     # A header value is printable ASCII; an id is any text.
@@ -38,7 +38,7 @@ def finish_infer(call: Answered, request_id: str, model: str, version: str, erro
 
 
 def log(request_id: str, model: str, version: str, error: InferError) -> str:
-    """Log a failed request, once, and return the id in the line: the client's, cut, or one made here."""
+    """Log a failed request once; return the logged id: the client's, truncated, or a generated one."""
     request_id = request_id or new_request_id()
     level = status_of(error.code).log_level
     log_request_failure(

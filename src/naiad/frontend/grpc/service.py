@@ -30,7 +30,7 @@ _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 
 
 class InferenceGrpcService:
-    """Answers gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
+    """Handles gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
 
     protocol = "GRPC"  # for traces
 
@@ -42,7 +42,7 @@ class InferenceGrpcService:
         repository: RepositoryCalls | None = None,
         runner: SliceRunner | None = None,
     ) -> None:
-        """`runner` decodes what is large."""
+        """`runner` decodes large messages."""
         self._engine = engine
         self._runner = runner or SliceRunner()
         self._repository = repository or RepositoryCalls(engine)
@@ -51,7 +51,7 @@ class InferenceGrpcService:
         self._decoder = InferRequestDecoder(engine.request_limits)
         self._decode = self._decoder.decode
         self.control_delay_s = 0.0
-        """How much later calls other than inference are handled (Triton: a test hook)."""
+        """Delay of calls other than inference (Triton: a test hook)."""
         self._handlers: dict[str, Callable[[Buffer], bytes]] = {
             _SERVICE + "ServerLive": self._server_live,
             _SERVICE + "ServerReady": self._server_ready,
@@ -68,7 +68,7 @@ class InferenceGrpcService:
     # --- called by the transport -----------------------------------------------------------------------------
 
     def unary(self, call: GrpcCall, message: Buffer) -> None:
-        """Handle a complete unary call; its answer may come later."""
+        """Handle a complete unary call; its response may follow later."""
         # hot: every ModelInfer
         try:
             if call.path == _MODEL_INFER:
@@ -81,19 +81,17 @@ class InferenceGrpcService:
             self._fail(call)
 
     def _fail(self, call: GrpcCall) -> None:
-        """Answer a call whose handler has raised: a defect costs its peer one call, not the connection."""
+        """End a call whose handler has raised: a defect fails one call, not the connection."""
         _log.exception("gRPC call %s failed", call.path)
-        grpc_failure.finish(
-            call, internal(f"internal error of the server in {excerpt(call.path)}; its log says more")
-        )
+        grpc_failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
 
     def refusal(self, path: str) -> InferError | None:
-        """Return why calls to `path` are refused before any message is read; None when they are answered."""
+        """Return why calls to `path` are rejected before any message is read; None if they are served."""
         is_known = path in (_MODEL_INFER, _MODEL_STREAM_INFER) or path in self._handlers
         return None if is_known or self._repository.serves(path) else control_grpc.refusal(path)
 
     def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
-        """Finish a call of ModelInfer for a model that there is not, before its tensors are buffered."""
+        """Finish a call of ModelInfer for an unknown model before its tensors are buffered."""
         known = read_beginning(beginning) if call.path == _MODEL_INFER else None
         if known is None:
             return
@@ -105,7 +103,7 @@ class InferenceGrpcService:
             grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
     def is_streaming(self, path: str) -> bool:
-        """Tell whether messages of calls to `path` are handed over one by one."""
+        """Return whether messages of calls to `path` are delivered one by one."""
         return path == _MODEL_STREAM_INFER
 
     def stream_message(self, call: GrpcCall, message: Buffer) -> None:
@@ -114,20 +112,20 @@ class InferenceGrpcService:
         try:
             stream.take(message)
         except Exception:
-            # What was open has nobody to answer to: the transport ends the call.
+            # Open requests need no response: the transport ends the call.
             stream.fail()
             raise
 
     def stream_half_closed(self, call: GrpcCall) -> None:
-        """End a ModelStreamInfer call once everything is answered."""
+        """End a ModelStreamInfer call after the responses to all its requests."""
         self._stream_of(call).half_close()
 
     def stream_writable(self, call: GrpcCall) -> None:
-        """Go on with a ModelStreamInfer call that was held."""
+        """Resume a paused ModelStreamInfer call if there is room again."""
         self._stream_of(call).writable()
 
     def stream_draining(self, call: GrpcCall) -> None:
-        """End a ModelStreamInfer call once what has begun is answered."""
+        """End a ModelStreamInfer call after the responses to its open requests."""
         self._stream_of(call).drain()
 
     def _stream_of(self, call: GrpcCall) -> InferStream | EndedStream:
@@ -142,7 +140,7 @@ class InferenceGrpcService:
     # --- inference -------------------------------------------------------------------------------------------
 
     def _infer(self, call: GrpcCall, message: Buffer, prepared: Prepared | None = None) -> None:
-        """Decode and submit a request; `prepared` is one that has been decoded already."""
+        """Decode and submit a request; `prepared` is one that is decoded already."""
         # hot: every ModelInfer
         if prepared is not None:
             (header, request_id, data), element_counts = prepared
@@ -180,7 +178,7 @@ class InferenceGrpcService:
             grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
 
     def _decode_large(self, call: GrpcCall, message: Buffer) -> None:
-        """Decode a large message in slices; it is submitted when that is done."""
+        """Decode a large message in slices, then submit it."""
         job = self._runner.run(
             call.client,
             prepare(self._decoder, message),
@@ -192,7 +190,7 @@ class InferenceGrpcService:
             call.on_cancel = partial(self._leave, call, job)
 
     def _leave(self, call: GrpcCall, job: SliceJob, why: CancelReason) -> None:
-        """The client has gone, or its deadline has passed, while its request was decoded."""
+        """Cancel the decoding of a request whose client has disconnected or whose deadline has passed."""
         self._runner.cancel(job)
         grpc_failure.finish_infer(call, "", "", "", why.error(waited=True))
 
@@ -201,16 +199,16 @@ class InferenceGrpcService:
             self._infer(call, b"", prepared)
         except Exception:
             _log.exception("gRPC call %s failed", call.path)
-            grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+            grpc_failure.finish(call, internal(f"internal error in {call.path}; see the server log"))
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
-        """Return what the request of a client says about its trace."""
+        """Return the trace fields of a request."""
         return fields_of_call(request.context)  # type: ignore[arg-type]  # set in _infer
 
     def _refuse_undecoded(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
-        """Answer a request that did not decode.
+        """Respond to a request that could not be decoded.
 
-        Triton: an unknown or decoupled model wins over whatever else is wrong with the request.
+        Triton: the error of an unknown or decoupled model has priority over all other errors of the request.
         """
         call.on_cancel = None
         model_name = model_version = request_id = ""
@@ -223,7 +221,7 @@ class InferenceGrpcService:
         grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
     def _abandon(self, request: InferRequest, why: CancelReason) -> None:
-        """Cancel a request whose client has left or whose deadline has passed; log it, and answer who listens."""
+        """Cancel a request whose client has disconnected or whose deadline has passed; log it and finish the call."""
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
         waited = self._engine.cancel(request)
         error = why.error(waited=waited)
@@ -231,11 +229,11 @@ class InferenceGrpcService:
 
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
-        # The handler refers to the request and the request to the call: without this the garbage collector would
-        # have to find each of these circles.
+        # The handler refers to the request and the request to the call: break the cycle, so that the garbage
+        # collector does not have to find it.
         call.on_cancel = None
         if request.cancelled:
-            return  # it was answered, if anyone listened, when it was cancelled
+            return  # cancellation has finished the call already
         error = response.error
         if error is None:
             try:

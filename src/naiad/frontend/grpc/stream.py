@@ -1,8 +1,8 @@
-"""One `ModelStreamInfer` call: requests in, responses out, errors as messages while the stream goes on.
+"""One `ModelStreamInfer` call: requests in, responses out, errors as messages of the stream.
 
-Rules: requests of ordinary models are answered in their order, one response each; responses of decoupled models leave
-when they come. A stream that has too much open, or whose peer does not take its answers, is held: flow control lets
-its peer send no more until there is room again.
+Ordinary models: one response per request, in request order. Decoupled models: each response is sent when it arrives.
+A stream with too many open requests, or with too many unread responses, is paused: flow control stops the peer until
+there is room again.
 """
 
 from collections import deque
@@ -37,14 +37,14 @@ from naiad.protocol.status import status_of
 from naiad.wire.header_fields import Headers
 
 Prepared = tuple[Decoded, Sequence[int] | None]
-"""A decoded request, and how many elements its large inputs of strings have."""
+"""A decoded request, and the number of elements of its large string inputs."""
 
 MAX_OPEN_REQUESTS = 1024
-"""Requests of one stream that are submitted and not answered; more wait for their turn."""
+"""Limit of submitted requests without a response per stream; further ones wait."""
 MAX_OPEN_BYTES = 64 * 1024 * 1024
-"""Their messages together, or the answers they will probably have; a stream that has reached this takes no more."""
+"""Limit of the bytes of open requests, or of their expected responses; above it a stream accepts no more requests."""
 MAX_QUEUED_BYTES = 1024 * 1024
-"""Answers that the peer has not taken; a stream with more takes no more requests."""
+"""Limit of unread response bytes; above it a stream accepts no more requests."""
 _STRICT_FIELD = b"triton_grpc_error"
 
 
@@ -55,27 +55,27 @@ class _StreamRequest(InferRequest):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether its answer is held back until those of earlier requests have left."""
+        """Whether its response waits until the responses to earlier requests are sent."""
         turn: _Turn = self.context  # type: ignore[assignment]  # set in `take`
         return turn.is_ordered
 
 
 class _Turn:
-    """A request's place in its stream."""
+    """Position of a request in the response order of its stream."""
 
     __slots__ = ("answer", "is_ordered", "message_bytes", "reserved_bytes")
 
     def __init__(self, message_bytes: int, *, is_ordered: bool) -> None:
         self.message_bytes = message_bytes
         self.reserved_bytes = 0
-        """Of the server's budget, while the request is open."""
+        """Bytes reserved in the server's budget while the request is open."""
         self.is_ordered = is_ordered
         self.answer: Sequence[Buffer] | None = None
-        """Set when it is ready before its turn."""
+        """The response, if it is ready before its turn."""
 
 
 class InferStream:
-    """The requests of one streaming call and what is still to be answered."""
+    """The requests of one streaming call and their pending responses."""
 
     protocol = "GRPC"  # for traces
     __slots__ = (
@@ -116,15 +116,15 @@ class InferStream:
         self._decode = decoder.decode
         self._runner = runner or SliceRunner()
         self._job: SliceJob | None = None
-        """The decoding of a large message; those behind it wait, as the stream is held."""
+        """Decoding of a large message; the stream is paused meanwhile and later messages wait."""
         self._forwarding = forwarding
         self._is_strict = _asks_for_grpc_errors(call.metadata)
         self._open: set[InferRequest] = set()
         self._open_bytes = 0
         self._answer_bytes = 0
-        """Size of the last ordinary answer; those to come are taken to be as large."""
+        """Size of the last ordinary response, used as the estimate for the next ones."""
         self._order: deque[_Turn] = deque()
-        """Unanswered requests of ordinary models."""
+        """Requests of ordinary models without a response."""
         self._is_held = False
         self._is_paused = False
         self._is_half_closed = False
@@ -137,7 +137,7 @@ class InferStream:
     # --- called by the service ----------------------------------------------------------------------------------
 
     def take(self, message: Buffer) -> None:
-        """Submit the request in `message`; whatever is wrong with it is answered in the stream."""
+        """Submit the request in `message`; an error becomes a message of the stream."""
         # hot: once a request
         if len(message) > SHORT_BYTES:
             self._decode_large(message)
@@ -150,7 +150,7 @@ class InferStream:
         self._submit(message, decoded)
 
     def _decode_large(self, message: Buffer) -> None:
-        """Decode a large message in slices; the stream is held meanwhile."""
+        """Decode a large message in slices; the stream is paused meanwhile."""
         job = self._runner.run(
             self._call.client,
             prepare(self._decoder, message),
@@ -167,9 +167,9 @@ class InferStream:
         try:
             self._submit(message, *prepared)
         except Exception:
-            # What was open has nobody to answer to: the call ends.
+            # Open requests need no response: the call ends.
             self.fail()
-            self._sender.finish(status_of(ErrorCode.INTERNAL).grpc, "internal error of the server; its log says more")
+            self._sender.finish(status_of(ErrorCode.INTERNAL).grpc, "internal error; see the server log")
             raise
         self._go_on()
 
@@ -218,23 +218,23 @@ class InferStream:
             self._hold()
 
     def _reserve(self, turn: _Turn) -> None:
-        """Have a message counted until its request is answered. Raises InferError when there is no room for it."""
+        """Reserve the bytes of a message until its response is sent. Raises InferError if there is no room."""
         if not self._call.reserve_bytes(turn.message_bytes):
             raise unavailable(NO_ROOM)
         turn.reserved_bytes = turn.message_bytes
 
     def half_close(self) -> None:
-        """End the call once everything is answered."""
+        """End the call after the responses to all requests."""
         self._is_half_closed = True
         self._end_if_done()
 
     def drain(self) -> None:
-        """Take no more requests and end the call once everything is answered."""
+        """Accept no more requests and end the call after the responses to all of them."""
         self._is_draining = True
         self._end_if_done()
 
     def writable(self) -> None:
-        """Go on if there is room again."""
+        """Resume if there is room again."""
         if self._is_paused and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
             self._set_paused(False)
             self._send_kept()
@@ -245,14 +245,14 @@ class InferStream:
             self._call.release()
 
     def cancel(self, why: CancelReason) -> None:
-        """Nobody waits for the answers: cancel what is open, log it, and write nothing more."""
+        """Cancel and log all open requests, because the client needs no responses; write nothing more."""
         for request in self._cancel_open():
             waited = self._engine.cancel(request)
             error = why.error(waited=waited)
             grpc_failure.log(request.id, request.header.model_name, version_of(request), error)
 
     def fail(self) -> None:
-        """Cancel what is open because of a failure that is logged elsewhere, and write nothing more."""
+        """Cancel all open requests after a failure that is logged elsewhere; write nothing more."""
         for request in self._cancel_open():
             self._engine.cancel(request)
 
@@ -261,7 +261,7 @@ class InferStream:
         return list(self._open)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
-        """Return what the request of a client says about its trace."""
+        """Return the trace fields of a request."""
         return fields_of_call(self._call)
 
     # --- responses ----------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class InferStream:
             self._continue(turn)
 
     def _continue(self, turn: _Turn) -> None:
-        """See what an answered request makes possible."""
+        """Continue the stream after the last response to a request."""
         if turn.reserved_bytes:
             self._call.release_bytes(turn.reserved_bytes)
         self._go_on()
@@ -307,7 +307,7 @@ class InferStream:
     def _fail(self, request: InferRequest, turn: _Turn, error: InferError, *, final: bool) -> None:
         header = request.header
         if self._is_strict:
-            # Triton: with `triton_grpc_error` the first error of inference ends the call.
+            # Triton: with `triton_grpc_error` the first inference error ends the call.
             self.fail()
             grpc_failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
             return
@@ -316,7 +316,7 @@ class InferStream:
         self._answer(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
     def _answer(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
-        """Send an answer, or keep it until those before it are sent and the peer takes them."""
+        """Send a response, or keep it until earlier responses are sent and the peer has read them."""
         if not turn.is_ordered:
             self._send(parts)
             return
@@ -329,8 +329,10 @@ class InferStream:
         self._send_kept()
 
     def _send_kept(self) -> None:
-        """Send answers whose turn has come. The transport ends calls that have it queue too much, so it gets no more
-        while the peer is slow: what is open is answered in any case, and the client has asked for all of it."""
+        """Send the kept responses whose turn has come.
+
+        The transport resets a call with too many queued bytes, so this stops while the peer reads slowly.
+        """
         order = self._order
         while order and order[0].answer is not None and not self._is_paused:
             self._send(order.popleft().answer or ())
@@ -342,10 +344,10 @@ class InferStream:
             self._hold()
             self._set_paused(True)
 
-    # --- requests that are refused ------------------------------------------------------------------------------
+    # --- rejected requests ------------------------------------------------------------------------------------------
 
     def _refuse_undecoded(self, message: Buffer, error: InferError) -> None:
-        """Answer a request that did not decode. Triton: an unknown model wins over whatever else is wrong."""
+        """Respond to a request that could not be decoded. Triton: an unknown model has priority over other errors."""
         model_name = model_version = request_id = ""
         turn = _Turn(0, is_ordered=True)
         try:
@@ -361,7 +363,7 @@ class InferStream:
             self._order.append(turn)
         self._answer(turn, (encode_refusal(request_id, _text(error)),))
         if len(self._order) >= MAX_OPEN_REQUESTS:
-            # Answers of refused requests wait for those before them, as open requests do.
+            # Errors of rejected requests wait for the responses before them, as responses do.
             self._hold()
 
     # --- the stream ---------------------------------------------------------------------------------------------
@@ -398,7 +400,8 @@ class InferStream:
         self._sender.finish(status, message)
 
     def _close(self) -> None:
-        # Call and stream refer to each other: without this the garbage collector would have to find them.
+        # Call and stream refer to each other: break the cycle, so that the garbage collector does not have to find
+        # it.
         self._is_over = True
         if self._job is not None:
             self._runner.cancel(self._job)
@@ -409,22 +412,22 @@ class InferStream:
 
 
 class EndedStream:
-    """Stands for a stream that has ended while its call has not: its last answers are still being compressed."""
+    """State of a call whose stream has ended while its last responses are still being compressed."""
 
     def take(self, message: Buffer) -> None:
-        """The answer to this request would come after the end."""
+        """Do nothing: a response would come after the end."""
 
     def half_close(self) -> None:
-        """The end is under way."""
+        """Do nothing: the call is ending."""
 
     def drain(self) -> None:
-        """The end is under way."""
+        """Do nothing: the call is ending."""
 
     def writable(self) -> None:
-        """There is nothing to go on with."""
+        """Do nothing: there is nothing to resume."""
 
     def fail(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no request is open."""
 
 
 ENDED = EndedStream()

@@ -1,10 +1,9 @@
-"""One HTTP/1.1 connection: what the loop tells it, and when it reads.
+"""One HTTP/1.1 connection: its callbacks from the event loop, back pressure, and its close.
 
-Its parts have rooms of their own: `http1_reading` takes requests out of what has come, `http1_answering` has answers
-leave in the order of the requests, `http1_ending` sees to it that the connection ends. What comes is read into a
-buffer that all connections share, because data is taken out of it before control returns to the loop.
+`reading` cuts requests from the received bytes, `responses` sends responses in request order. Data is received into a
+buffer shared by all connections, because it is consumed before control returns to the loop.
 
-The end of an HTTP/1.1 connection: its peer sends no more, was refused, or takes what is left of its answers.
+`Http1Close` ends a connection whose peer has closed its sending side, was rejected, or still has responses to read.
 """
 
 import asyncio
@@ -26,11 +25,13 @@ from naiad.wire.http1 import HttpError, RequestHead
 from naiad.wire.preface import TLS_REFUSAL
 
 _PROBE_S, _PROBE_ANSWER_S = 0.05, 0.02
-"""Who sends no more and is not answered within the first is asked whether it listens; after the second we look."""
+"""Delays for a half-closed peer without a response: after the first it is probed, after the second it is checked for
+a reset.
+"""
 
 
 class Http1Close:
-    """What a connection knows of its end."""
+    """The closing state of a connection."""
 
     __slots__ = (
         "_answers",
@@ -51,24 +52,25 @@ class Http1Close:
         self._answers = answers
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
         self.is_cutting_off = False
-        """No request follows, and the peer may still be sending: its request was refused, or the server drains."""
+        """No request follows, but the peer may still be sending: its request was rejected, or the server drains."""
         self.is_lingering = False
-        """Read to the end, after a refusal."""
+        """After a rejection, the input was read to its end."""
         self.has_heard = False
-        """While it lingers, the peer has sent something since the last check."""
+        """The peer has sent something since the last check, while the connection lingers."""
         self._linger_end_ns = 0
         self.is_half_closed = False
-        """The peer sends no more, and waits for its answers or has gone."""
+        """The peer has closed its sending side: it waits for its responses, or it has disconnected."""
         self._linger: LingeringClose | None = None
-        """Once the connection is closed, or lingers."""
+        """Set once the connection is closed, or lingers."""
 
-    # --- the peer sends no more -------------------------------------------------------------------------------------
+    # --- half-closed peers ------------------------------------------------------------------------------------------
 
     def half_close(self) -> bool:
-        """Go on for a peer that waits for answers and sends no more; false when it counts as gone.
+        """Keep the connection for a peer that only waits for responses; return False if the peer counts as
+        disconnected.
 
-        One that has closed its socket looks the same until something is sent to it. Once a streamed answer has begun
-        nothing can be sent but what the model makes, so that its client has to stay (Triton: as well). TLS has no
+        A peer that has closed its socket looks the same until something is sent to it. After a streamed response has
+        begun, only the model's output may be sent, so its client must keep its side open (as in Triton). TLS has no
         half-closed connections.
         """
         exchanges = self._answers.exchanges
@@ -81,29 +83,31 @@ class Http1Close:
         return True
 
     def _probe(self) -> None:
-        """Send an interim response, which a socket that was closed answers with a reset (RFC 9293 3.10.7)."""
+        """Send an interim response; a closed socket replies with a reset (RFC 9293 3.10.7)."""
         exchanges = self._answers.exchanges
         first = exchanges[0] if exchanges else None
-        # RFC 9110 15.2: never one of those to HTTP/1.0, nor after the beginning of the final one.
+        # RFC 9110 15.2: no interim response to HTTP/1.0, nor after the final response has begun.
         if first is not None and not (first.is_http_1_0 or first.has_begun or self.transport.is_closing()):
             self._answers.send([CONTINUE])
             self._endpoint.call_later(_PROBE_ANSWER_S, self.drop_if_reset)
 
     def drop_if_reset(self) -> None:
-        """Drop the connection when its peer has gone."""
-        # The loop does not look at a socket that is read to its end.
+        """Drop the connection if its peer has disconnected."""
+        # The loop does not watch a socket after its end of file.
         connected: socket.socket | None = self.transport.get_extra_info("socket")
         if self.transport.is_closing() or connected is None:
             return
         if connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
 
-    # --- the last answer has been written ---------------------------------------------------------------------------
+    # --- after the last response
+    # --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Close, or linger while the refused peer may still be sending."""
+        """Close, or linger while a rejected peer may still be sending."""
         if self.is_cutting_off and self.transport.can_write_eof():
-            # Closing with unread input would reset the connection and take the answer from the peer (RFC 9112 9.6).
+            # Closing with unread input would reset the connection and discard the response at the peer (RFC 9112
+            # 9.6).
             self.is_lingering = True
             self.transport.write_eof()
             self._clock.restart()
@@ -112,11 +116,11 @@ class Http1Close:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the connection lingers, or is closed and its peer takes what is left."""
+        """Whether the connection lingers, or is closed and the peer is reading the rest."""
         return self.is_lingering or self.transport.is_closing()
 
     def check(self, now_ns: int) -> None:
-        """Drop a peer that has had its time, once the end has begun."""
+        """Drop a peer that has used up its time after the close has begun."""
         limits = self._endpoint.limits
         if not self._linger_end_ns:
             self._linger_end_ns = now_ns + int(limits.linger_most_s * 1e9)
@@ -132,7 +136,9 @@ _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 _DRAIN_IDLE_S = 0.5
-"""At the end of a drain, a connection that was idle this long is closed; a busier one is told to with its answer."""
+"""At the end of a drain, connections idle for this long are closed; busier ones get `Connection: close` with their
+response.
+"""
 _JSON = (b"Content-Type", b"application/json")
 
 
@@ -148,17 +154,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._reader = RequestReader(endpoint, self._clock, self._answers, self._dispatch)
         self._ending = Http1Close(endpoint, self._clock, self._answers)
         self._backlog = b""
-        """Received while reading was about to pause."""
+        """Bytes received while reading was being paused."""
         self.is_reading = True
         self._has_asked = False
-        """A request has come, or the beginning of one."""
+        """A request has arrived, at least in part."""
         self._response_queue: ResponseQueue | None = None
-        """Once the peer has not taken at once what it was sent."""
+        """Created when the peer does not read at once what was sent."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Register the connection, or close it if there are too many."""
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._answers.transport = self._ending.transport = transport
@@ -168,23 +174,23 @@ class Http1Connection(asyncio.BufferedProtocol):
             body = encode_error(unsupported_reason)
             transport.write(self._endpoint.answer_heads.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
-            self._endpoint.call_later(LINGER_S, transport.abort)  # over TLS the peer has to close, too
+            self._endpoint.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
             return
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every request that nobody waits for its answer."""
+        """Cancel all requests of the connection."""
         self._endpoint.unregister(self)
         self._reader.lose()
         self._answers.disconnect()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to receive: the rest of the current body, or the shared buffer."""
+        """Return the buffer to receive into: the rest of the current body, or the shared buffer."""
         body = self._reader.body
         return self._endpoint.receive_view if body is None else self._reader.room(body)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was received."""
+        """Process received bytes."""
         reader = self._reader
         body = reader.body
         if body is None:
@@ -206,7 +212,7 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self.update_reading()
 
     def eof_received(self) -> bool:
-        """Close when the peer closes; true keeps the connection open for the answer to a cut-off request."""
+        """Close when the peer closes; return True to keep the connection for a last response."""
         if self._answers.exchanges:
             if not self._ending.half_close():
                 return False
@@ -221,18 +227,18 @@ class Http1Connection(asyncio.BufferedProtocol):
         return self._transport.can_write_eof()
 
     def _close_soon(self) -> bool:
-        """Close in turn with other connections; false where the transport has to close itself: with TLS."""
+        """Close in turn with other connections; return False with TLS, where the transport has to close itself."""
         if not self._transport.can_write_eof():
             return False
         self._endpoint.closing.add(self._transport.close)
         return True
 
     def pause_writing(self) -> None:
-        """The peer does not take its answers: read no more from it."""
+        """Stop reading requests: the peer does not read its responses."""
         self._set_write_paused(True)
 
     def resume_writing(self) -> None:
-        """The peer has taken most of what was unsent."""
+        """Resume: the peer has read most of the unsent bytes."""
         self._set_write_paused(False)
 
     def _set_write_paused(self, is_paused: bool) -> None:
@@ -243,7 +249,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     # --- requests -----------------------------------------------------------------------------------------------
 
     def _consume(self, data: "bytes | bytearray", end: int) -> None:
-        """Take requests out of `data[:end]`; what may not be looked at yet goes to the backlog."""
+        """Cut requests from `data[:end]`; keep the rest in the backlog if reading is paused."""
         # hot: bench/micro_http1.py
         reader, answers = self._reader, self._answers
         answers.is_gathering = True
@@ -256,7 +262,7 @@ class Http1Connection(asyncio.BufferedProtocol):
                         break
                     position = reader.take(data, view, position, end)
         except HttpError as error:
-            if error.message == TLS_REFUSAL:  # such a client cannot read the answer
+            if error.message == TLS_REFUSAL:  # such a client cannot read the response
                 _log.info("HTTP connection closed: %s", TLS_REFUSAL)
             self._refuse(error)
         except RejectedByHeadersError as refusal:
@@ -266,7 +272,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             answers.flush()
 
     def _dispatch(self, head: RequestHead, body: Buffer, reserved_bytes: int) -> None:
-        """Hand a complete request over."""
+        """Pass a complete request to its route."""
         # hot: bench/micro_http1.py
         answers = self._answers
         exchange = Http1Context(answers, head, body, _now_ns())
@@ -281,10 +287,10 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._endpoint.handle(exchange)
         except Exception:
             _log.exception("the route of %s %s failed", exchange.method, exchange.path)
-            exchange.respond(500, (_JSON,), (encode_error("internal error; the log tells more"),))
+            exchange.respond(500, (_JSON,), (encode_error("internal error; see the server log"),))
 
     def _refuse(self, error: HttpError, *, lingers: bool = True) -> None:
-        """Answer a request that cannot be handed over, after those before it, and end the connection."""
+        """Reject an invalid request, after the responses before it, and end the connection."""
         head = self._reader.head or RequestHead("", "/", {})
         headers = (_JSON, *error.headers)
         self._answer_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)
@@ -292,7 +298,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _answer_unread(
         self, head: RequestHead, status: int, headers: Headers, parts: Sequence[Buffer], *, lingers: bool = True
     ) -> None:
-        """Answer a request that is not read to its end, and end the connection."""
+        """Respond to a request that is not read to its end, and end the connection."""
         self._reader.close()
         self._ending.is_cutting_off = lingers
         exchange = Http1Context(self._answers, head, b"", 0)
@@ -301,15 +307,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._clock.restart()
         exchange.respond(status, headers, parts)
 
-    # --- what the answers ask for -------------------------------------------------------------------------------
+    # --- called by the responses ------------------------------------------------------------------------------------
 
     def expect_no_more(self) -> None:
-        """The server drains, which a peer does not know that pipelines: some of its next request may have come."""
+        """Expect the last requests: the server drains, but a pipelining peer may have sent a part of the next one."""
         self._reader.close()
         self._ending.is_cutting_off = True
 
     def end(self) -> None:
-        """The last answer has left: close, or linger."""
+        """Close or linger: the last response is sent."""
         if self._answers.response_sender:
             self._answers.flush()
         self._ending.begin()
@@ -322,14 +328,14 @@ class Http1Connection(asyncio.BufferedProtocol):
     # --- back pressure ------------------------------------------------------------------------------------------
 
     def _give_way(self) -> None:
-        """Have others read before more is read from a peer that fills the buffer: libuv would go on 32 times."""
+        """Let other connections read first when a peer fills the buffer: libuv would read 32 times in a row."""
         if self.is_reading and not self._transport.is_closing():
             self.is_reading = False
             self._transport.pause_reading()
             self._endpoint.call_later(0.0, self.update_reading)
 
     def update_reading(self) -> None:
-        """Pause or resume reading, and take up the backlog first."""
+        """Pause or resume reading; process the backlog first."""
         if self._answers.is_gathering or self._ending.is_half_closed or self._transport.is_closing():
             return
         while self._backlog and not self._reader.is_closed and self._answers.has_room():
@@ -346,18 +352,18 @@ class Http1Connection(asyncio.BufferedProtocol):
     # --- clocks -------------------------------------------------------------------------------------------------
 
     def restart_clock(self) -> None:
-        """A new phase begins."""
+        """Start a new phase."""
         self._clock.restart()
 
     def check_clock(self, now_ns: int) -> None:
-        """Act when the current phase has lasted too long."""
+        """Enforce the time limit of the current phase."""
         if self._ending.has_begun:
             self._ending.check(now_ns)
             return
         if self._ending.is_half_closed:
             self._ending.drop_if_reset()
         if self._is_too_slow_a_reader(now_ns):
-            _log.info("HTTP connection dropped: its client takes its answers too slowly")
+            _log.info("HTTP connection dropped: its client reads its responses too slowly")
             self.abort()
             return
         elapsed_s = self._clock.elapsed_s(now_ns)
@@ -389,11 +395,12 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._response_queue = ResponseQueue(self._limits.send_timeout_s)
         return self._response_queue.is_too_slow(self._transport, undelivered_bytes(self._transport), now_ns)
 
-    # --- too many connections -----------------------------------------------------------------------------------
+    # --- connection limit
+    # --------------------------------------------------------------------------------------------
 
     @property
     def idle_since_ns(self) -> int:
-        """Since when the connection has had nothing to do; 0 when it has, or has just had."""
+        """Time since which the connection is idle; 0 if it is busy, or was until a moment ago."""
         is_busy = self._answers.exchanges or self._reader.is_amid_request or self._ending.has_begun
         return 0 if is_busy or self._transport.get_write_buffer_size() else self._clock.start_ns
 
@@ -401,4 +408,4 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Close for a new connection."""
         self._reader.close()
         self._transport.close()
-        self._endpoint.call_later(LINGER_S, self._transport.abort)  # over TLS the peer has to close, too
+        self._endpoint.call_later(LINGER_S, self._transport.abort)  # with TLS the peer has to close, too

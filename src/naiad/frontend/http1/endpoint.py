@@ -1,7 +1,4 @@
-"""What the connections of one HTTP/1.1 endpoint share.
-
-The clock of an HTTP/1.1 connection: how long its current phase has lasted.
-"""
+"""Shared state of the connections of one HTTP/1.1 endpoint, and the clock that measures their phases."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,20 +14,20 @@ from naiad.wire.http1 import HeadCache, Http1Limits
 
 
 class PhaseClock:
-    """Shared by the parts of a connection: whichever begins a phase restarts it."""
+    """Shared by the parts of a connection: the part that starts a phase restarts the clock."""
 
     __slots__ = ("start_ns",)
 
     def __init__(self) -> None:
         self.start_ns = 0
-        """Monotonic time of the first sweep of the phase, 0 before: no request pays for reading a clock."""
+        """Monotonic time of the first sweep in this phase, 0 before: no request pays for reading a clock."""
 
     def restart(self) -> None:
-        """A new phase begins; the next sweep notes when."""
+        """Start a new phase; the next sweep stores its time."""
         self.start_ns = 0
 
     def elapsed_s(self, now_ns: int) -> float | None:
-        """Return how long the phase has lasted; None when it begins now."""
+        """Return the duration of the phase; None if it begins now."""
         if not self.start_ns:
             self.start_ns = now_ns
             return None
@@ -43,13 +40,13 @@ Handle = Callable[[HttpContext], None]
 
 
 class WatchedConnection(RegisteredConnection, Protocol):
-    """What the endpoint's owner does to a connection."""
+    """A connection, as the owner of the endpoint uses it."""
 
     def restart_clock(self) -> None:
-        """Begin a new phase."""
+        """Start a new phase."""
 
     def check_clock(self, now_ns: int) -> None:
-        """Act when the current phase has lasted too long."""
+        """Enforce the time limit of the current phase."""
 
     def abort(self) -> None:
         """Drop the connection."""
@@ -69,7 +66,7 @@ class Http1Endpoint:
         refuse: Refuse | None,
         addresses: AddressLimit | None,
     ) -> None:
-        """`loop.call_later` with 0 s calls back after other connections have been read."""
+        """`loop.call_later`; with 0 s it calls back after other connections were read."""
         self.handle = handle
         self.refuse = refuse
         self.budget = budget
@@ -82,17 +79,17 @@ class Http1Endpoint:
         self._register: ConnectionRegister[WatchedConnection] = ConnectionRegister(limits.connections, addresses)
         self.connections = self._register.open
         self.is_draining = False
-        """Answers to requests that came before `last_arrival_ns` are the last ones of their connections."""
+        """Responses to requests that came before `last_arrival_ns` are the last ones of their connections."""
         self.last_arrival_ns = 0
         self.is_finishing = False
-        """Idle connections are closed, too."""
+        """Idle connections are closed as well."""
         self.call_later = loop.call_later
         self.closing = ClosingQueue(loop.call_soon)
         self._on_change = on_change
         self._on_close = on_close
 
     def register(self, connection: WatchedConnection, transport: asyncio.BaseTransport) -> str:
-        """Add a connection; return why there is no room for it, or an empty text."""
+        """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
         unsupported_reason = self._register.admit(connection, transport)
         if not unsupported_reason:
             self._on_change()

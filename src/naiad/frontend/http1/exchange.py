@@ -1,6 +1,6 @@
-"""One HTTP/1.1 request and its answer: the `HttpContext` that routes see.
+"""One HTTP/1.1 request and its response: the `HttpContext` that routes see.
 
-Answers as HTTP/1.1 bytes: status lines, fields and framing, with what repeats made once.
+Responses are encoded to status line, fields and framing; repeated headers are cached.
 """
 
 import http
@@ -23,11 +23,11 @@ LAST_CHUNK = b"0\r\n\r\n"
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
 _CACHED_PREFIXES = 256
 _COPY_LIMIT_BYTES = 32768
-"""Parts up to this size are joined with their neighbours; larger ones are written as they are, without a copy."""
+"""Parts up to this size are joined with adjacent ones; larger ones are written without a copy."""
 
 
 class ResponseHeads:
-    """Makes the heads of answers; keeps those of successful ones, which repeat."""
+    """Encodes response headers; caches those of successful responses, which repeat."""
 
     def __init__(self) -> None:
         self._prefixes: dict[object, bytes] = {}
@@ -35,11 +35,11 @@ class ResponseHeads:
         self.set_date(0.0)
 
     def set_date(self, wall_s: float) -> None:
-        """Set the Date of the answers to come; called about once a second."""
+        """Set the Date of the following responses; called about once a second."""
         self._framing = b"Date: %s\r\nContent-Length: %%d\r\n\r\n" % formatdate(wall_s, usegmt=True).encode()
 
     def complete(self, status: int, headers: Headers, length: int, connection: bytes) -> bytes:
-        """Return the head of an answer of `length` bytes; `connection` is a Connection option or empty."""
+        """Return the headers of a response of `length` bytes; `connection` is a Connection option or empty."""
         key = (status, headers, connection) if type(headers) is tuple else None
         prefix = self._prefixes.get(key)
         if prefix is None:
@@ -51,7 +51,7 @@ class ResponseHeads:
         return prefix + self._framing % length
 
     def streamed(self, status: int, headers: Headers, connection: bytes, *, chunked: bool) -> bytes:
-        """Return the head of an answer whose length is not known."""
+        """Return the headers of a response of unknown length."""
         date = self._framing.partition(b"\r\n")[0]
         coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
         return b"%s%s\r\n%s\r\n" % (self._prefix(status, headers, connection), date, coding)
@@ -63,7 +63,7 @@ class ResponseHeads:
 
 
 def gather(head: bytes, parts: Sequence[Buffer], length: int) -> list[Buffer]:
-    """Return head and body as few buffers: small parts joined, large ones untouched."""
+    """Return headers and body in few buffers: small parts are joined, large ones stay as they are."""
     if length <= _COPY_LIMIT_BYTES:
         return [b"".join((head, *parts))]
     buffers: list[Buffer] = []
@@ -82,7 +82,7 @@ def gather(head: bytes, parts: Sequence[Buffer], length: int) -> list[Buffer]:
 
 
 def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Return the parts as one chunk of the chunked coding; nothing for an empty one, which would end the body."""
+    """Return the parts as one chunk of the chunked coding; nothing for an empty chunk, which would end the body."""
     length = sum(map(len, parts))
     if not length:
         return []
@@ -91,23 +91,23 @@ def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
 
 
 class ResponseSink(Protocol):
-    """What an exchange needs of its connection."""
+    """The connection, as a request context uses it."""
 
     answer_heads: ResponseHeads
     budget: RequestBudget
 
     def connection_option(self, exchange: "Http1Context") -> bytes:
-        """Return the Connection option for an answer that begins now; decides whether it is the last one."""
+        """Return the Connection option for a response that begins now; decides whether it is the last one."""
 
     def emit(self, exchange: "Http1Context", buffers: list[Buffer], *, done: bool) -> None:
-        """Send a piece of an answer, or hold it until it is its turn."""
+        """Send a piece of a response, or keep it until the earlier responses are sent."""
 
     def streamed(self, exchange: "Http1Context", byte_count: int) -> None:
-        """See to the back pressure after a piece of a streamed answer."""
+        """Apply back pressure after a piece of a streamed response."""
 
 
 class Http1Context:
-    """One request that waits for its answer; answers leave in the order of the requests."""
+    """One request that waits for its response; responses are sent in request order."""
 
     __slots__ = (
         "_connection",
@@ -141,29 +141,29 @@ class Http1Context:
         self.body = body
         self.arrival_ns = arrival_ns
         self.reserved_bytes = 0
-        """Of the budget, until the request is answered."""
+        """Bytes reserved in the budget until the response."""
         self.on_disconnect: OnCancel | None = None
         self.on_pause: Callable[[bool], object] | None = None
         self.held: list[Buffer] = []
-        """Pieces of the answer that wait for the answers before it."""
+        """Pieces of the response that wait for earlier responses."""
         self.held_bytes = 0
-        """Those of them that were streamed."""
+        """Bytes of the waiting pieces that were streamed."""
         self.done = False
         self.has_begun = False
-        """A streamed answer has."""
+        """A streamed response has begun."""
 
     @property
     def client(self) -> object:
-        """The connection that it came on."""
+        """The connection of the request."""
         return self._connection
 
     @property
     def is_http_1_0(self) -> bool:
-        """Whether the peer speaks HTTP/1.0 and must be told that the connection persists."""
+        """Whether the peer speaks HTTP/1.0 and needs `keep-alive` to reuse the connection."""
         return self._is_http_1_0
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Answer with a complete body."""
+        """Send a response with a complete body."""
         # hot: bench/micro_http1.py
         connection = self._connection
         if connection is None or self.done:
@@ -175,13 +175,13 @@ class Http1Context:
         length = sum(map(len, parts))
         head = connection.answer_heads.complete(status, headers, length, connection.connection_option(self))
         if self.method == "HEAD":
-            # RFC 9110 9.3.2: the fields of a GET, Content-Length included, without its body.
+            # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
             connection.emit(self, [head], done=True)
         else:
             connection.emit(self, gather(head, parts, length), done=True)
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length is not known: chunked, or ended by closing for HTTP/1.0."""
+        """Start a response of unknown length: chunked, or ended by the close of the connection for HTTP/1.0."""
         connection = self._connection
         if connection is None or self.done:
             return
@@ -194,21 +194,21 @@ class Http1Context:
         connection.emit(self, [head], done=False)
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a piece of a streamed answer."""
+        """Send a piece of a streamed response."""
         if self._connection is not None and not self.done and self.method != "HEAD":
             buffers = chunk(parts) if self._is_chunked else list(parts)
             self._connection.emit(self, buffers, done=False)
             self._connection.streamed(self, sum(map(len, buffers)))
 
     def set_paused(self, is_paused: bool) -> None:
-        """Tell whoever works on a streamed answer whether the peer takes it."""
+        """Notify the producer of a streamed response whether the peer reads it."""
         if is_paused is not self._is_paused and not self.done:
             self._is_paused = is_paused
             if self.on_pause is not None:
                 self.on_pause(is_paused)
 
     def end(self) -> None:
-        """End a streamed answer."""
+        """End a streamed response."""
         if self._connection is not None and not self.done:
             self.done = True
             self.on_disconnect = self.on_pause = None
@@ -217,24 +217,24 @@ class Http1Context:
             self._connection.emit(self, last, done=True)
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        """Reserve more bytes for the request until its response; return False if the server has no room for them."""
         connection = self._connection
         if connection is None or self.done:
-            return True  # the outcome goes nowhere, and nothing would release the bytes
+            return True  # the result has no receiver, and nothing would release the bytes
         if not connection.budget.reserve(size):
             return False
         self.reserved_bytes += size
         return True
 
     def release_bytes(self, size: int) -> None:
-        """Count fewer bytes for the request; nothing is left to count once it is answered."""
+        """Release bytes of the request; after the response there is nothing to release."""
         size = min(size, self.reserved_bytes)
         if self._connection is not None and size:
             self.reserved_bytes -= size
             self._connection.budget.release(size)
 
     def disconnect(self) -> None:
-        """The peer has gone: tell whoever works on the answer, and ignore the answer."""
+        """Notify the route that the peer has disconnected, and discard the response."""
         self.release_bytes(self.reserved_bytes)
         self._connection = None
         self.held = []

@@ -1,7 +1,7 @@
-"""Reading requests: from the bytes of an HTTP/1.1 connection to heads with their bodies.
+"""Cuts requests from the bytes of an HTTP/1.1 connection: headers and bodies.
 
-A connection is between requests, within a head, or within a body (of known length or chunked). A body of known length
-is received straight into its own buffer once its head is known.
+A connection is between requests, within request headers, or within a body (of known length or chunked). Once the
+headers are complete, a body of known length is received directly into its own buffer.
 """
 
 import time
@@ -18,11 +18,11 @@ from naiad.wire.http1 import ChunkedDecoder, HeadParser, HttpError, RequestHead,
 from naiad.wire.least_rate import LeastRate
 
 OnRequest = Callable[[RequestHead, Buffer, int], None]
-"""Takes a complete request, and how many bytes of the budget are reserved for it."""
+"""Receives a complete request, and the number of bytes that are reserved for it in the budget."""
 
 
 class RejectedByHeadersError(Exception):
-    """The head of a request is reason enough to refuse it: nothing more of the connection is read."""
+    """A route rejects a request by its headers: the rest of the connection is not read."""
 
     def __init__(self, head: RequestHead, answer: tuple[int, Headers, Sequence[Buffer]]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def _skip_empty_lines(view: memoryview, position: int, end: int) -> int:
 
 
 class RequestReader:
-    """Takes requests out of what has come, and hands each over once it is complete."""
+    """Cuts requests from received bytes, and delivers each when it is complete."""
 
     __slots__ = (
         "_answers",
@@ -67,36 +67,36 @@ class RequestReader:
         self._answers = answers
         self._reservation = BodyReservation(endpoint.budget)
         self._rate: LeastRate | None = None
-        """Of the body that is being received."""
+        """Bytes reserved for the body that is being received."""
         self._on_request = on_request
         self.head: RequestHead | None = None
-        """The head whose body is being received."""
+        """Headers of the request whose body is being received."""
         self.body: memoryview | None = None
         self.filled = 0
-        """How much of `body` has come."""
+        """Number of received bytes of `body`."""
         self._chunks: ChunkedDecoder | None = None
         self._is_checked = False
-        """The routes were asked whether the head of a chunked body is refused."""
+        """The routes have checked the headers of a chunked request."""
         self._head_parser: HeadParser | None = None
         self._head_text = bytearray()
-        """The beginning of a head that has not arrived completely."""
+        """The first part of incomplete request headers."""
         self.is_closed = False
         """The last request of the connection has arrived."""
 
     def close(self) -> None:
-        """Ignore what comes from now on, and forget what has come of a request."""
+        """Ignore all further input, and discard an incomplete request."""
         self.is_closed = True
         self._reservation.release()
         self.head = self.body = self._chunks = self._head_parser = None
         self._answers.owes_continue = False
 
     def lose(self) -> None:
-        """The connection is lost: nothing more is received, and the owner is not referred to any more."""
+        """Release the owner and all buffers: the connection is lost."""
         self.close()
         del self._on_request
 
     def take(self, data: "bytes | bytearray", view: memoryview, position: int, end: int) -> int:
-        """Take a head, a head and its whole body, or a piece of a body; return the position behind it.
+        """Consume request headers, a complete request, or a piece of a body; return the position behind it.
 
         Raises HttpError.
         """
@@ -127,7 +127,7 @@ class RequestReader:
         return at + length
 
     def _take_whole(self, head: RequestHead, arrived: memoryview) -> None:
-        """Hand over a request whose body is not tiny and has come together with its head. Raises HttpError(503)."""
+        """Deliver a request whose body, not a tiny one, has arrived with its headers. Raises HttpError(503)."""
         length = len(arrived)
         if not self._endpoint.budget.reserve(length):
             raise no_room()
@@ -139,13 +139,13 @@ class RequestReader:
             self._on_request(head, bytes(arrived), length)
 
     def room(self, body: memoryview) -> memoryview:
-        """Return the part of `body` that may be received next: never empty, and reserved."""
+        """Return the part of `body` to receive next: never empty, and reserved."""
         return body[self.filled : self._reservation.size_bytes]
 
     def body_received(self, body: memoryview, size: int) -> bool:
-        """Take note of `size` more bytes of `body`; whether it is complete, and handed over.
+        """Account for `size` received bytes of `body`; return whether the body is complete and was delivered.
 
-        Raises HttpError(503) when there is no room for what follows.
+        Raises HttpError(503) if there is no room for what follows.
         """
         self.filled += size
         if self.filled < len(body):
@@ -156,19 +156,19 @@ class RequestReader:
         return True
 
     def cut_short(self) -> HttpError | None:
-        """Return what is wrong when nothing comes any more, None between two requests."""
+        """Return the error if no more input comes; None between two requests."""
         if self._head_parser is None and self.head is None:
             return None
         received = len(self._head_text) if self.head is None else self._received_bytes()
-        part = "head" if self.head is None else "body"
-        return HttpError(400, f"the request's {part} ended after {received} bytes, before it was complete")
+        part = "request headers" if self.head is None else "request body"
+        return HttpError(400, f"the {part} ended after {received} bytes, before it was complete")
 
     def overdue(self, elapsed_s: float, now_ns: int) -> HttpError | None:
-        """Return what is wrong when the request being received takes too long."""
+        """Return the error if the request takes too long to arrive, None otherwise."""
         limits = self._limits
         if self._head_parser is not None:
             if elapsed_s >= limits.head_timeout_s:
-                return HttpError(408, f"the request's head took longer than {limits.head_timeout_s:g} s")
+                return HttpError(408, f"the request headers took longer than {limits.head_timeout_s:g} s")
         elif self.head is not None:
             received = self._received_bytes()
             if self._rate is not None and self._rate.is_too_slow(received, now_ns):
@@ -176,19 +176,21 @@ class RequestReader:
         return None
 
     def excuse(self, now_ns: int) -> None:
-        """Leave out the time in which the peer was not read."""
+        """Exclude the time in which this side did not read."""
         if self._rate is not None:
             self._rate.excuse(now_ns)
 
     @property
     def is_amid_request(self) -> bool:
-        """Whether a part of a request has come."""
+        """Whether a part of a request has arrived."""
         return self._head_parser is not None or self.head is not None
 
-    # --- heads ------------------------------------------------------------------------------------------------------
+    # --- headers ----------------------------------------------------------------------------------------------------
 
     def _take_partial_head(self, view: memoryview, position: int, end: int) -> int:
-        """Take a piece of a head that arrives in several; llhttp sees it at once, so nonsense is refused at once."""
+        """Consume a piece of request headers that arrive in several; llhttp parses it now, so garbage is rejected at
+        once.
+        """
         if self._head_parser is None:
             position = _skip_empty_lines(view, position, end)
             if position == end:
@@ -220,7 +222,7 @@ class RequestReader:
         limits = self._limits
         if b"\r\n" not in text[: limits.target_bytes]:
             return HttpError(414, f"request target is longer than {limits.target_bytes} bytes")
-        return HttpError(431, f"request head is longer than {limits.head_bytes} bytes")
+        return HttpError(431, f"request headers are longer than {limits.head_bytes} bytes")
 
     def _take_head(self) -> RequestHead:
         head, self.head = self.head, None
@@ -231,7 +233,7 @@ class RequestReader:
     # --- bodies -----------------------------------------------------------------------------------------------------
 
     def _begin_body(self, head: RequestHead, arrived: memoryview) -> None:
-        """Prepare for a body of which less than all has arrived; takes nothing of it."""
+        """Prepare for a body that has arrived in part; consumes nothing of it."""
         if head.expects_continue or head.content_length > EARLY_REFUSAL_BYTES:
             self._check_head(head)
         if head.is_chunked:
@@ -249,7 +251,7 @@ class RequestReader:
             self._answers.send_continue()
 
     def _check_head(self, head: RequestHead) -> None:
-        """Have the routes look at a head before its body is buffered. Raises RejectedByHeadersError."""
+        """Let the routes check the headers before the body is buffered. Raises RejectedByHeadersError."""
         refuse = self._endpoint.refuse
         if refuse is None:
             return
@@ -266,7 +268,7 @@ class RequestReader:
         return len(taken)
 
     def _feed_chunks(self, chunks: ChunkedDecoder, piece: memoryview) -> int:
-        """Decode a piece of a chunked body and return how many bytes were used."""
+        """Decode a piece of a chunked body and return the number of consumed bytes."""
         if not self._is_checked and len(chunks.body) > EARLY_REFUSAL_BYTES and self.head is not None:
             self._is_checked = True
             self._check_head(self.head)

@@ -1,4 +1,4 @@
-"""Answering in order: what the exchanges of an HTTP/1.1 connection say leaves in the order of its requests."""
+"""Sends the responses of an HTTP/1.1 connection in the order of its requests."""
 
 import asyncio
 import logging
@@ -13,26 +13,26 @@ _log = logging.getLogger(__name__)
 
 
 class Http1ResponsesOwner(Protocol):
-    """What the answers need of their connection."""
+    """The connection, as its responses use it."""
 
     is_reading: bool
-    """False while there is no room for more requests."""
+    """False if there is no room for more requests."""
 
     def update_reading(self) -> None:
-        """An answer has left: there may be room again."""
+        """Resume reading if there is room: a response was sent."""
 
     def expect_no_more(self) -> None:
-        """The server drains, and what begins now is the last answer."""
+        """Expect the last requests: the server drains, and the response that begins now is the last one."""
 
     def end(self) -> None:
-        """The last answer has left."""
+        """End the connection: the last response is sent."""
 
     def abort(self) -> None:
-        """Drop the peer."""
+        """Drop the connection."""
 
 
 class Http1Responses:
-    """The exchanges that wait for their answers, oldest first; the `ResponseSink` of each."""
+    """The requests without a complete response, oldest first; the `ResponseSink` of each."""
 
     __slots__ = (
         "_clock",
@@ -62,16 +62,16 @@ class Http1Responses:
         self.exchanges: deque[Http1Context] = deque()
         self.response_sender: list[Buffer] = []
         self.is_gathering = False
-        """While input is being consumed: answers go to `outbox`, and are written together at its end."""
+        """Set while input is consumed: responses are collected in `outbox` and written together at the end."""
         self.owes_continue = False
         self.is_write_paused = False
 
     def has_room(self) -> bool:
-        """Whether a further request may be read."""
+        """Return whether a further request may be read."""
         return not self.is_write_paused and len(self.exchanges) < self._most_exchanges
 
     def connection_option(self, exchange: Http1Context) -> bytes:
-        """Return the Connection option of an answer that begins now."""
+        """Return the Connection option of a response that begins now."""
         if exchange.keep_alive and self._endpoint.is_draining and self._is_last(exchange):
             exchange.keep_alive = False
             self._owner.expect_no_more()
@@ -80,13 +80,13 @@ class Http1Responses:
         return b"keep-alive" if exchange.is_http_1_0 else b""
 
     def _is_last(self, exchange: Http1Context) -> bool:
-        """Whether the connection of a server that drains ends with this answer."""
+        """Return whether a draining server ends the connection with this response."""
         endpoint = self._endpoint
         was_in_flight = exchange.arrival_ns <= endpoint.last_arrival_ns or endpoint.is_finishing
         return was_in_flight and self.exchanges[-1] is exchange
 
     def emit(self, exchange: Http1Context, buffers: list[Buffer], *, done: bool) -> None:
-        """Send a piece of an answer, or hold it while answers before it are missing."""
+        """Send a piece of a response, or keep it while earlier responses are incomplete."""
         # hot: bench/micro_http1.py
         exchanges = self.exchanges
         if exchanges[0] is not exchange:
@@ -104,7 +104,7 @@ class Http1Responses:
             if exchanges:
                 self._release_held()
             if self.is_gathering:
-                return  # with a request a phase began, and whoever consumes looks whether there is room
+                return  # a request has restarted the clock, and the caller checks for room
             if not exchanges:
                 self._clock.start_ns = 0
                 if self.owes_continue:
@@ -113,7 +113,7 @@ class Http1Responses:
                 self._owner.update_reading()
 
     def streamed(self, exchange: Http1Context, byte_count: int) -> None:
-        """Have a stream wait whose pieces pile up; drop a peer that has left too much."""
+        """Pause a stream whose pieces accumulate; drop a peer with too much unread data."""
         if exchange is self.exchanges[0]:
             if not self.is_write_paused:
                 return
@@ -123,43 +123,43 @@ class Http1Responses:
             exchange.set_paused(exchange.held_bytes > self._limits.write_buffer_bytes)
             unsent_bytes = sum([waiting.held_bytes for waiting in self.exchanges])
         if unsent_bytes > self._limits.streamed_bytes and not self.transport.is_closing():
-            _log.warning("dropped a client that left %d bytes of streamed answers", unsent_bytes)
+            _log.warning("dropped a client with %d unread bytes of streamed responses", unsent_bytes)
             self._owner.abort()
 
     def send_continue(self) -> None:
-        """Ask for the body of a request; after the answers to earlier ones, which the peer must get first."""
+        """Send 100 Continue to request a body, after the responses to earlier requests, which come first."""
         # RFC 9110 10.1.1
         self.owes_continue = bool(self.exchanges)
         if not self.owes_continue:
             self.send([CONTINUE])
 
     def set_write_paused(self, is_paused: bool) -> None:
-        """The peer does not take its answers, or does so again."""
+        """Pause or resume: the peer does not read its responses, or reads again."""
         self.is_write_paused = is_paused
         if self.exchanges:
             self.exchanges[0].set_paused(is_paused)
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Write, or gather while input is being consumed."""
+        """Write, or collect while input is consumed."""
         if self.is_gathering:
             self.response_sender += buffers
         else:
             self._write(buffers)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the collected output."""
         gathered, self.response_sender = self.response_sender, []
         self._write(gathered)
 
     def disconnect(self) -> None:
-        """Tell every request that nobody waits for its answer."""
+        """Cancel all requests of the connection."""
         exchanges, self.exchanges = self.exchanges, deque()
         for exchange in exchanges:
             exchange.disconnect()
-        del self._owner  # the connection is freed at once, and not by the next full collection
+        del self._owner  # frees the connection at once instead of with the next full collection
 
     def _release_held(self) -> None:
-        """Send the answers that waited for one that has just been sent."""
+        """Send the responses that waited for the one just sent."""
         exchanges = self.exchanges
         while exchanges:
             exchange = exchanges[0]
@@ -177,7 +177,7 @@ class Http1Responses:
 
     def _write(self, buffers: list[Buffer]) -> None:
         if self.transport.is_closing():
-            # Dropped, and the loop has not told us yet.
+            # The connection was dropped, but the loop has not reported it yet.
             return
         if len(buffers) == 1:
             self.transport.write(buffers[0])

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 server side on an event loop: accepts connections, watches their clocks, drains them."""
+"""The HTTP/1.1 server on an event loop: accepts connections, enforces time limits, drains."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ _SWEEP_SLICE = 256
 class Http1Server:
     """The connections of one endpoint.
 
-    `protocol` is the factory for `loop.create_server`. Each complete request is handed to `handle`, on the loop.
+    `protocol` is the factory for `loop.create_server`. Each complete request goes to `handle`, on the loop.
     """
 
     def __init__(
@@ -31,10 +31,11 @@ class Http1Server:
         refuse: Refuse | None = None,
         addresses: AddressLimit | None = None,
     ) -> None:
-        """`budget` bounds the bodies of all connections; without one only the limits of each do.
+        """Create a server.
 
-        `refuse` is asked about requests with large bodies before these are read. `addresses` counts the connections
-        of each address.
+        `budget` bounds the bodies of all connections together; without one only the limits of each connection apply.
+        `refuse` checks requests with large bodies before these are read. `addresses` counts the connections per
+        address.
         """
         self._endpoint = Http1Endpoint(
             handle,
@@ -48,13 +49,13 @@ class Http1Server:
         )
         self._loop = loop
         self.on_close: Callable[[], object] | None = None
-        """Called whenever a connection has closed."""
+        """Called when a connection has closed."""
         self._timer: TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def connection_count(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._endpoint.connections)
 
     def protocol(self) -> Http1Connection:
@@ -62,24 +63,25 @@ class Http1Server:
         return Http1Connection(self._endpoint)
 
     def announce_drain(self) -> None:
-        """Have the answers to requests in flight say `Connection: close`."""
+        """Add `Connection: close` to the responses of requests in flight."""
         self._endpoint.is_draining = True
         self._endpoint.last_arrival_ns = time.monotonic_ns()
 
     def drain(self) -> None:
-        """Let busy connections end with `Connection: close` on their last answer; idle ones are served on.
+        """Close busy connections after their last response, with `Connection: close`; keep serving idle ones until
+        `finish`.
 
-        `finish` ends these. The caller has stopped listening before.
+        The caller must have stopped listening.
         """
         self.announce_drain()
 
     def finish(self) -> None:
-        """Let every connection end: idle ones soon, busy ones with their last answer. Comes after `drain`."""
+        """Close all connections: idle ones soon, busy ones after their last response. Follows `drain`."""
         self._endpoint.is_finishing = True
         self.sweep(time.monotonic_ns())
 
     async def wait_closed(self) -> None:
-        """Return when no connection is open any more."""
+        """Return when no connection is open."""
         if self._endpoint.connections:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -109,7 +111,7 @@ class Http1Server:
         self._timer = self._loop.call_later(_SWEEP_S, self._on_timer)
 
     def _on_timer(self) -> None:
-        # Without connections there is nothing to watch, and an idle server does not wake up.
+        # Without connections the sweep stops, so that an idle server does not wake up.
         self._timer = None
         if self._endpoint.connections:
             self._start_timer()
@@ -121,7 +123,7 @@ class Http1Server:
             connection.check_clock(now_ns)
 
     def _sweep_some(self, connections: Sequence[WatchedConnection], begin: int, now_ns: int) -> None:
-        """The same a few at a time, so that thousands of idle connections do not hold the busy ones up."""
+        """Sweep a few connections per turn: thousands of idle connections must not delay busy ones."""
         end = begin + _SWEEP_SLICE
         for connection in connections[begin:end]:
             if connection in self._endpoint.connections:

@@ -1,8 +1,7 @@
-"""A gRPC call over HTTP/2: the stream's object, which the service answers.
+"""A gRPC call over HTTP/2: the object of its stream, which the service responds to.
 
-What a held call has received and not handed over: it waits until the service takes messages again.
-
-What the head of a request decides: REST or gRPC, refused or not, unary or streaming, timeout, compression.
+`CallPlan` holds the decisions made from request headers: REST or gRPC, rejected or not, unary or streaming, timeout,
+compression. `PausedBody` holds what a paused call has received until the service accepts messages again.
 """
 
 import logging
@@ -46,13 +45,13 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class PausedBody:
-    """Complete messages first, then the bytes that came after them. Bounded by the stream's window."""
+    """Complete messages first, then the bytes after them. Bounded by the flow-control window of the stream."""
 
     __slots__ = ("_chunks", "end_trailers", "messages", "unread_bytes")
 
     def __init__(self) -> None:
         self.messages: deque[Buffer | CompressedMessage] = deque()
-        """Cut out of the piece of the body during which the call was held."""
+        """Messages from the piece of the body during which the call was paused."""
         self._chunks: deque[bytearray] = deque()
         self.unread_bytes = 0
         """Bytes that are not cut into messages yet."""
@@ -60,7 +59,7 @@ class PausedBody:
         """Set when the peer has ended its side."""
 
     def append(self, data: memoryview) -> None:
-        """Keep a copy of received bytes."""
+        """Append a copy of received bytes."""
         # Small pieces share a chunk: a peer may send its window byte by byte.
         if self._chunks and len(self._chunks[-1]) < _CHUNK_BYTES:
             self._chunks[-1].extend(data)
@@ -69,7 +68,7 @@ class PausedBody:
         self.unread_bytes += len(data)
 
     def take_chunk(self) -> memoryview:
-        """Return the oldest bytes; there are some when `unread_bytes` says so."""
+        """Return the oldest bytes; only valid if `unread_bytes` is positive."""
         chunk = self._chunks.popleft()
         self.unread_bytes -= len(chunk)
         return memoryview(chunk)
@@ -84,31 +83,31 @@ _NOT_GRPC_BLOCK = encode_fields(
     )
 )
 _CALL_PATHS = ("/inference.", "/grpc.")
-"""Whoever asks for these means gRPC."""
+"""Paths with these prefixes are gRPC."""
 _NOT_POST_BLOCK = encode_fields(((b":status", b"405"), (b"allow", b"POST")))
 
 
 class CallPlan:
-    """What a request's head says about its calls; derived once per head, since heads repeat."""
+    """What the request headers determine about a call; computed once per header block, because blocks repeat."""
 
     __slots__ = ("encoding", "is_streaming", "is_unary", "refusal_block", "refusal_text", "rest", "timeout_ns")
 
     def __init__(self, *, is_streaming: bool = False, timeout_ns: int = 0, encoding: bytes | None = None) -> None:
         self.is_streaming = is_streaming
         self.is_unary = not is_streaming
-        """One message is expected, and nothing is wrong with the head."""
+        """One message is expected, and the headers are valid."""
         self.timeout_ns = timeout_ns
         """0 for none."""
         self.encoding = encoding
         self.refusal_block: bytes | None = None
-        """The header block that answers every request with this head."""
+        """The header block of every response to these request headers."""
         self.refusal_text = b""
         self.rest: RestHead | None = None
-        """Set when the requests are not gRPC."""
+        """Set if the requests are not gRPC."""
 
     @classmethod
     def refusal(cls, block: bytes, text: bytes = b"") -> "CallPlan":
-        """Return the plan of a head that is answered without its body."""
+        """Return the plan for requests that are rejected without their body."""
         plan = cls()
         plan.is_unary = False
         plan.refusal_block = block
@@ -119,7 +118,7 @@ class CallPlan:
 def make_plan(
     head: RequestHead, service: GrpcService, rule: AccessRule | None = None, *, serves_rest: bool = False
 ) -> CallPlan:
-    """Return the plan of all requests with `head`; `rule` decides which gRPC calls are answered."""
+    """Return the plan for all requests with the headers `head`; `rule` decides which gRPC calls are served."""
     if not is_grpc_content_type(head.field(b"content-type")):
         if serves_rest and not head.path.startswith(_CALL_PATHS):
             return _rest_plan(head)
@@ -140,7 +139,7 @@ def make_plan(
 
 
 def _refused_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> tuple[int, str] | None:
-    """Return status and message for calls that are refused whatever their messages say."""
+    """Return status and message if calls are rejected without looking at their messages, otherwise None."""
     refusal = None if rule is None else rule.refusal(category_of_call(head.path), head.field)
     if refusal is not None:
         return refusal.grpc_status, refusal.message
@@ -165,58 +164,58 @@ _pack_prefix = PREFIX.pack
 
 
 class RestContext(Protocol):
-    """What the transport does with a call that is no gRPC call but a request to REST."""
+    """A REST request on a stream, as the transport uses it."""
 
     @property
     def received_bytes(self) -> int:
-        """How much of the body has arrived."""
+        """Number of received bytes of the body."""
 
     def receive(self, data: memoryview) -> None:
-        """Take a piece of the body. Raises HttpError."""
+        """Receive a piece of the body. Raises HttpError."""
 
     def dispatch(self, arrival_ns: int) -> None:
-        """Hand the complete request over."""
+        """Pass the complete request to its route."""
 
     def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
-        """Answer with an error of the transport's own; `headers` are fields beside those of every refusal."""
+        """Respond with an error of the transport; `headers` are additional fields."""
 
     def writable(self) -> None:
-        """Bytes have left; `watch_writable` asked to be told."""
+        """Handle progress towards the peer, after `watch_writable`."""
 
 
 class CallOwner(Protocol):
-    """The answering side of a call's connection."""
+    """The response side of the connection of a call."""
 
     output: Http2Output
     is_dirty: bool
     max_queued_bytes: int
 
     def mark_dirty(self) -> None:
-        """See that `output` is written soon."""
+        """Schedule a write of `output`."""
 
     def release(self, call: "Http2Call") -> None:
-        """The call no longer holds its message."""
+        """Release the bytes of the message of a call."""
 
     def reserve_bytes(self, call: "Http2Call", size: int) -> bool:
-        """Count more bytes for a call; False when the server has no room for them."""
+        """Reserve more bytes for a call; return False if the server has no room for them."""
 
     def release_bytes(self, call: "Http2Call", size: int) -> None:
-        """Count fewer bytes for a call."""
+        """Release bytes of a call."""
 
     def abort(self, call: "Http2Call") -> None:
-        """End a call whose peer does not take its answers."""
+        """End a call whose peer does not read its responses."""
 
     def hold_messages(self, call: "Http2Call") -> None:
-        """Hand over no more messages of a call."""
+        """Pause the messages of a call."""
 
     def release_messages(self, call: "Http2Call") -> None:
-        """Hand over the messages of a call that wait."""
+        """Resume a call and deliver its waiting messages."""
 
     def watch_writable(self, call: "Http2Call") -> None:
-        """Tell a call's `exchange` whenever bytes have left."""
+        """Call `writable` of the call's REST context, or the service, whenever bytes were sent."""
 
     def unwatch_writable(self, call: "Http2Call") -> None:
-        """No longer."""
+        """Stop calling `writable`."""
 
 
 class Http2Call(Stream):
@@ -262,8 +261,8 @@ class Http2Call(Stream):
         self.on_cancel: OnCancel | None = None
         self.has_sent_headers = False
         self.held_bytes = 0
-        """Bytes of its messages that are reserved until it is answered; 0 for tiny ones."""
-        # The rest is used only by requests that did not come in one piece.
+        """Reserved bytes of its messages until its response; 0 for tiny messages."""
+        # The rest is used only by requests that arrive in several pieces.
         self.exchange: RestContext | None = None
         """The request as REST routes see it; None for a gRPC call."""
         self.assembler: MessageAssembler | None = None
@@ -273,18 +272,18 @@ class Http2Call(Stream):
         self.is_held_by_service = False
         self.context: object | None = None
         self.held_body: PausedBody | None = None
-        """What waits while the call is held; kept for the next time."""
+        """What waits while the call is paused; kept for the next pause."""
         self.collected_bytes = 0
         self.body_bytes = 0
-        """How much of the body has come."""
+        """Number of received bytes of the body."""
 
     @property
     def client(self) -> object:
-        """The connection that it came on."""
+        """The connection of the call."""
         return self.owner
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Answer a unary call: headers, one message, status OK."""
+        """Respond to a unary call: headers, one message, status OK."""
         # hot: bench/micro_http2.py
         if self.is_local_closed:
             return
@@ -304,7 +303,7 @@ class Http2Call(Stream):
             owner.mark_dirty()
 
     def respond_compressed(self, message: bytes, encoding: bytes) -> None:
-        """Answer a unary call with a message that was compressed; `encoding` is one of `wire.grpc.ENCODINGS`."""
+        """Respond to a unary call with a compressed message; `encoding` is one of `wire.grpc.ENCODINGS`."""
         if self.is_local_closed:
             return
         block = COMPRESSED_HEADER_BLOCKS[encoding]
@@ -316,15 +315,15 @@ class Http2Call(Stream):
             self.owner.mark_dirty()
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send one message of a streaming answer.
+        """Send one message of a streaming response.
 
-        `queued_bytes` tells how much of earlier messages waits for the peer. A call whose peer lets more than the
-        connection's limit wait is reset, which its client sees as RESOURCE_EXHAUSTED, and `on_cancel` is called.
+        `queued_bytes` is the number of bytes that wait for the peer. Above the limit of the connection the call is
+        reset, which its client sees as RESOURCE_EXHAUSTED, and `on_cancel` is called.
         """
         self._send(parts, HEADER_BLOCK, 0)
 
     def send_encoded(self, parts: Sequence[Buffer], encoding: bytes, *, is_compressed: bool) -> None:
-        """Send one message of a streaming answer whose messages may be compressed with `encoding`."""
+        """Send one message of a streaming response whose messages may be compressed with `encoding`."""
         self._send(parts, COMPRESSED_HEADER_BLOCKS[encoding], 1 if is_compressed else 0)
 
     def _send(self, parts: Sequence[Buffer], header_block: bytes, flag: int) -> None:
@@ -348,7 +347,7 @@ class Http2Call(Stream):
             self.owner.mark_dirty()
 
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
-        """End the call with a gRPC status; without an earlier `send` it is a trailers-only answer."""
+        """End the call with a gRPC status; without an earlier `send` the response is trailers-only."""
         if self.is_local_closed:
             return
         owner = self.owner
@@ -363,28 +362,28 @@ class Http2Call(Stream):
             owner.mark_dirty()
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count more bytes for the call until it ends; False when the server has no room for them."""
-        # Nothing would release the bytes of a call that has ended, and its outcome goes nowhere.
+        """Reserve more bytes for the call until it ends; return False if the server has no room for them."""
+        # The bytes of an ended call would never be released, and its result has no receiver.
         return self.is_local_closed or self.owner.reserve_bytes(self, size)
 
     def release_bytes(self, size: int) -> None:
-        """Count fewer bytes for the call; what is left is released when it ends."""
+        """Release bytes of the call; the rest is released when it ends."""
         self.owner.release_bytes(self, size)
 
     def hold(self) -> None:
-        """Hand over no more messages of a streaming call, and let flow control stop its peer."""
+        """Pause a streaming call, so that flow control stops its peer."""
         if not self.is_local_closed:
             self.is_held_by_service = True
             self.owner.hold_messages(self)
 
     def release(self) -> None:
-        """Go on handing over messages, at once those that wait."""
+        """Resume a streaming call and deliver its waiting messages."""
         self.is_held_by_service = False
         if not self.is_decompressing:
             self.owner.release_messages(self)
 
     def refuse(self, plan: CallPlan) -> None:
-        """Answer with the plan's refusal."""
+        """Respond with the plan's rejection."""
         output = self.owner.output
         if plan.refusal_block is not None:
             output.send_headers(self, plan.refusal_block, ends_stream=not plan.refusal_text)
@@ -395,16 +394,16 @@ class Http2Call(Stream):
             self.owner.mark_dirty()
 
     def fail(self) -> None:
-        """End the call after an exception: a defect of the service costs its peer one call, not the connection."""
+        """End the call after an exception: a defect of the service fails one call, not the connection."""
         _log.exception("gRPC call %s failed", self.path)
-        self.finish(GrpcStatus.INTERNAL, f"internal error of the server in {excerpt(self.path)}; its log says more")
+        self.finish(GrpcStatus.INTERNAL, f"internal error in {excerpt(self.path)}; see the server log")
 
     def forget_request(self) -> None:
-        """Free what has come of the request: the call may be in a reference cycle, which is collected much later."""
+        """Free the received part of the request: the call may be in a reference cycle, collected much later."""
         self.assembler = self.message = self.held_body = self.exchange = None
 
     def cancel(self, why: CancelReason) -> None:
-        """Tell the service, once, that nobody waits for its answer."""
+        """Notify the service, once, that the call needs no response."""
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is None:
             return

@@ -1,12 +1,11 @@
-"""One HTTP/2 connection on an event loop, gRPC and REST: what asyncio tells about it, and the parts that act on it.
+"""One HTTP/2 connection on an event loop, gRPC and REST.
 
-Bytes go to `wire.http2`, whose sink is `http2_receiving`: it makes calls of frames and hands them to the service.
-Calls answer through `http2_answering`, and what is answered during one callback of the loop leaves with one write.
-`http2_ending` closes the connection. Reading pauses while the peer's socket does not take our answers.
+Received bytes go to `wire.http2`, whose sink is `receiving`: it makes calls from frames and passes them to the
+service. Calls respond through `responses`, and the output of one loop callback leaves with one write. Reading pauses
+while the peer's socket does not accept output.
 
-The end of one HTTP/2 connection, and of calls that take too long: drain, age, keepalive, time limits, farewell.
-
-Nothing here has a timer: the server sweeps its connections about every second.
+`Http2Close` ends the connection and calls that take too long: drain, age, keepalive, time limits. It has no timers:
+the server sweeps its connections about every second.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ _HTTP1_ANSWER = (
 
 
 class Http2Close:
-    """Ends a connection: when its last call is answered, when its peer is too slow or breaks the protocol."""
+    """Closes a connection after its last response, or if its peer is too slow or violates the protocol."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Http2Close:
         self._output = answering.output
         self._begin_ns = now_ns
         self._clock = Http2Clock(limits, now_ns)
-        # gRPC: ages differ by a tenth up or down, so that clients do not come back all at once.
+        # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
         self._keepalive = Keepalive(limits.keepalive, now_ns, random.uniform(0.9, 1.1))
         self._ends_streams = False
         self._drain_sweeps = 0
@@ -69,28 +68,29 @@ class Http2Close:
         self._linger_sweeps = 0
         self._response_queue = ResponseQueue(limits.write_timeout_s)
         self._linger: LingeringClose | None = None
-        """Once the connection is closed."""
+        """Set once the connection is closed."""
 
-    # --- at its last answer -------------------------------------------------------------------------------------
+    # --- after the last response
+    # --------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more calls, and have streaming ones end."""
+        """Accept no more calls, and end streaming calls."""
         self._ends_streams = True
         self._connection.start_drain()
         self._drain_streams()
 
     def _drain_streams(self) -> None:
-        """Have streaming calls end, which else would last as long as their clients like."""
+        """End streaming calls; clients could keep them open without limit otherwise."""
         for call in list(self._connection.streams.values()):
             if call.is_streaming and not call.is_local_closed:
                 self._service.stream_draining(call)
 
     def close_if_drained(self, transport: asyncio.Transport) -> None:
-        """Close once the peer has the last answer.
+        """Close once the peer has the last response.
 
-        A socket that is closed answers what still comes, a WINDOW_UPDATE say, with a reset, and the kernel then drops
-        what it has not delivered. So this side says that it is done and reads on until the peer, which has been sent
-        GOAWAY, closes; not for long.
+        A closed socket replies to further input, for example a WINDOW_UPDATE, with a reset, and the kernel then
+        discards undelivered data. This side therefore closes its sending direction and reads for a limited time until
+        the peer, which has received GOAWAY, closes.
         """
         if self._is_lingering or not self._connection.is_drained:
             return
@@ -103,23 +103,25 @@ class Http2Close:
         if transport.can_write_eof():  # not with TLS
             transport.write_eof()
 
-    # --- for another connection ---------------------------------------------------------------------------------
+    # --- idle connections
+    # --------------------------------------------------------------------------------------------
 
     def idle_since_ns(self, heard_ns: int) -> int:
-        """Return since when there has been no call; 0 when there is one, or the connection ends already."""
+        """Return the time since which there is no call; 0 if there is one, or the connection is closing."""
         has_ended = self._is_lingering or self._connection.is_draining
         return 0 if has_ended or self._connection.streams else heard_ns or self._begin_ns
 
     def make_way(self, transport: asyncio.Transport, loop: Loop) -> None:
-        """Close for a new connection; GOAWAY tells the peer that nothing it sends now is served."""
+        """Close for a new connection; GOAWAY tells the peer that no further call is served."""
         self._connection.finish_drain()
         self.end(transport)
-        loop.call_later(LINGER_S, transport.abort)  # over TLS the peer has to close, too
+        loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
 
-    # --- at a mistake of the peer's -----------------------------------------------------------------------------
+    # --- protocol errors
+    # ----------------------------------------------------------------------------------------------
 
     def fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
-        """Close after a connection error, which `data` held."""
+        """Close after a connection error in `data`."""
         if not self._connection.is_set_up and is_http1(data):
             self._output.take()
             transport.write(_HTTP1_ANSWER)
@@ -127,15 +129,16 @@ class Http2Close:
         self.end(transport)
 
     def end(self, transport: asyncio.Transport) -> None:
-        """Write what there is, and close."""
+        """Write all output, and close."""
         self._responses.flush()
         self._responses.stop()
         transport.close()
 
-    # --- after a time -------------------------------------------------------------------------------------------
+    # --- time limits
+    # --------------------------------------------------------------------------------------------------
 
     def sweep(self, transport: asyncio.Transport, now_ns: int, heard_ns: int, *, is_reading: bool) -> None:
-        """Enforce the time limits; `heard_ns` is when the peer last sent anything."""
+        """Enforce the time limits; `heard_ns` is the time of the last received data."""
         if transport.is_closing():
             self._check_linger(transport, now_ns)
             return
@@ -148,7 +151,7 @@ class Http2Close:
         unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
         clock.note_sent(self._output.data_count, now_ns)
         if self._response_queue.is_too_slow(transport, unsent_bytes, now_ns):
-            _log.info("HTTP/2 connection dropped: its client takes its answers too slowly")
+            _log.info("HTTP/2 connection dropped: its client reads its responses too slowly")
             transport.abort()
         elif not connection.is_set_up and clock.setup_is_late(now_ns):
             connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
@@ -156,7 +159,7 @@ class Http2Close:
         elif clock.frame_is_late(connection.incomplete_since_ns, now_ns):
             connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
             self.end(transport)
-        # A peer whose bytes are not read may have answered.
+        # A peer may have replied although this side did not read.
         elif self._lives_on(transport, now_ns, heard_ns if is_reading else now_ns):
             self._sweep_calls(now_ns)
             self._responses.flush()
@@ -178,7 +181,7 @@ class Http2Close:
                 transport.close()
 
     def _lives_on(self, transport: asyncio.Transport, now_ns: int, heard_ns: int) -> bool:
-        """Take care of keepalive and age; false when the connection was dropped."""
+        """Apply keepalive and age limits; return False if the connection was dropped."""
         streams = self._connection.streams
         step = self._keepalive.next_step(now_ns, heard_ns, self._output.data_count, has_calls=bool(streams))
         if step is KeepaliveStep.PING:
@@ -186,7 +189,11 @@ class Http2Close:
         elif step is KeepaliveStep.RETIRE:
             self._connection.start_drain()
         elif step is not KeepaliveStep.NOTHING:
-            why = "no answer to a keepalive PING" if step is KeepaliveStep.DEAD else "the grace of its age is over"
+            why = (
+                "no reply to a keepalive PING"
+                if step is KeepaliveStep.DEAD
+                else "the grace time after its maximum age is over"
+            )
             _log.info("HTTP/2 connection with %d open calls dropped: %s", len(streams), why)
             transport.abort()
             return False
@@ -195,7 +202,7 @@ class Http2Close:
     def _sweep_calls(self, now_ns: int) -> None:
         streams = self._connection.streams
         for call in self._clock.slow_bodies(streams.values(), now_ns):
-            text = f"the request is too slow: {call.body_bytes} bytes of it have come"
+            text = f"the request is too slow: {call.body_bytes} bytes of it have arrived"
             self._responses.refuse(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
         for call in self._clock.slow_readers(streams.values(), self._output, now_ns):
             self._responses.abort(call)
@@ -203,7 +210,8 @@ class Http2Close:
             self._drain_streams()
         if self._connection.is_draining:
             self._drain_sweeps += 1
-            if self._drain_sweeps > 1:  # a whole second: the peer has not answered the first GOAWAY's PING
+            # a whole second: the peer has not acknowledged the PING after the first GOAWAY
+            if self._drain_sweeps > 1:
                 self._connection.finish_drain()
 
 
@@ -211,7 +219,8 @@ _now_ns = time.monotonic_ns
 
 _MUCH_BYTES = 64 * 1024
 _LONG_NS = 2_000_000
-"""A peer that sends more than this at once, and keeps the loop for longer than that, lets others pass."""
+"""A peer that sends more than this at once, and occupies the loop for longer than that, yields to other connections.
+"""
 
 
 class ConnectionOwner(RequestServer, Protocol):
@@ -221,13 +230,13 @@ class ConnectionOwner(RequestServer, Protocol):
     closing: ClosingQueue
 
     def register(self, connection: "Http2Protocol", transport: asyncio.BaseTransport) -> str:
-        """Add a connection; return why there is no room for it, or an empty text."""
+        """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
 
     def unregister(self, connection: "Http2Protocol") -> None:
         """Remove a connection that was lost."""
 
     def flush_soon(self, flush: Callable[[], object]) -> None:
-        """Call `flush` once the current callback is over."""
+        """Call `flush` after the current callback."""
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -243,14 +252,14 @@ class Http2Protocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
         self._busy_ns = 0
-        """Time that large reads have taken since others had their turn."""
+        """Time spent on large reads since other connections were served."""
         self._gives_way = False
-        """Others are read before this connection goes on."""
+        """Other connections are read before this one continues."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register; too many connections are turned away."""
+        """Register the connection, or reject it if there are too many."""
         # uvloop's transports are no subclass of asyncio's.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._responses.start(transport)
@@ -261,17 +270,17 @@ class Http2Protocol(asyncio.Protocol):
         if unsupported_reason:
             self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, unsupported_reason.partition(";")[0])
             self._ending.end(transport)
-            self._server.loop.call_later(LINGER_S, transport.abort)  # over TLS the peer has to close, too
+            self._server.loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
             return
         if self._server.is_draining:
             self.drain()
-        # Our SETTINGS leave with the answer to the peer's preface: a peer that speaks HTTP/1.1 can then be told so.
+        # The server's SETTINGS leave after the peer's preface, so that an HTTP/1.1 peer can get a readable error.
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, hand over the requests they complete, write what was answered meanwhile."""
+        """Process received bytes, deliver complete requests, write the responses made meanwhile."""
         # hot: bench/micro_http2.py
         self._receiving.arrival_ns = now_ns = _now_ns()
-        self._responses.is_dirty = True  # so that answers from within wait for the flush below
+        self._responses.is_dirty = True  # responses made meanwhile wait for the flush below
         try:
             has_unread = self._connection.receive_slice(data, now_ns)
             if has_unread:
@@ -288,7 +297,7 @@ class Http2Protocol(asyncio.Protocol):
             self._give_way_if_long(now_ns, has_unread=has_unread)
 
     def _receive_more_slices(self, began_ns: int) -> bool:
-        """Go on with what was received until that takes long; return whether there is more. Raises Http2Error."""
+        """Continue with received bytes for a limited time; return whether there is more. Raises Http2Error."""
         connection, has_unread = self._connection, True
         while has_unread:
             now_ns = _now_ns()
@@ -301,7 +310,7 @@ class Http2Protocol(asyncio.Protocol):
         return False
 
     def eof_received(self) -> bool:
-        """Close in turn with other connections; false where the transport has to close itself: with TLS."""
+        """Close in turn with other connections; return False with TLS, where the transport has to close itself."""
         if self._transport is None or not self._transport.can_write_eof():
             return False
         self._server.closing.add(self._transport.close)
@@ -318,16 +327,16 @@ class Http2Protocol(asyncio.Protocol):
             self._server.closing.add(self._free)
 
     def _free(self) -> None:
-        """Free the parts of a lost connection, this object included once the queue has called it."""
+        """Free the parts of a lost connection, and this object once the queue has called it."""
         self._receiving.close()
 
     def pause_writing(self) -> None:
-        """The peer does not take our answers: make no more of them and take no more requests."""
+        """Pause output and reading: the peer does not read its responses."""
         self.output.is_paused = True
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """The peer goes on."""
+        """Resume output and reading."""
         self.output.is_paused = False
         self.output.pump()
         if self._connection.has_unread:
@@ -339,27 +348,27 @@ class Http2Protocol(asyncio.Protocol):
     # --- writing and reading ------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what there is to write, and close after the last of it."""
+        """Write all output, and close after the last response."""
         self._responses.flush()
         if self._connection.is_draining and self._transport is not None:
             self._ending.close_if_drained(self._transport)
 
     def _give_way_if_long(self, began_ns: int, *, has_unread: bool) -> None:
-        """Give way after reads that together took long: none of 32 in a row may."""
+        """Yield after reads that together took long: libuv may read 32 times in a row."""
         self._busy_ns += _now_ns() - began_ns
         if has_unread or self._busy_ns > _LONG_NS:
             self._busy_ns = 0
             self._give_way()
 
     def _give_way(self) -> None:
-        """Have others read before more is read from a peer whose bytes take long: libuv would go on 32 times."""
+        """Let other connections read before this one continues: libuv would read 32 times in a row."""
         if not self._gives_way:
             self._gives_way = True
             self._update_reading()
             self._server.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Take what is left of the bytes that were received, and read more once nothing is."""
+        """Process the remaining received bytes, and resume reading when none is left."""
         self._gives_way = False
         if self._connection.has_unread and not self.output.is_paused and self._transport is not None:
             self.data_received(b"")
@@ -377,16 +386,16 @@ class Http2Protocol(asyncio.Protocol):
         else:
             transport.pause_reading()
 
-    # --- what the server asks for -------------------------------------------------------------------------------
+    # --- called by the server ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more calls and close when the last is answered."""
+        """Accept no more calls and close after the last response."""
         self._ending.drain()
         if self._connection.is_set_up:
             self.flush()
 
     def forget_plans(self) -> None:
-        """Have the access rule asked again, also for heads that have passed it."""
+        """Check access again for all requests, including headers that were accepted before."""
         self._connection.forget_memos()
 
     def sweep(self, now_ns: int) -> None:
@@ -396,7 +405,7 @@ class Http2Protocol(asyncio.Protocol):
 
     @property
     def idle_since_ns(self) -> int:
-        """Since when the connection has had no call; 0 when it has one, or ends already."""
+        """Time since which the connection has no call; 0 if it has one, or is closing."""
         return 0 if self._transport is None else self._ending.idle_since_ns(self._receiving.arrival_ns)
 
     def make_way(self) -> None:
@@ -411,7 +420,7 @@ class Http2Protocol(asyncio.Protocol):
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """Let the kernel find peers that vanished: idle connections are otherwise kept for ever."""
+    """Let the kernel detect vanished peers: idle connections would otherwise stay forever."""
     connected: socket.socket | None = transport.get_extra_info("socket")
     if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,10 +1,10 @@
-"""The requests of one HTTP/2 connection: frames become calls, DATA becomes messages, and the service is told.
+"""The requests of one HTTP/2 connection: frames become calls, DATA becomes messages for the service.
 
-While too many bytes of requests wait for their answers the peer gets no window for more bodies; while too many bytes
-of answers wait for the peer's windows its requests wait. In both cases reading goes on: what ends the wait, windows
-and resets, comes the same way.
+While too many request bytes wait for responses, the peer gets no flow-control window for more bodies. While too many
+response bytes wait for the peer's windows, its complete requests wait. Reading continues in both cases, because the
+frames that end the wait (WINDOW_UPDATE, RST_STREAM) arrive on the same connection.
 
-Compressed messages that take a while, decompressed beside the loop; the order of a call's messages stays.
+Compressed messages that take long are decompressed on another thread; the messages of a call stay in order.
 """
 
 import functools
@@ -37,30 +37,32 @@ _log = logging.getLogger(__name__)
 
 
 class CallKeeper(Protocol):
-    """The receiving side of the calls' connection."""
+    """The receiving side of a connection."""
 
     def hold_messages(self, call: Http2Call) -> None:
-        """Hand over no more messages of a call."""
+        """Pause the messages of a call."""
 
     def release_messages(self, call: Http2Call) -> None:
-        """Hand over the messages of a call that wait."""
+        """Resume a call and deliver its waiting messages."""
 
     def unary_message(self, call: Http2Call, message: Buffer) -> None:
-        """Hand over the message of a unary call."""
+        """Deliver the message of a unary call."""
 
     def refuse(self, call: Http2Call, error: GrpcError) -> None:
-        """End a call whose request is wrong."""
+        """Reject a call with an invalid request."""
 
 
 class Decompression:
-    """Decompresses one message of a call at a time; a streaming call is held meanwhile."""
+    """Decompresses one message of a call at a time; a streaming call is paused meanwhile."""
 
     def __init__(self, keeper: CallKeeper, run_aside: RunAside) -> None:
         self._keeper = keeper
         self._run_aside = run_aside
 
     def start(self, call: Http2Call, message: CompressedMessage) -> None:
-        """Begin; the message is handed over when it is plain. Refused when the server has no room for it."""
+        """Start; the message is delivered when it is decompressed. The call is rejected if the server has no room for
+        it.
+        """
         reserved_bytes = message.most_plain_bytes
         if not call.reserve_bytes(reserved_bytes):
             self._keeper.refuse(call, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, NO_ROOM))
@@ -78,7 +80,7 @@ class Decompression:
         call.is_decompressing = False
         if call.is_local_closed:
             return  # cancelled, or past its deadline
-        # A stream counts its messages itself, while their requests are open.
+        # The service counts the messages of a stream itself, while their requests are open.
         call.release_bytes(reserved_bytes if call.is_streaming else reserved_bytes - len(plain))
         if not call.is_streaming:
             self._keeper.unary_message(call, plain)
@@ -91,12 +93,12 @@ class Decompression:
         call.is_decompressing = False
         if not isinstance(error, GrpcError):
             _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
-            error = GrpcError(GrpcStatus.INTERNAL, "internal error of the server; its log says more")
+            error = GrpcError(GrpcStatus.INTERNAL, "internal error; see the server log")
         self._keeper.refuse(call, error)
 
 
 def _decompress(call: Http2Call, message: CompressedMessage) -> Buffer:
-    # A flag that the loop sets: a call that has ended is not worth the work.
+    # The loop sets this flag when the call ends, which stops the work.
     return b"" if call.is_local_closed else message.decompress()
 
 
@@ -104,12 +106,12 @@ _now_ns = time.monotonic_ns
 _unpack_prefix = PREFIX.unpack_from
 
 _ORDINARY_RESETS = frozenset((Http2Code.NO_ERROR, Http2Code.CANCEL))
-"""With these a peer tells that it does not want the answer."""
+"""Error codes with which a peer says that it does not need the response."""
 _CODES = frozenset(Http2Code)
 
 
 class RequestServer(Protocol):
-    """What the server of a connection tells about its requests."""
+    """The server of a connection, as its requests use it."""
 
     service: GrpcService
     limits: Http2Limits
@@ -137,7 +139,7 @@ class Http2Receiving:
         self._output = self.connection.output
         self._request_bytes = self.answering.request_bytes
         self.arrival_ns = 0
-        """When the bytes came that are being looked at; set by the owner before it hands them to the connection."""
+        """Arrival time of the bytes being processed; set by the owner before it passes them to the connection."""
         self._has_found_fault = False
         self._deadlines = DeadlineTimer(server.loop, self.open_calls, self.answering.expire, _now_ns)
 
@@ -146,10 +148,10 @@ class Http2Receiving:
         return list(self.connection.streams.values())
 
     def close(self) -> None:
-        """The connection is lost, and with it the peer of all its calls.
+        """Cancel all calls of a lost connection.
 
-        The parts of a connection refer to each other. What would close a ring is given up here, so that a connection
-        and the answers that it has not delivered are freed at once, and not by the next full collection.
+        The parts of a connection refer to each other. These references are cleared, so that a connection and its
+        undelivered responses are freed at once instead of with the next full collection.
         """
         self._deadlines.close()
         self.answering.leave_all(self.open_calls())
@@ -158,11 +160,11 @@ class Http2Receiving:
     # --- the sink of the connection -----------------------------------------------------------------------------
 
     def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> Http2Call:
-        """Make the call of a new stream."""
+        """Create the call of a new stream."""
         return Http2Call(self.answering, stream_id, head, receive_window, self.arrival_ns)
 
     def request_received(self, call: Http2Call, body: memoryview) -> None:
-        """Hand over a request that came in one piece; any but a plain unary one goes the long way."""
+        """Deliver a request that arrived in one piece; all but plain unary requests take the slow path."""
         # hot: bench/micro_http2.py
         plan: CallPlan = call.head.memo or self._make_plan(call.head)
         size = len(body) - PREFIX_BYTES
@@ -188,7 +190,7 @@ class Http2Receiving:
             self.end_received(call, ())
 
     def headers_received(self, call: Http2Call) -> None:
-        """Begin a call whose messages come piece by piece."""
+        """Start a call whose messages arrive piece by piece."""
         plan: CallPlan = call.head.memo or self._make_plan(call.head)
         if plan.refusal_block is not None:
             call.refuse(plan)
@@ -207,7 +209,7 @@ class Http2Receiving:
             self._set_deadline(call, plan.timeout_ns)
 
     def body_received(self, call: Http2Call, data: memoryview) -> None:
-        """Collect messages; those of a streaming call are handed over as they complete."""
+        """Collect messages; deliver those of a streaming call as they complete."""
         if call.exchange is not None:
             self._receive_rest(call, call.exchange, data)
             return
@@ -224,7 +226,7 @@ class Http2Receiving:
             self.refuse(call, error)
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
-        """Hand over what is left: the message of a unary call, the half close of a streaming one."""
+        """Deliver the rest: the message of a unary call, the half-close of a streaming one."""
         if call.exchange is not None:
             self._end_rest(call, call.exchange)
             return
@@ -255,7 +257,7 @@ class Http2Receiving:
                 call.fail()
 
     def _is_held(self, call: Http2Call, size: int) -> bool:
-        """Count a complete message; whether there was room for it, else the call is refused."""
+        """Reserve a complete message; return False if there is no room, and reject the call."""
         try:
             self._request_bytes.hold(call, size)
         except GrpcError as error:
@@ -264,21 +266,21 @@ class Http2Receiving:
         return True
 
     def stream_reset(self, call: Http2Call, code: int) -> None:
-        """Tell the service that nobody waits for the call's answer."""
+        """Notify the service that the client needs no response."""
         if code not in _ORDINARY_RESETS and not self._has_found_fault:
-            # The peer finds fault with what it was sent, and its application perhaps never hears of it. Once a
-            # connection: the log is not to be flooded.
+            # The peer rejects the response, and its application may never see the reason. Log it once per connection,
+            # to bound the log.
             self._has_found_fault = True
             name = Http2Code(code).name if code in _CODES else f"error code {code}"
             _log.warning("the client reset its call of %s with %s", excerpt(call.path), name)
         self.answering.leave(call, CancelReason.CANCELLED)
 
     def stream_broken(self, call: Http2Call, code: int) -> None:
-        """Tell the service that nobody can be given the call's answer."""
+        """Notify the service that the response cannot be delivered."""
         self.answering.leave(call, CancelReason.REFUSED)
 
     def goaway_received(self, code: int) -> None:
-        """Close once the open calls are answered."""
+        """Close after the responses to open calls."""
         self.connection.finish_drain()
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class Http2Receiving:
         self._deadlines.watch(call.deadline_ns, self.arrival_ns)
 
     def _feed(self, call: Http2Call, assembler: MessageAssembler, data: memoryview) -> None:
-        """Cut messages and hand them over. Raises GrpcError."""
+        """Cut messages from the data and deliver them. Raises GrpcError."""
         for message in assembler.feed(data):
             self._take_message(call, message)
         if call.assembler is not None and not call.is_local_closed:
@@ -325,26 +327,27 @@ class Http2Receiving:
                 call.fail()
 
     def unary_message(self, call: Http2Call, message: Buffer) -> None:
-        """Hand over the message of a unary call."""
+        """Deliver the message of a unary call."""
         self.answering.release(call)  # of its compressed form
         if self._is_held(call, len(message)):
             self.answering.serve(call, message)
 
     def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
-        """End a call whose request is wrong."""
+        """Reject a call with an invalid request."""
         self.answering.refuse(call, error)
 
-    # --- streaming calls that are held --------------------------------------------------------------------------
+    # --- paused streaming calls
+    # ---------------------------------------------------------------------------------------
 
     def hold_messages(self, call: Http2Call) -> None:
-        """Hand over no more messages of a call, and give its peer no more window."""
+        """Pause the messages of a call, and give its peer no more window."""
         if call.held_body is None:
             call.held_body = PausedBody()
         self.answering.watch_writable(call)
         self.connection.hold(call)
 
     def release_messages(self, call: Http2Call) -> None:
-        """Hand over the messages of a call that wait, until it is held again."""
+        """Resume a call: deliver its waiting messages until it is paused again."""
         held, assembler = call.held_body, call.assembler
         if held is None or assembler is None or not call.is_held:
             return

@@ -1,9 +1,7 @@
-"""The answers of one HTTP/2 connection: how they leave, what waits until the peer takes them, what is refused.
+"""The responses of one HTTP/2 connection: writes, waiting requests, rejections, and the accounting of request bytes.
 
-What is answered during one callback of the loop leaves with one write. While too many bytes of answers wait for the
-peer's windows its complete requests wait here.
-
-How many bytes of requests one connection holds, and what happens when those are too many.
+The output of one loop callback leaves with one write. While too many response bytes wait for the peer's windows, its
+complete requests wait here.
 """
 
 import asyncio
@@ -23,14 +21,14 @@ from naiad.wire.http2.server import ServerConnection
 from naiad.wire.http2.windows import ReceiveWindows
 
 SMALL_MESSAGE_BYTES = 64 * 1024
-"""Messages up to this size are handed over at once when they come in one piece."""
+"""Messages up to this size are delivered at once if they arrive in one piece."""
 
 
 class RequestBytes:
-    """Counts incomplete requests, which are refused beyond a limit, and complete ones, whose answers are awaited.
+    """Counts incomplete requests, which are rejected above a limit, and complete ones that wait for their responses.
 
-    While too many of the latter wait the peer gets no window for more bodies. Both are reserved in the budget that
-    all connections of the server share.
+    While too many bytes of complete requests wait, the peer gets no window for more bodies. Both kinds are reserved
+    in the budget that all connections of the server share.
     """
 
     __slots__ = ("_budget", "_limits", "_windows", "collecting_bytes", "held_bytes")
@@ -40,12 +38,12 @@ class RequestBytes:
         self._windows = windows
         self._limits = limits
         self.collecting_bytes = 0
-        """Of requests that are not complete."""
+        """Bytes of incomplete requests."""
         self.held_bytes = 0
-        """Of complete ones that are not answered."""
+        """Bytes of complete requests without a response."""
 
     def collect(self, call: Http2Call, pending_bytes: int) -> None:
-        """Count `pending_bytes` for an incomplete request. Raises GrpcError when there is no room for it."""
+        """Count `pending_bytes` of an incomplete request. Raises GrpcError if there is no room for it."""
         change = pending_bytes - call.collected_bytes
         if change <= 0:
             self._budget.release(-change)
@@ -60,12 +58,12 @@ class RequestBytes:
         call.collected_bytes = pending_bytes
 
     def hold(self, call: Http2Call, size: int) -> None:
-        """Count a message that is not tiny until its call is answered. Raises GrpcError when there is no room."""
+        """Count a message that is not tiny until the response. Raises GrpcError if there is no room."""
         if size > UNCOUNTED_BYTES and not self.reserve(call, size):
             raise BudgetExceededError
 
     def reserve(self, call: Http2Call, size: int) -> bool:
-        """Count `size` more bytes for a call; False when there is no room for them."""
+        """Reserve `size` more bytes for a call; return False if there is no room for them."""
         if not self._budget.reserve(size):
             return False
         call.held_bytes += size
@@ -75,13 +73,13 @@ class RequestBytes:
         return True
 
     def release(self, call: Http2Call) -> bool:
-        """Count nothing more for a call; tell whether that gave the peer its window back."""
+        """Release all bytes of a call; return whether the peer gets its window back."""
         if call.collected_bytes:
             self.collect(call, 0)
         return self.release_some(call, call.held_bytes)
 
     def release_some(self, call: Http2Call, size: int) -> bool:
-        """Count `size` bytes less for a call; tell whether that gave the peer its window back."""
+        """Release `size` bytes of a call; return whether the peer gets its window back."""
         size = min(size, call.held_bytes)
         self._budget.release(size)
         self.held_bytes -= size
@@ -93,21 +91,21 @@ class RequestBytes:
 
 
 _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED: 413}
-"""Of what the transport itself refuses."""
+"""Content type of the transport's own errors."""
 
 
 class MessageHolder(Protocol):
     """The receiving side of a connection."""
 
     def hold_messages(self, call: Http2Call) -> None:
-        """Hand over no more messages of a call."""
+        """Pause the messages of a call."""
 
     def release_messages(self, call: Http2Call) -> None:
-        """Hand over the messages of a call that wait."""
+        """Resume a call and deliver its waiting messages."""
 
 
 class Http2Responses:
-    """The owner of a connection's calls: implements `frontend.http2_call.CallOwner`."""
+    """The owner of the calls of a connection: implements `frontend.http2.call.CallOwner`."""
 
     def __init__(
         self,
@@ -129,9 +127,11 @@ class Http2Responses:
         self._flush_soon = flush_soon
         self._transport: asyncio.Transport | None = None
         self._watching: dict[Http2Call, None] = {}
-        """Calls that are told whenever bytes have left: the service takes no messages of theirs, or makes none."""
+        """Calls to notify whenever bytes were sent: the service has paused their messages or their production."""
         self._waiting: dict[Http2Call, Buffer | None] = {}
-        """Complete requests that wait until the peer takes answers; None for one whose exchange has its body."""
+        """Complete requests that wait until the peer reads responses; None for a REST request, whose context has its
+        body.
+        """
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Http2Responses:
         self.is_dirty = True
 
     def mark_dirty(self) -> None:
-        """Have the output written once the current callback is over."""
+        """Schedule a write after the current callback."""
         self.is_dirty = True
         self._flush_soon()
 
@@ -155,7 +155,7 @@ class Http2Responses:
         return bool(self.output.frames or self._watching or self._waiting)
 
     def flush(self) -> None:
-        """Write what there is to write."""
+        """Write all output."""
         transport = self._transport
         if transport is None:
             return
@@ -181,14 +181,15 @@ class Http2Responses:
                 transport.writelines(pieces)
             output.pump()
 
-    # --- what waits ---------------------------------------------------------------------------------------------
+    # --- waiting calls
+    # ------------------------------------------------------------------------------------------------
 
     def watch_writable(self, call: Http2Call) -> None:
-        """Tell the call's exchange, or the service of a held one, whenever bytes have left."""
+        """Notify the call's REST context, or the service of a paused call, whenever bytes were sent."""
         self._watching[call] = None
 
     def unwatch_writable(self, call: Http2Call) -> None:
-        """No longer."""
+        """Stop notifying."""
         self._watching.pop(call, None)
 
     def _tell_watching(self) -> None:
@@ -204,15 +205,15 @@ class Http2Responses:
                     call.fail()
 
     def serve(self, call: Http2Call, message: Buffer) -> None:
-        """Hand over the message of a unary call, now or when the peer takes answers."""
+        """Deliver the message of a unary call, now or when the peer reads responses."""
         if self.output.queued_bytes > self.max_queued_bytes:
-            # A small one is a view on everything that was received with it.
+            # A small message is a view of everything that was received with it.
             self._waiting[call] = message if len(message) > SMALL_MESSAGE_BYTES else bytes(message)
         else:
             self._serve_now(call, message)
 
     def serve_exchange(self, call: Http2Call) -> None:
-        """Hand over a complete request to REST, now or when the peer takes answers."""
+        """Deliver a complete request to REST, now or when the peer reads responses."""
         if self.output.queued_bytes > self.max_queued_bytes:
             self._waiting[call] = None
         else:
@@ -228,29 +229,30 @@ class Http2Responses:
             call.exchange.dispatch(call.arrival_ns)
 
     def _serve_waiting(self) -> None:
-        """Hand over requests that have waited, as long as the peer takes answers."""
+        """Deliver waiting requests as long as the peer reads responses."""
         while self._waiting and self.output.queued_bytes <= self.max_queued_bytes:
             call = next(iter(self._waiting))
             self._serve_now(call, self._waiting.pop(call))
 
-    # --- what is not answered by its service --------------------------------------------------------------------
+    # --- calls that end without a response of the service
+    # ------------------------------------------------------------
 
     def release(self, call: Http2Call) -> None:
-        """The call no longer holds its message, nor what came of others."""
+        """Release the bytes of a call's messages."""
         if self.request_bytes.release(call) and not self.is_dirty:
             self.mark_dirty()
 
     def reserve_bytes(self, call: Http2Call, size: int) -> bool:
-        """Count more bytes for a call; False when the server has no room for them."""
+        """Reserve more bytes for a call; return False if the server has no room for them."""
         return self.request_bytes.reserve(call, size)
 
     def release_bytes(self, call: Http2Call, size: int) -> None:
-        """Count fewer bytes for a call."""
+        """Release bytes of a call."""
         if self.request_bytes.release_some(call, size) and not self.is_dirty:
             self.mark_dirty()
 
     def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
-        """End a call whose request is wrong."""
+        """Reject a call with an invalid request."""
         if call.exchange is None:
             call.finish(error.status, error.message)
         else:
@@ -264,12 +266,12 @@ class Http2Responses:
 
     def expire(self, call: Http2Call) -> None:
         """End a call whose deadline has passed."""
-        # The service first: it knows the request's id, which belongs into the trailers.
+        # The service first: it knows the request's id, which belongs in the trailers.
         self._drop(call, CancelReason.DEADLINE)
         call.finish(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def abort(self, call: Http2Call) -> None:
-        """End a call whose peer does not take its answers."""
+        """End a call whose peer does not read its responses."""
         # gRPC clients report this code as RESOURCE_EXHAUSTED.
         self.output.reset(call, Http2Code.ENHANCE_YOUR_CALM)
         self.leave(call, CancelReason.DROPPED)
@@ -277,12 +279,12 @@ class Http2Responses:
             self.mark_dirty()
 
     def leave(self, call: Http2Call, why: CancelReason) -> None:
-        """Forget what is held for a call without a peer, and tell the service."""
+        """Discard the state of a call without a peer, and notify the service."""
         self._drop(call, why)
         self.release(call)
 
     def leave_all(self, calls: list[Http2Call]) -> None:
-        """The connection is lost, and with it the peer of all its calls."""
+        """Cancel all calls of a lost connection."""
         self._watching.clear()
         self._waiting.clear()
         for call in calls:
@@ -293,7 +295,7 @@ class Http2Responses:
         self._flush_soon = _do_nothing
 
     def _drop(self, call: Http2Call, why: CancelReason) -> None:
-        """Forget what is held for a call that is finished here, and tell the service."""
+        """Discard the state of a call that is finished here, and notify the service."""
         self._waiting.pop(call, None)
         self.request_bytes.collect(call, 0)
         call.cancel(why)
@@ -301,8 +303,8 @@ class Http2Responses:
 
 
 def _ignore(call: Http2Call) -> None:
-    """Take the place of the receiving side once the connection is lost."""
+    """Replaces the receiving side of a lost connection."""
 
 
 def _do_nothing() -> None:
-    """Take the place of a write once the connection is lost."""
+    """Replaces the write of a lost connection."""

@@ -1,4 +1,4 @@
-"""REST over HTTP/2: one request as the `HttpContext` that routes see, on a stream of `http2_receiving`."""
+"""REST over HTTP/2: one request as the `HttpContext` that routes see, on a stream of `receiving`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ _log = logging.getLogger(__name__)
 _JSON = ((b"content-type", b"application/json"),)
 _CONTINUE_BLOCK = encode_fields(((b":status", b"100"),))
 _PAUSED_BYTES, _RELIEVED_BYTES = 256 * 1024, 64 * 1024
-"""Waiting bytes of a streamed answer: its maker is told above the first, and again at most at the second."""
+"""Unread bytes of a streamed response: its producer is paused above the first limit and resumed at the second."""
 _ALIGNED_BODY_BYTES = 4096
-"""Bodies with tensors above this size are aligned even when they arrive in one piece."""
+"""Bodies with tensors above this size are aligned even if they arrive in one piece."""
 
 
 class Http2Context:
-    """One request and its answer. The transport collects the body and calls `dispatch` once it is complete."""
+    """One request and its response. The transport collects the body and calls `dispatch` once it is complete."""
 
     __slots__ = (
         "_body",
@@ -64,11 +64,11 @@ class Http2Context:
 
     @property
     def received_bytes(self) -> int:
-        """How much of the body has arrived."""
+        """Number of received bytes of the body."""
         return self._filled
 
     def begin(self, budget: RequestBudget) -> None:
-        """Check the head, and ask for the body where the peer waits for that. Raises HttpError."""
+        """Check the headers, and send 100 Continue if the peer waits for it. Raises HttpError."""
         if self._is_refused():
             return
         limit = self._side.body_bytes
@@ -82,7 +82,9 @@ class Http2Context:
             call.owner.output.send_headers(call, _CONTINUE_BLOCK)  # RFC 9110 10.1.1
 
     def _is_refused(self) -> bool:
-        """Answer a request whose head is reason enough to refuse it, before its body is buffered; whether it was."""
+        """Respond to a request that its headers are enough to reject, before its body is buffered; return whether it
+        was.
+        """
         refuse, call = self._side.refuse, self._call
         if refuse is None or call is None or call.is_remote_closed:
             return False
@@ -94,7 +96,7 @@ class Http2Context:
         return True
 
     def receive(self, data: memoryview) -> None:
-        """Take a piece of the body; a whole one is not copied. Raises HttpError for a body beyond the limit."""
+        """Receive a piece of the body; a complete one is not copied. Raises HttpError for a body above the limit."""
         head, size = self._head, len(data)
         if self._body is None:
             if size == head.content_length and not (head.binary_offset and size > _ALIGNED_BODY_BYTES):
@@ -112,7 +114,7 @@ class Http2Context:
         self._filled += size
 
     def dispatch(self, arrival_ns: int) -> None:
-        """Hand the complete request over."""
+        """Pass the complete request to its route."""
         self.arrival_ns = arrival_ns
         body, self._body = self._body, None
         if isinstance(body, memoryview):
@@ -123,18 +125,19 @@ class Http2Context:
             self._side.handle(self)
         except Exception:
             _log.exception("the route of %s %s failed", self.method, self.path)
-            self.refuse(500, "internal error; the log tells more")
+            self.refuse(500, "internal error; see the server log")
 
-    # --- answering ----------------------------------------------------------------------------------------------
+    # --- responding
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> object:
-        """The connection that it came on."""
+        """The connection of the request."""
         return None if self._call is None else self._call.owner
 
     @property
     def on_disconnect(self) -> OnCancel | None:
-        """What is called when the peer goes away."""
+        """Called when the peer disconnects."""
         call = self._call
         return None if call is None else call.on_cancel
 
@@ -144,14 +147,14 @@ class Http2Context:
             self._call.on_cancel = callback
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Answer with a complete body."""
+        """Send a response with a complete body."""
         call = self._finish()
         if call is None:
             return
         length = sum(map(len, parts))
         output = call.owner.output
         block = self._side.answer_heads.complete(status, headers, length)
-        # RFC 9110 9.3.2: the fields of a GET, Content-Length included, without its body.
+        # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
         if not length or self.method == "HEAD":
             output.send_headers(call, block, ends_stream=True)
         else:
@@ -161,15 +164,15 @@ class Http2Context:
         self._written(call)
 
     def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
-        """Answer with an error of the transport's own; `headers` are fields beside those of every refusal."""
+        """Respond with an error of the transport; `headers` are additional fields."""
         if self._is_streaming and self._call is not None:
-            # Half an answer must not look like a whole one.
+            # An incomplete response must not look complete.
             self._call.owner.abort(self._call)
         else:
             self.respond(status, (*_JSON, *headers), (encode_error(message),))
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length is not known."""
+        """Start a response of unknown length."""
         call = self._call
         if call is None or call.is_local_closed or self._is_streaming:
             return
@@ -178,7 +181,7 @@ class Http2Context:
         self._mark(call)
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a piece of a streamed answer; a peer that lets too much wait is given up."""
+        """Send a piece of a streamed response; disconnect a peer with too many unread bytes."""
         call = self._call
         if call is None or call.is_local_closed or self.method == "HEAD":
             return
@@ -192,7 +195,7 @@ class Http2Context:
         self._mark(call)
 
     def writable(self) -> None:
-        """Bytes have left towards a peer that was slow."""
+        """Resume the route's production when a slow peer has read enough."""
         if self._is_paused and self._call is not None and self._call.queued_bytes <= _RELIEVED_BYTES:
             self._set_paused(False)
             self._call.owner.unwatch_writable(self._call)
@@ -203,28 +206,28 @@ class Http2Context:
             self.on_pause(is_paused)
 
     def end(self) -> None:
-        """End a streamed answer."""
+        """End a streamed response."""
         call = self._finish()
         if call is not None:
             call.owner.output.send_end(call)
             self._written(call)
 
     def reserve_bytes(self, size: int) -> bool:
-        """Count more bytes for the request until it is answered; False when the server has no room for them."""
+        """Reserve more bytes for the request until its response; return False if the server has no room for them."""
         return self._call is None or self._call.reserve_bytes(size)
 
     def release_bytes(self, size: int) -> None:
-        """Count fewer bytes for the request."""
+        """Release bytes of the request."""
         if self._call is not None:
             self._call.release_bytes(size)
 
     def _finish(self) -> Http2Call | None:
-        """Return the call once, to be answered; None when it is answered or its peer has gone."""
+        """Return the call, once, for its response; None if it has one or its peer has disconnected."""
         call, self._call = self._call, None
         if call is None or self._is_done:
             return None
         self._is_done = True
-        # Each refers to the other, and what is called on a disconnect to both.
+        # Call and context refer to each other, and the disconnect callback to both: break the cycle.
         call.on_cancel = call.exchange = self.on_pause = None
         if self._is_paused:
             call.owner.unwatch_writable(call)

@@ -1,4 +1,4 @@
-"""REST over HTTP/2: heads of requests, heads of answers, and what the connections of an endpoint share for it."""
+"""REST over HTTP/2: request headers, response headers, and the state shared by the connections of an endpoint."""
 
 from collections.abc import Callable
 from email.utils import formatdate
@@ -12,12 +12,12 @@ _CACHED_PREFIXES = 256
 
 
 class RestHead:
-    """What the head of a REST request says; shared by all requests that repeat it."""
+    """The headers of a REST request; shared by all requests with the same header block."""
 
     __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path")
 
     def __init__(self, head: RequestHead) -> None:
-        """Raises HttpError for a path that is no text."""
+        """Raises HttpError for a path that is not valid text."""
         self.method = head.method
         self.path = decode_path(head.path)
         self.headers = _fields_of(head)
@@ -25,7 +25,7 @@ class RestHead:
         self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
         offset = self.headers.get(b"inference-header-content-length", b"")
         self.binary_offset = int(offset) if offset.isdigit() and len(offset) < 20 else 0
-        """Where the binary tensors begin in the body; 0 when unknown."""
+        """Offset of the binary tensors in the body; 0 if unknown."""
 
 
 def _fields_of(head: RequestHead) -> HeaderFields:
@@ -33,7 +33,7 @@ def _fields_of(head: RequestHead) -> HeaderFields:
     fields.written = list(head.fields)
     for name, value in head.fields:
         known = fields.get(name)
-        # RFC 9113 8.2.3: clients split cookies to compress them better.
+        # RFC 9113 8.2.3: clients split cookies for better compression.
         separator = b"; " if name == b"cookie" else b", "
         fields[name] = value if known is None else known + separator + value
     if head.authority:
@@ -42,7 +42,7 @@ def _fields_of(head: RequestHead) -> HeaderFields:
 
 
 class Http2ResponseHeads:
-    """Makes the header blocks of answers; keeps those of successful ones, which repeat."""
+    """Encodes header blocks of responses; caches those of successful responses, which repeat."""
 
     def __init__(self) -> None:
         self._prefixes: dict[object, bytes] = {}
@@ -50,15 +50,15 @@ class Http2ResponseHeads:
         self.set_date(0.0)
 
     def set_date(self, wall_s: float) -> None:
-        """Set the Date of the answers to come; called about once a second."""
+        """Set the Date of the following responses; called about once a second."""
         self._date = encode_fields(((b"date", formatdate(wall_s, usegmt=True).encode()),))
 
     def complete(self, status: int, headers: Headers, length: int) -> bytes:
-        """Return the head of an answer of `length` bytes."""
+        """Return the headers of a response of `length` bytes."""
         return self.streamed(status, headers) + encode_fields(((b"content-length", b"%d" % length),))
 
     def streamed(self, status: int, headers: Headers) -> bytes:
-        """Return the head of an answer whose length is not known."""
+        """Return the headers of a response of unknown length."""
         key = (status, headers) if type(headers) is tuple and status == 200 else None
         prefix = self._prefixes.get(key)
         if prefix is None:
@@ -74,12 +74,12 @@ class Http2ResponseHeads:
 
 
 class RestSide:
-    """What the connections of an endpoint share to answer REST: where requests go, how large they may be."""
+    """What the connections of an endpoint share for REST: the route handler and the body limit."""
 
     def __init__(
         self, handle: Callable[[HttpContext], None], body_bytes: int = 1 << 34, refuse: Refuse | None = None
     ) -> None:
-        """`refuse` is asked about requests before their bodies are read."""
+        """`refuse` checks requests before their bodies are read."""
         self.handle = handle
         self.refuse = refuse
         self.body_bytes = body_bytes

@@ -1,4 +1,4 @@
-"""HTTP/2 on an event loop, gRPC and REST: the server that owns the connections of one endpoint."""
+"""The HTTP/2 server on an event loop, gRPC and REST: owns the connections of one endpoint."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ _MOST_CONNECTIONS = 16_384
 
 
 class Http2Server:
-    """The connections of one endpoint, and what they share.
+    """The connections of one endpoint, and their shared state.
 
     `protocol` is the factory for `loop.create_server`.
     """
@@ -38,21 +38,21 @@ class Http2Server:
         rest: RestSide | None = None,
         budget: RequestBudget | None = None,
     ) -> None:
-        """`connections` knows how many there may be."""
+        """`connections` enforces the connection limits."""
         self.service = service
         self.limits = limits or Http2Limits()
         self.loop = loop
         self.is_draining = False
         self.rule = rule
-        """Decides which gRPC calls are answered; None for all."""
+        """Decides which gRPC calls are served; None for all."""
         self.rest = rest
-        """Answers what is not gRPC; None when nothing does."""
+        """Handles requests that are not gRPC; None if there is no REST."""
         self.on_close: Callable[[], object] | None = None
-        """Called whenever a connection has closed."""
+        """Called when a connection has closed."""
         self.closing = ClosingQueue(loop.call_soon)
         self.run_aside = run_aside
         self.budget = budget or RequestBudget()
-        """Of request bytes, shared with the other endpoints of the server."""
+        """Budget of request bytes, shared with the other endpoints of the server."""
         self._register = connections or ConnectionRegister[Http2Protocol](_MOST_CONNECTIONS)
         self._connections = self._register.open
         self._dirty: list[Callable[[], object]] = []
@@ -61,7 +61,7 @@ class Http2Server:
 
     @property
     def connection_count(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._connections)
 
     def protocol(self) -> Http2Protocol:
@@ -69,22 +69,22 @@ class Http2Server:
         return Http2Protocol(self)
 
     def announce_drain(self) -> None:
-        """Nothing yet: peers that get GOAWAY connect again, and would still find this server."""
+        """Do nothing yet: after GOAWAY clients would reconnect while this server still listens."""
 
     def drain(self) -> None:
-        """Let every connection end: GOAWAY now, closed when its last call is answered.
+        """End every connection: send GOAWAY now, close after the last response.
 
-        The caller has stopped listening before.
+        The caller must have stopped listening.
         """
         self.is_draining = True
         for connection in list(self._connections):
             connection.drain()
 
     def finish(self) -> None:
-        """Nothing more: `drain` has sent GOAWAY on idle connections, too."""
+        """Do nothing: `drain` has sent GOAWAY on idle connections as well."""
 
     async def wait_closed(self) -> None:
-        """Return when no connection is open any more."""
+        """Return when no connection is open."""
         if self._connections:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -96,12 +96,12 @@ class Http2Server:
             connection.abort()
 
     def rule_changed(self) -> None:
-        """Have the rule decide anew about all requests to come."""
+        """Check access again for all further requests."""
         for connection in self._connections:
             connection.forget_plans()
 
     def register(self, connection: Http2Protocol, transport: asyncio.BaseTransport) -> str:
-        """Add a connection; return why there is no room for it, or an empty text."""
+        """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
         unsupported_reason = self._register.admit(connection, transport)
         if not unsupported_reason and self._timer is None:
             self._start_timer()
@@ -119,7 +119,7 @@ class Http2Server:
             self.on_close()
 
     def flush_soon(self, flush: Callable[[], object]) -> None:
-        """Have a connection write what it has to send once the current callback is over."""
+        """Write the output of a connection after the current callback."""
         if not self._dirty:
             self.loop.call_soon(self._flush)
         self._dirty.append(flush)
@@ -130,7 +130,7 @@ class Http2Server:
             flush()
 
     def _on_timer(self) -> None:
-        # Without connections there is nothing to watch, and an idle server does not wake up.
+        # Without connections the sweep stops, so that an idle server does not wake up.
         self._timer = None
         if self._connections:
             self._start_timer()
@@ -147,9 +147,9 @@ class Http2Server:
             connection.sweep(now_ns)
 
     def _sweep_some(self, connections: Sequence[Http2Protocol], begin: int, now_ns: int) -> None:
-        """The same a few at a time, so that thousands of idle connections do not hold the busy ones up."""
+        """Sweep a few connections per turn: thousands of idle connections must not delay busy ones."""
         end = begin + _SWEEP_SLICE
         for connection in connections[begin:end]:
-            connection.sweep(now_ns)  # does nothing on one that was lost meanwhile
+            connection.sweep(now_ns)  # has no effect on a connection that was lost meanwhile
         if end < len(connections):
             self.loop.call_soon(self._sweep_some, connections, end, now_ns)

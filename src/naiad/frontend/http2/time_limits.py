@@ -1,9 +1,8 @@
-"""Deadlines of the calls of one connection with a single timer.
+"""Time limits of one HTTP/2 connection.
 
-Clients repeat their timeout, so later calls have later deadlines: the timer is armed for the first and, when it goes
-off, for the earliest of those that are open then. A call costs one comparison.
-
-Time limits of one HTTP/2 connection, checked by a sweep every second so that no request pays for a timer.
+A sweep every second checks rates and time-outs, so that no request pays for a timer. Deadlines of calls use a single
+timer. Clients repeat their timeout, so later calls have later deadlines: the timer is set for the first and, when it
+expires, for the earliest deadline of the open calls. A call costs one comparison.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from naiad.wire.http2.output import Http2Output
 from naiad.wire.least_rate import LeastRate
 
 _LATELY_NS = 5_000_000_000
-"""A peer has read an answer that was sent before that, unless its machine has not even taken it."""
+"""A response sent before this time has been read, unless the peer's machine has not even received it."""
 
 
 def _ns(seconds: float) -> int:
@@ -23,7 +22,7 @@ def _ns(seconds: float) -> int:
 
 
 class Http2Clock:
-    """Knows since when a connection has been slow."""
+    """Measures how long a connection has been slow."""
 
     __slots__ = (
         "_begin_ns",
@@ -46,46 +45,47 @@ class Http2Clock:
         self._frame_ns = _ns(limits.frame_timeout_s)
         self._sent_count = 0
         self._excused_ns = 0
-        """When the peer could not send last, because it was not read or got no window."""
+        """Last time this side blocked the peer (reading paused or no window)."""
         self._moved_ns = now_ns
-        """When frames were made last, of whatever stream."""
+        """Last time a frame of any stream was produced."""
         self._swept_ns = now_ns
         self._bodies: dict[Http2Call, LeastRate] = {}
-        """Of the calls whose body was incomplete at the last sweep."""
+        """Rates of the calls whose body was incomplete at the last sweep."""
         self._queues: dict[Http2Call, LeastRate] = {}
-        """Of the calls whose answer waited for the peer at the last sweep."""
+        """Rates of the calls whose response waited for the peer at the last sweep."""
         self._queue: LeastRate | None = None
-        """Of all that waits for the peer's windows."""
+        """Rate of all bytes that wait for the peer's windows."""
 
     def excuse(self, now_ns: int) -> None:
-        """Take note that it is not the peer's fault when nothing comes."""
+        """Note that this side blocks the peer."""
         self._excused_ns = now_ns
 
     def note_sent(self, sent_count: int, now_ns: int) -> None:
-        """Take note of how many frames were made so far. Comes first."""
+        """Note the number of frames produced so far. Call this first."""
         self._swept_ns = now_ns
         if sent_count != self._sent_count:
             self._sent_count = sent_count
             self._moved_ns = now_ns
 
     def setup_is_late(self, now_ns: int) -> bool:
-        """Tell whether preface and SETTINGS should have come by now."""
+        """Return whether the preface and SETTINGS are overdue."""
         return now_ns - self._begin_ns >= self._preface_ns
 
     def frame_is_late(self, incomplete_since_ns: int, now_ns: int) -> bool:
-        """Tell whether a frame or header block has been incomplete for too long."""
+        """Return whether a frame or header block has been incomplete for too long."""
         return incomplete_since_ns > 0 and now_ns - max(incomplete_since_ns, self._excused_ns) >= self._frame_ns
 
     def has_sent_lately(self, sent_count: int) -> bool:
-        """Tell whether the peer may still be busy with an answer: some were sent in the last seconds."""
+        """Return whether the peer may still be reading a response: some were sent in the last seconds."""
         if not sent_count:
             return False
         return sent_count != self._sent_count or self._swept_ns - self._moved_ns < _LATELY_NS
 
-    # --- least rates ------------------------------------------------------------------------------------------------
+    # --- minimum rates
+    # ------------------------------------------------------------------------------------------------
 
     def slow_bodies(self, calls: Iterable[Http2Call], now_ns: int) -> list[Http2Call]:
-        """Return the calls whose body, or the message that has begun, comes too slowly."""
+        """Return the calls whose body, or current message, arrives too slowly."""
         limits, known, slow = self._limits, self._bodies, []
         self._bodies = {}
         for call in calls:
@@ -102,7 +102,7 @@ class Http2Clock:
         return slow
 
     def slow_readers(self, calls: Iterable[Http2Call], output: Http2Output, now_ns: int) -> list[Http2Call]:
-        """Return the calls whose answer the peer takes too slowly, or not at all."""
+        """Return the calls whose response the peer reads too slowly, or not at all."""
         known, slow = self._queues, []
         self._queues = {}
         connection_is_slow = self._queue_is_slow(output, now_ns)
@@ -111,7 +111,7 @@ class Http2Clock:
                 continue
             rate = self._queues[call] = known.get(call) or self._reading_rate()
             if output.window_of(call) > 0:
-                # It waits for its turn: others may have much to send on a slow line.
+                # This call waits for its turn: other calls may have much to send on a slow connection.
                 rate.excuse(now_ns)
                 is_slow = connection_is_slow
             else:
@@ -138,7 +138,7 @@ def _is_amid_body(call: Http2Call) -> bool:
     return not call.is_streaming or (call.assembler is not None and call.assembler.pending_bytes > 0)
 
 
-_SHORTEST_S = 0.001  # the loop's own granularity
+_SHORTEST_S = 0.001  # resolution of the loop's timers
 
 
 class DeadlineTimer:
@@ -161,7 +161,7 @@ class DeadlineTimer:
         self._next_ns = 0
 
     def watch(self, deadline_ns: int, now_ns: int) -> None:
-        """See that the timer goes off at `deadline_ns` at the latest."""
+        """Make the timer expire at `deadline_ns` at the latest."""
         if self._handle is not None:
             if self._next_ns <= deadline_ns:
                 return
@@ -170,7 +170,7 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(max(_SHORTEST_S, (deadline_ns - now_ns) / 1e9), self._on_timer)
 
     def close(self) -> None:
-        """Call the timer off and refer to no calls any more."""
+        """Cancel the timer and drop all references to calls."""
         self._calls = tuple
         if self._handle is not None:
             self._handle.cancel()

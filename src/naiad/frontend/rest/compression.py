@@ -1,7 +1,7 @@
-"""Compressed bodies over HTTP: Content-Encoding of requests, Accept-Encoding of their answers.
+"""Compressed HTTP bodies: Content-Encoding of requests, Accept-Encoding of responses.
 
-Small bodies are coded on the loop, where that costs less than a change of threads; larger ones beside it. A body is
-never decompressed beyond the limit, so a small body that would become a huge one costs what the limit allows.
+Small bodies are coded on the event loop, where that costs less than a thread switch; large ones on another thread.
+Decompression stops at the limit, so a small body that would become huge costs no more than the limit.
 """
 
 import functools
@@ -39,20 +39,20 @@ MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 MAX_DECOMPRESSION_RATIO = 200
 """Default of --http-max-decompression-ratio."""
 _MIN_ANSWER_BYTES = 256
-"""Smaller answers are sent as they are: compressed they would take longer, and as many packets."""
+"""Smaller responses are sent uncompressed: compression would take longer and save no packets."""
 _CONTENT_ENCODING = b"content-encoding"
 _ACCEPT_ENCODING = b"accept-encoding"
 
 
 class Models(Protocol):
-    """What is asked before a body is decompressed."""
+    """The models, as looked up before a body is decompressed."""
 
     def served(self, name: str, version: str = "") -> object:
         """Return a ready version. Raises InferError for an unknown model."""
 
 
 class ContentCodings:
-    """Stands before routes whose bodies may be compressed."""
+    """Wraps routes whose bodies may be compressed."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ContentCodings:
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         max_ratio: int = MAX_DECOMPRESSION_RATIO,
     ) -> None:
-        """Up to `MAX_DECOMPRESSED_BYTES` a body may have any ratio, beyond that `max_ratio`."""
+        """Up to `MAX_DECOMPRESSED_BYTES` a body may have any ratio, above that `max_ratio`."""
         self._run_aside = run_aside
         self._models = models
         self._max_bytes = max_decompressed_bytes
@@ -71,10 +71,10 @@ class ContentCodings:
         )
 
     def around(self, action: Action) -> Action:
-        """Return `action` for exchanges whose body is plain and whose answer may be anything."""
+        """Wrap `action` so that it gets plain bodies and its responses may be compressed."""
 
         def handle(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-            # hot: two look-ups for each request that is not compressed
+            # hot: two look-ups for each uncompressed request
             headers = exchange.headers
             if _ACCEPT_ENCODING in headers:
                 coding = self._answer_coding(headers[_ACCEPT_ENCODING])
@@ -88,7 +88,7 @@ class ContentCodings:
         return handle
 
     def around_answers(self, handle: Callable[[HttpContext], None]) -> Callable[[HttpContext], None]:
-        """Return `handle` for exchanges whose answer may be anything; the body of the request is not looked at."""
+        """Wrap `handle` so that its responses may be compressed; request bodies stay as they are."""
 
         def compressing(exchange: HttpContext) -> None:
             accept = exchange.headers.get(_ACCEPT_ENCODING)
@@ -109,7 +109,7 @@ class ContentCodings:
     def _handle_compressed(self, exchange: HttpContext, arguments: Mapping[str, str], action: Action) -> None:
         bits = WINDOW_BITS.get(exchange.headers[_CONTENT_ENCODING].strip().lower(), 0)
         if not bits or not self._is_known(arguments):
-            # Either plain, or the route says what is wrong with it.
+            # Either the body is plain, or the route reports the error.
             action(exchange, arguments)
             return
         body = exchange.body
@@ -117,7 +117,7 @@ class ContentCodings:
             try:
                 plain = decompress(body, bits, min(MAX_INLINE_PLAIN_BYTES, self._max_bytes))
             except TooLargeError:
-                pass  # for a piece of work on the loop; the other threads decide
+                pass  # as work on the loop; the threads decide
             except CorruptError as error:
                 self._refuse(exchange, arguments, error)
                 return
@@ -152,14 +152,14 @@ class ContentCodings:
         plain: Buffer | None,
     ) -> None:
         if plain is None or waiting.is_gone:
-            return  # nobody would ever cancel what is submitted now
+            return  # the client has disconnected: nothing would cancel a request submitted now
         exchange.on_disconnect = None
         exchange.release_bytes(waiting.reserved_bytes - len(plain))
         try:
             action(_PlainExchange(exchange, plain), arguments)
         except Exception:
             _log.exception("the route of %s %s failed", exchange.method, exchange.path)
-            self._fail(exchange, arguments, internal("internal error; the log tells more"))
+            self._fail(exchange, arguments, internal("internal error; see the server log"))
 
     def _refuse(self, exchange: HttpContext, arguments: Mapping[str, str], error: Exception) -> None:
         if isinstance(error, TooLargeError):
@@ -170,10 +170,10 @@ class ContentCodings:
             )
         elif isinstance(error, CorruptError):
             coding = exchange.headers[_CONTENT_ENCODING].decode("latin-1")
-            refusal = invalid_argument(f"the request body is not what its Content-Encoding '{coding}' says: {error}")
+            refusal = invalid_argument(f"the request body does not match its Content-Encoding '{coding}': {error}")
         else:
             _log.error("decompressing a request body failed", exc_info=error)
-            refusal = internal("internal error; the log tells more")
+            refusal = internal("internal error; see the server log")
         self._fail(exchange, arguments, refusal)
 
     def _fail(self, exchange: HttpContext, arguments: Mapping[str, str], error: InferError) -> None:
@@ -181,26 +181,26 @@ class ContentCodings:
 
 
 class _Waiting:
-    """A body that waits for a thread; without a client it is not worth its while."""
+    """A body that waits for a thread; the work is skipped if the client has disconnected."""
 
     __slots__ = ("is_gone", "reserved_bytes")
 
     def __init__(self, exchange: HttpContext, reserved_bytes: int) -> None:
         self.is_gone = False
         self.reserved_bytes = reserved_bytes
-        """Of the server's budget, until it is known how large the body is."""
+        """Reserved bytes of the server's budget, until the size of the body is known."""
         exchange.on_disconnect = self._leave
 
     def _leave(self, why: CancelReason) -> None:
         self.is_gone = True
 
     def decompress(self, body: Buffer, bits: int, max_bytes: int) -> Buffer | None:
-        """Return the plain body, None when nobody wants its answer any more."""
+        """Return the plain body, None if the response is no longer needed."""
         return None if self.is_gone else decompress(body, bits, max_bytes)
 
 
 class _PlainExchange(HttpContextLayer):
-    """An exchange whose body was decompressed; it looks as if it had come that way."""
+    """A context with a decompressed body, as if it had arrived uncompressed."""
 
     __slots__ = ()
 
@@ -215,7 +215,7 @@ class _PlainExchange(HttpContextLayer):
 
 
 class CompressedResponse(HttpContextLayer):
-    """An exchange whose complete answer is compressed. Triton: failures and streamed answers stay as they are."""
+    """A context whose complete response is compressed. Triton: failures and streamed responses stay uncompressed."""
 
     __slots__ = ("_coding", "_run_aside")
 
@@ -225,7 +225,7 @@ class CompressedResponse(HttpContextLayer):
         self._run_aside = run_aside
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Answer with a complete body, compressed if that is worth it."""
+        """Send a response with a complete body, compressed if that saves bytes."""
         size = sum(map(len, parts))
         if status != HTTPStatus.OK or size < _MIN_ANSWER_BYTES:
             self._exchange.respond(status, headers, parts)
@@ -235,7 +235,7 @@ class CompressedResponse(HttpContextLayer):
         if size <= MAX_INLINE_BYTES:
             self._exchange.respond(status, headers, (work(),))
             return
-        # The request is done with: a client that goes away has nothing to cancel any more.
+        # The request is complete: there is nothing to cancel if the client disconnects.
         self._exchange.on_disconnect = None
         self._run_aside(work, functools.partial(self._respond, status, headers), self._failed)
 
@@ -243,5 +243,5 @@ class CompressedResponse(HttpContextLayer):
         self._exchange.respond(status, headers, (body,))
 
     def _failed(self, error: Exception) -> None:
-        _log.error("compressing an answer failed", exc_info=error)
-        rest_failure.respond(self._exchange, "", "", "", internal("internal error; the log tells more"))
+        _log.error("compressing a response failed", exc_info=error)
+        rest_failure.respond(self._exchange, "", "", "", internal("internal error; see the server log"))

@@ -1,10 +1,6 @@
-"""REST routes of the model repository: index, load, unload. The work is done beside the event loop.
+"""REST routes other than inference: model repository, shared memory, log and trace settings.
 
-What the shared-memory routes and calls ask of the regions.
-
-The REST routes of shared memory: status, register, unregister, for system and for CUDA regions.
-
-REST routes of the logging and trace settings.
+Repository requests run on other threads than the event loop, because they may take long.
 """
 
 import functools
@@ -43,7 +39,7 @@ from naiad.telemetry.trace.settings import Changes
 
 
 class SharedMemoryControl(Protocol):
-    """Registered regions; every method is called on the loop and raises InferError with Triton's texts."""
+    """The registered regions; every method runs on the loop and raises InferError with Triton's texts."""
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a part of a POSIX shared-memory object."""
@@ -70,13 +66,13 @@ _CUDA = "/v2/cudasharedmemory" + _REGION
 
 
 class SharedMemoryRoutes:
-    """The actions behind the routes."""
+    """The shared-memory routes."""
 
     def __init__(self, regions: SharedMemoryControl) -> None:
         self._regions = regions
 
     def routes(self) -> list[Route]:
-        """Return the routes, which go into the router of the HTTP endpoint."""
+        """Return the routes for the router of the HTTP endpoint."""
         return [
             Route(_SYSTEM + "/status", {"GET": self._system_status}),
             Route(_SYSTEM + "/register", {"POST": self._register_system}),
@@ -119,7 +115,7 @@ def _required(arguments: Mapping[str, str], kind: str) -> str:
 
 
 class TracedEngine(Protocol):
-    """What is asked of the engine about traces."""
+    """The engine, as the trace routes use it."""
 
     def trace_settings(self, model: str = "") -> TraceOptions:
         """Return the settings of a model, or of the server. Raises InferError for an unknown model."""
@@ -144,21 +140,21 @@ class SettingsRoutes:
         ]
 
     def log_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer with the log settings."""
+        """Respond with the log settings."""
         exchange.respond(200, JSON_HEADERS, (encode_log_settings(log.settings()),))
 
     def change_log_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Change log settings and answer with all of them."""
+        """Change log settings and respond with all of them."""
         log.change(decode_log_settings(exchange.body, log.settings()))
         self.log_settings(exchange, arguments)
 
     def trace_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer with the trace settings of a model, or of the server."""
+        """Respond with the trace settings of a model, or of the server."""
         options = self._engine.trace_settings(arguments.get("model", ""))
         exchange.respond(200, JSON_HEADERS, (encode_trace_settings(options),))
 
     def change_trace_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Change trace settings and answer with all of them."""
+        """Change trace settings and respond with all of them."""
         self._engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(exchange.body))
         self.trace_settings(exchange, arguments)
 
@@ -167,7 +163,7 @@ _log = logging.getLogger(__name__)
 
 
 class RepositoryEngine(Protocol):
-    """What is asked of the engine about the repository, on other threads than the loop's."""
+    """The engine, as the repository routes use it on other threads."""
 
     is_draining: bool
 
@@ -191,24 +187,24 @@ class RepositoryRoutes:
         run_control: RunAside = run_here,
         may_bring_files: MayBringFiles = lambda: False,
     ) -> None:
-        """`run_control` is for work that may take minutes."""
+        """`run_control` runs work that may take minutes."""
         self._engine = engine
         self._may_bring_files = may_bring_files
         self._run_aside = run_aside
         self._run_control = run_control
 
     def index(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer with the models of all repositories."""
+        """Respond with the models of all repositories."""
         self._run(exchange, self._run_aside, functools.partial(self._survey, exchange.body))
 
     def load(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Load a model and answer when it is ready."""
+        """Load a model and respond when it is ready."""
         self._check(arguments)
         work = functools.partial(self._load, arguments["model"], exchange.body)
         self._run(exchange, self._run_control, work)
 
     def unload(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Unload a model and answer when it is gone."""
+        """Unload a model and respond when it is unloaded."""
         self._check(arguments)
         work = functools.partial(self._unload, arguments["model"], exchange.body)
         self._run(exchange, self._run_control, work)
@@ -241,5 +237,5 @@ class RepositoryRoutes:
 def _fail(exchange: HttpContext, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("%s %s failed", exchange.method, excerpt(exchange.path), exc_info=error)
-        error = internal("internal error; the log tells more")
+        error = internal("internal error; see the server log")
     respond_error(exchange, status_of(error.code).http, error.message)

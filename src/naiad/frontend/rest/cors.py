@@ -1,6 +1,7 @@
-"""Calls from web pages of other origins (the CORS protocol of the Fetch standard); off unless origins are given.
+"""Requests from web pages of other origins (the CORS protocol of the Fetch standard); off unless origins are
+configured.
 
-A preflight is answered here, before routes and access rules: browsers send it without credentials.
+Preflight requests are handled here, before routes and access rules: browsers send them without credentials.
 """
 
 import logging
@@ -16,13 +17,13 @@ _log = logging.getLogger(__name__)
 ANY = "*"
 _METHODS = b"GET, HEAD, POST, OPTIONS"
 _EXPOSED = b"Inference-Header-Content-Length, triton-request-id, endpoint-load-metrics, WWW-Authenticate"
-_PREFLIGHT_VALID_S = b"7200"  # the most that browsers take
+_PREFLIGHT_VALID_S = b"7200"  # the maximum in browsers
 _VARY_PREFLIGHT = b"Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
 _MAX_REQUESTED_BYTES = 4096
 
 
 class Cors:
-    """Stands before a handler of HTTP exchanges."""
+    """Wraps a handler of HTTP requests."""
 
     def __init__(self, origins: Collection[str], handle: Callable[[HttpContext], None], refuse: Refuse) -> None:
         """`origins` as browsers write them, or `*` for all."""
@@ -30,15 +31,15 @@ class Cors:
         self._refuse = refuse
         self._any = ANY in origins
         self._origins = frozenset(origin.encode() for origin in origins)
-        # With one answer for all origins a cache need not tell them apart.
+        # With the same response for all origins a cache needs no Vary field.
         self._vary: Headers = () if self._any else ((b"Vary", b"Origin"),)
 
     def handle(self, exchange: HttpContext) -> None:
-        """Answer a preflight; pass anything else on, and see that the page may read its answer."""
+        """Respond to a preflight request; pass on all others, with fields that let the page read the response."""
         self._pass(exchange, self._handle)
 
     def refuse(self, exchange: HttpContext) -> None:
-        """The same for an exchange whose body has not come, which is answered if its head is refused."""
+        """Do the same for a request without its body, which is rejected if its headers are enough for that."""
         self._pass(exchange, self._refuse)
 
     def _pass(self, exchange: HttpContext, handle: Callable[[HttpContext], object]) -> None:
@@ -67,7 +68,7 @@ def _preflight(headers: Mapping[bytes, bytes]) -> Headers:
         (b"Access-Control-Max-Age", _PREFLIGHT_VALID_S),
         (b"Vary", _VARY_PREFLIGHT),
     ]
-    # Whatever the page wants to send: names of restrictions and of forwarded fields are the operator's own choice.
+    # Accept all requested fields: operators choose the names of restrictions and forwarded fields.
     requested = headers.get(b"access-control-request-headers", b"")
     if requested and len(requested) <= _MAX_REQUESTED_BYTES:
         answer.append((b"Access-Control-Allow-Headers", requested))
@@ -75,7 +76,7 @@ def _preflight(headers: Mapping[bytes, bytes]) -> Headers:
 
 
 class _Annotated(HttpContextLayer):
-    """An exchange whose answer gets more header fields."""
+    """A context that adds header fields to its response."""
 
     __slots__ = ("_more",)
 
@@ -84,9 +85,9 @@ class _Annotated(HttpContextLayer):
         self._more = more
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Answer with a complete body."""
+        """Send a response with a complete body."""
         self._exchange.respond(status, (*headers, *self._more), parts)
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length is not known."""
+        """Start a response of unknown length."""
         self._exchange.start_stream(status, (*headers, *self._more))

@@ -1,4 +1,4 @@
-"""Failed requests of inference over HTTP: one log line and one answer, both under the same id."""
+"""Failed inference requests over HTTP: one log line and one response with the same id."""
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from naiad.wire.header_fields import Headers
 
 _ID_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-"""Printable ASCII that a header value may hold as it is; the rest is percent-encoded."""
+"""Printable ASCII that may stand in a header value unchanged; the rest is percent-encoded."""
 _LOOKED_AT_BYTES = 1024
 _RETRY_AFTER = (b"Retry-After", b"1")
 
 
 def respond(exchange: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
-    """Log a failure and answer with it; a request without an id gets one."""
+    """Log a failure and respond with it; a request without an id gets one."""
     request_id = log(request_id, model, version, error)
     status = status_of(error.code).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
@@ -36,13 +36,13 @@ def respond(exchange: HttpContext, request_id: str, model: str, version: str, er
 
 
 def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:
-    """Cancel a request whose client has left, and log it: nobody is there to be answered."""
+    """Cancel and log a request whose client has disconnected; there is no response."""
     waited = engine.cancel(request)
     log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))
 
 
 def log(request_id: str, model: str, version: str, error: InferError) -> str:
-    """Log a failure, once, and return the id in the line: the client's, cut, or one made here."""
+    """Log a failure once; return the logged id: the client's, truncated, or a generated one."""
     request_id = request_id or new_request_id()
     log_request_failure(
         protocol="HTTP",
@@ -61,9 +61,9 @@ def id_header(request_id: str) -> tuple[bytes, bytes]:
 
 
 def find_id(text: Buffer) -> str:
-    """Return the id of a request whose JSON could not be decoded, if there is one to be found.
+    """Return the id of a request whose JSON could not be decoded, or an empty text.
 
-    Of a long document only the beginning is looked at, where clients write the id.
+    Searches only the beginning of a long document, where clients write the id.
     """
     if len(text) > SHORT_BYTES:
         return leading_id(bytes(text[:_LOOKED_AT_BYTES]))

@@ -24,7 +24,7 @@ _CACHED_MODELS = 1024
 
 
 class GenerateRoutes:
-    """The two endpoints of the generate extension, for decoupled models and ordinary ones."""
+    """The two endpoints of the generate extension, for decoupled and ordinary models."""
 
     def __init__(
         self,
@@ -38,20 +38,20 @@ class GenerateRoutes:
         self._max_input_bytes = max_input_bytes
         self._forwarding = forwarding
         self._inputs: dict[tuple[str, str], tuple[object, Inputs]] = {}
-        """By model and version: the configuration, and what was made of it."""
+        """By model and version: the configuration and the mapping derived from it."""
 
     def generate(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer with the only response of a request."""
+        """Respond with the only response of a request."""
         answer = _OnlyResponse(exchange, self._engine, self._runner)
         self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
 
     def generate_stream(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer with an event for each response."""
+        """Respond with an event for each response."""
         answer = StreamedResponse(exchange, GENERATE_EVENTS, _encode, self._runner)
         self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
 
     def check(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
+        """Reject a request by its headers, before its body has arrived."""
         model, version = arguments["model"], arguments["version"]
         try:
             self._inputs_of(model, version)
@@ -60,7 +60,7 @@ class GenerateRoutes:
             rest_failure.respond(exchange, "", model, version, error)
 
     def _check_body(self, exchange: HttpContext, body_bytes: int) -> None:
-        """Raises InferError for a body that is coded or too large."""
+        """Check encoding and size. Raises InferError."""
         if exchange.headers.get(_CONTENT_CODING, b"").lower() not in (b"identity", b""):
             raise invalid_argument("Unsupported content-encoding, only 'identity' is supported.")
         if body_bytes > self._max_input_bytes:
@@ -70,11 +70,11 @@ class GenerateRoutes:
             )
 
     def _read(self, exchange: HttpContext, arguments: Mapping[str, str], submit: Callable[[Prepared], None]) -> None:
-        """Decode the request of an exchange and submit it, or answer with the reason why there is none."""
+        """Decode and submit a request, or respond with the error."""
         model, version, body = arguments["model"], arguments["version"], exchange.body
         refuse = functools.partial(self._refuse, exchange, model, version)
         try:
-            # Before anything is parsed: an unknown model wins over a bad body.
+            # Before parsing: the error of an unknown model has priority over an invalid body.
             inputs = self._inputs_of(model, version)
             self._check_body(exchange, len(body))
         except InferError as error:
@@ -121,7 +121,7 @@ def _encode(request: InferRequest, response: InferResponse) -> Slices[Sequence[b
 
 
 class _OnlyResponse:
-    """The answer of a request with exactly one response, which is known when the final one has come."""
+    """The response of a request with exactly one response, which is known when the final one has arrived."""
 
     protocol = "HTTP"  # for traces
     __slots__ = ("_answer", "_engine", "_exchange", "_is_over", "_runner")
@@ -134,20 +134,20 @@ class _OnlyResponse:
         self._is_over = False
 
     def watch(self, request: InferRequest, engine: InferEngine) -> None:
-        """Cancel the request when its client goes away."""
+        """Cancel the request when its client disconnects."""
         self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
-        """Return what the request of a client says about its trace."""
+        """Return the trace fields of a request."""
         return fields_of_exchange(self._exchange)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
-        """Keep a response, and answer with it when it is the final one."""
+        """Keep a response, and send it when the final one arrives."""
         if self._is_over or request.cancelled:
             return
         if not response.empty_final or response.error is not None:
             if self._answer is not None:
-                # What else would come is of no use to anyone.
+                # Further responses are not needed.
                 self._fail(request, response, _wrong_count())
                 self._engine.cancel(request)
                 return

@@ -1,6 +1,6 @@
-"""`POST /v2/models/{m}/infer`: body to request, response to body, failures to one log line and an answer.
+"""`POST /v2/models/{m}/infer`: decode the body, submit the request, encode the response, report failures.
 
-What large JSON bodies of inference cost: told to their clients, and now and then to the log.
+The cost of large JSON bodies is reported to their clients in a header field, and occasionally in the log.
 """
 
 import functools
@@ -43,24 +43,24 @@ from naiad.wire.header_fields import Headers, written_fields
 _log = logging.getLogger(__name__)
 
 LARGE_JSON_BYTES = 1 << 20
-"""Shorter bodies are read in a few milliseconds at most, and nobody needs to be told."""
+"""Shorter bodies take a few milliseconds at most to decode; their cost is not reported."""
 _PAUSE_NS = 60_000_000_000
-"""At most one line of the log within this time, whatever the number of models and clients."""
+"""Minimum interval of log lines, for all models and clients together."""
 
 
 class JsonCost:
-    """Says how long large JSON bodies took to be read, which the binary form of the same tensors does not."""
+    """Reports how long large JSON bodies took to decode; the binary form of the same tensors takes almost no time."""
 
     def __init__(self) -> None:
         self._quiet_until_ns = 0
 
     def tell(self, model: str, size_bytes: int, decode_ns: int) -> tuple[bytes, bytes]:
-        """Return the field that tells the client what its JSON cost; log it if nothing was said lately."""
+        """Return the header field with the cost of a JSON body; log it if the last log line is old enough."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._quiet_until_ns:
             self._quiet_until_ns = now_ns + _PAUSE_NS
             _log.info(
-                "model '%s': %.1f MB of JSON took %.1f ms to read; the binary form of a tensor takes almost nothing: "
+                "model '%s': decoding %.1f MB of JSON took %.1f ms; the binary form of a tensor is almost free: "
                 "binary_data in tritonclient, Inference-Header-Content-Length over HTTP, or gRPC",
                 model,
                 size_bytes / 1e6,
@@ -70,13 +70,13 @@ class JsonCost:
 
 
 Prepared = tuple[Decoded, Sequence[int] | None]
-"""A decoded request, and how many elements its large inputs of strings have."""
+"""A decoded request, and the number of elements of its large string inputs."""
 
 _JSON_LENGTH = b"inference-header-content-length"
 _CONTENT_CODING = b"content-encoding"
 _CONTENT_TYPE = b"content-type"
 _MEDIA = (b"image/", b"audio/", b"video/")
-"""Types of bodies that are a raw tensor without a field that says so: they cannot be JSON."""
+"""Content types of bodies that are a raw tensor without a field that says so: they cannot be JSON."""
 _JSON = b"application/json"
 _OCTET_STREAM = (b"Content-Type", b"application/octet-stream")
 _CACHED_HEADERS = 4096
@@ -86,19 +86,19 @@ MAX_INPUT_BYTES = 64 * 1024 * 1024
 
 
 class InferEngine(Protocol):
-    """What inference over HTTP asks of the engine; all of it is called on the loop."""
+    """The engine, as inference over HTTP uses it; every method runs on the loop."""
 
     def submit(self, request: InferRequest, served: Served | None = None) -> None:
         """Submit a request. Raises InferError when it is refused at the door."""
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; True when it was dropped, False when something executes it."""
+        """Cancel a submitted request; return True if it was dropped, False if it is being executed."""
 
     def served(self, name: str, version: str = "") -> Served:
         """Return a ready version. Raises InferError for an unknown model."""
 
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
-        """Return how many parts a request for a model may have. Raises InferError for an unknown model."""
+        """Return the limits on the number of parts of a request. Raises InferError for an unknown model."""
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
         """Return names, datatypes and shapes of a ready model."""
@@ -126,10 +126,10 @@ class InferRoute:
         self._decoder = InferJsonDecoder(engine.request_limits)
         self._json_cost = JsonCost()
         self._headers: dict[int | None, Headers] = {None: JSON_HEADERS}
-        """Of answers, by the length of their JSON; None when they are all JSON."""
+        """Response content types by the length of the JSON part; None if the response is all JSON."""
 
     def handle(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Submit the request of an exchange, or answer it with the reason why not."""
+        """Submit a request, or respond with the error."""
         # hot: bench/micro_http1.py
         model, version = arguments["model"], arguments["version"]
         accept = exchange.headers.get(b"accept")
@@ -164,7 +164,7 @@ class InferRoute:
             rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
 
     def check(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Answer an exchange whose body has not come, if its head is reason enough to refuse it."""
+        """Reject a request by its headers, before its body has arrived."""
         model, version, headers = arguments["model"], arguments["version"], exchange.headers
         try:
             is_decoupled = self._engine.served(model, version).is_decoupled
@@ -178,7 +178,7 @@ class InferRoute:
             rest_failure.respond(exchange, "", model, version, error)
 
     def _check_announced(self, exchange: HttpContext) -> None:
-        """Raises InferError when the part that the limit is about is too large."""
+        """Check the announced size against the limit. Raises InferError."""
         text = exchange.headers.get(_JSON_LENGTH)
         body_bytes = announced_bytes(exchange.headers)
         if text is None:
@@ -189,7 +189,7 @@ class InferRoute:
     # --- large requests -------------------------------------------------------------------------------------------
 
     def _decode_large(self, exchange: HttpContext, framing: Framing | None, model: str, version: str) -> None:
-        """Decode a large body in slices; it is submitted when that is done."""
+        """Decode a large body in slices, then submit the request."""
         began_ns = time.monotonic_ns()
         job = self._runner.run(
             exchange.client,
@@ -235,7 +235,7 @@ class InferRoute:
             rest_failure.respond(exchange, request_id, header.model_name, header.model_version, error)
 
     def _cost_fields(self, exchange: HttpContext, model: str, began_ns: int) -> Headers:
-        """Return the fields of the answer that tell what the JSON of a request cost, if it has much."""
+        """Return the header fields with the JSON cost of a request, if its JSON is large."""
         json_length = exchange.headers.get(_JSON_LENGTH)
         json_bytes = len(exchange.body) if json_length is None else int(json_length)
         if json_bytes < LARGE_JSON_BYTES or _is_media(exchange):
@@ -243,7 +243,7 @@ class InferRoute:
         return (self._json_cost.tell(model, json_bytes, time.monotonic_ns() - began_ns),)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
-        """Return what the request of a client says about its trace."""
+        """Return the trace fields of a request."""
         return fields_of_exchange(request.context)  # type: ignore[arg-type]  # set in handle
 
     def _submit_streamed(
@@ -255,7 +255,7 @@ class InferRoute:
         data: list[Buffer],
         element_counts: Sequence[int] | None = None,
     ) -> None:
-        """Submit a request whose responses are sent as they come, each a line or an event of JSON."""
+        """Submit a request whose responses are sent as they arrive, each as a line or an event of JSON."""
         answer = StreamedResponse(exchange, framing, _encode_json, self._runner)
         request = InferRequest(
             without_binary_outputs(header), data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns
@@ -271,7 +271,7 @@ class InferRoute:
         return (yield from self._decoder.decode_in_slices(model, version, exchange.body, json_length))
 
     def _json_length(self, exchange: HttpContext) -> int | None:
-        """Return how much of the body is JSON: None for all of it, 0 for a raw tensor. Raises InferError."""
+        """Return the length of the JSON part: None for the whole body, 0 for a raw tensor. Raises InferError."""
         headers = exchange.headers
         if _CONTENT_CODING in headers:
             _check_coding(headers)
@@ -292,7 +292,7 @@ class InferRoute:
         return json_length
 
     def _check_size(self, what: str, size: int) -> None:
-        """Triton: bounds JSON and raw bodies; a tensor in a binary tail may be larger."""
+        """Check a size. Triton: the limit applies to JSON and raw bodies; a tensor in a binary tail may be larger."""
         if size > self._max_input_bytes:
             raise invalid_argument(
                 f"{what} size of {size} bytes exceeds the maximum allowed input size of {self._max_input_bytes} "
@@ -306,14 +306,14 @@ class InferRoute:
         batching = self._engine.model_config(model, version).max_batch_size > 0
         header, request_id, data = decode_raw(model, version, body, metadata, batching=batching)
         if exchange.headers.get(b"accept") == _JSON:
-            # Triton: the answer to a raw body is binary, whatever the client accepts.
+            # Triton: the response to a raw body is binary, whatever the client accepts.
             header = without_binary_outputs(header)
         return header, request_id, data
 
     def _on_response(self, request: InferRequest, response: InferResponse, more: Headers = ()) -> None:
-        """Answer an exchange; `more` are fields beside those that every answer has."""
+        """Send a response; `more` are additional header fields."""
         if request.cancelled:
-            return  # it was answered, if anyone listened, when it was cancelled
+            return  # cancellation has ended the request already
         exchange: HttpContext = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         error = response.error
@@ -335,7 +335,7 @@ class InferRoute:
     def _encode_large(
         self, exchange: HttpContext, request: InferRequest, response: InferResponse, more: Headers
     ) -> None:
-        """Write an answer in slices, which takes a while when it has much JSON."""
+        """Encode a large JSON response in slices."""
         model, version = request.header.model_name, response.header.model_version
         exchange.on_disconnect = None
         job = self._runner.run(
@@ -362,19 +362,19 @@ class InferRoute:
         return headers
 
     def _find_id(self, exchange: HttpContext) -> str:
-        """Return the id of a request that could not be decoded, if there is one to be found."""
+        """Return the id of a request that could not be decoded, or an empty text."""
         text = exchange.headers.get(_JSON_LENGTH, b"")
         end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
         return rest_failure.find_id(exchange.body[:end])
 
 
 def leave(runner: SliceRunner, job: SliceJob, why: CancelReason) -> None:
-    """The client has gone while its request was decoded or its answer encoded."""
+    """Cancel the decoding of a request or the encoding of a response: the client has disconnected."""
     runner.cancel(job)
 
 
 def _check_coding(headers: Mapping[bytes, bytes]) -> None:
-    """Raises InferError for a body that is coded in a way that nothing before this route has undone."""
+    """Check that no earlier layer has left the body encoded. Raises InferError."""
     coding = headers.get(_CONTENT_CODING, b"")
     if coding.lower() not in (b"identity", b""):
         name = coding[:64].decode("latin-1")

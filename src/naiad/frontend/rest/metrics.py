@@ -12,21 +12,21 @@ from naiad.options.access import METRICS
 _log = logging.getLogger(__name__)
 
 Slices = Generator[None, None, Sequence[bytes]]
-"""Work that gives way now and then, and returns the parts of an exposition."""
+"""Work in slices that yields to the loop and returns the parts of an exposition."""
 
 _SIGNPOST = b"# metrics are at /metrics; models are served on other ports\n"
 _HEADERS = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 
 
 class MetricsRoute:
-    """Answers every request of the metrics port."""
+    """Handles every request of the metrics port."""
 
     def __init__(self, metrics_text: Callable[[], bytes], rule: AccessRule | None = None) -> None:
         self._metrics_text = metrics_text
         self._rule = rule
 
     def handle(self, exchange: HttpContext) -> None:
-        """Answer `GET /metrics`; Triton: other paths are 200, with nothing to read, other methods 405 everywhere."""
+        """Respond to `GET /metrics`. Triton: other paths get 200 with a short hint, other methods 405."""
         refusal = None if self._rule is None else self._rule.refusal(METRICS, exchange.headers.get)
         if refusal is not None:
             respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
@@ -42,7 +42,7 @@ class MetricsRoute:
 
 
 class SlicedMetricsRoute(MetricsRoute):
-    """Renders on the event loop, which does other things between two slices of the work."""
+    """Renders on the event loop, which serves its sockets between two slices of the work."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SlicedMetricsRoute(MetricsRoute):
         call_soon: Callable[[Callable[[], object]], object],
         rule: AccessRule | None = None,
     ) -> None:
-        """`call_soon` is the loop's: what it gets is called after the loop has looked at its sockets."""
+        """`call_soon` of the loop: it calls back after the loop has polled its sockets."""
         super().__init__(bytes, rule)
         self._slices = slices
         self._call_soon = call_soon
@@ -65,11 +65,11 @@ class SlicedMetricsRoute(MetricsRoute):
             exchange.respond(200, _HEADERS, end.value)
         except Exception:
             _log.exception("rendering the metrics failed")
-            respond_error(exchange, 500, "internal error; the log tells more")
+            respond_error(exchange, 500, "internal error; see the server log")
         else:
             self._call_soon(functools.partial(self._advance, exchange, work))
 
 
 def respond_metrics(exchange: HttpContext, text: bytes) -> None:
-    """Answer with an exposition."""
+    """Respond with an exposition."""
     exchange.respond(200, _HEADERS, (text,))

@@ -38,7 +38,7 @@ _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
 class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
-    """What the REST routes ask of the engine."""
+    """The engine, as the REST routes use it."""
 
     is_draining: bool
 
@@ -47,13 +47,13 @@ class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
         """The regions that clients have registered."""
 
     def is_live(self) -> bool:
-        """Tell whether the server answers at all."""
+        """Return whether the server is alive."""
 
     def is_ready(self) -> bool:
-        """Tell whether the server is ready for traffic."""
+        """Return whether the server is ready for traffic."""
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
+        """Return whether a model version is ready; an unknown one is not. Raises InferError."""
 
     def server_metadata(self) -> ServerMetadata:
         """Return name, version and extensions."""
@@ -66,7 +66,7 @@ class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
 
 
 class RestApi:
-    """The actions behind the REST routes."""
+    """The actions of the REST routes."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RestApi:
         repository: RepositoryRoutes | None = None,
         runner: SliceRunner | None = None,
     ) -> None:
-        """`runner` decodes and encodes what is large."""
+        """`runner` decodes and encodes large bodies."""
         self._engine = engine
         self._codings = codings
         self._repository = repository or RepositoryRoutes(engine)
@@ -98,7 +98,7 @@ class RestApi:
                 Route(r"/v2", get(self._server_metadata)),
                 Route(r"/v2/health/live", get(self._live)),
                 Route(r"/v2/health/ready", get(self._ready)),
-                # Triton: the bare path wins over a model that is called "stats".
+                # Triton: the bare path has priority over a model named "stats".
                 Route(r"/v2/models/stats", get(self._all_statistics)),
                 Route(_MODEL, get(self._model_metadata)),
                 Route(_MODEL + "/ready", get(self._model_ready)),
@@ -116,7 +116,8 @@ class RestApi:
     # --- health ---------------------------------------------------------------------------------------------------
 
     def _live(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        # A server that drains is alive: a liveness probe that failed would have it killed before it has finished.
+        # A draining server is alive: after a failed liveness probe an orchestrator would kill it before it has
+        # finished.
         exchange.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
 
     def _ready(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
@@ -130,7 +131,8 @@ class RestApi:
         else:
             respond_error(exchange, 400, "Model version not ready")
 
-    # --- what there is to know ------------------------------------------------------------------------------------
+    # --- metadata
+    # -----------------------------------------------------------------------------------------------------
 
     def _server_metadata(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
         exchange.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))

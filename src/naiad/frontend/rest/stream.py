@@ -1,4 +1,4 @@
-"""Answers over HTTP that are made of one piece for each response: JSON lines and server-sent events."""
+"""Streamed HTTP responses with one piece per inference response: JSON lines and server-sent events."""
 
 import functools
 from collections import deque
@@ -20,23 +20,23 @@ from naiad.protocol.status import status_of
 from naiad.wire.header_fields import Headers
 
 Encode = Callable[[InferRequest, InferResponse], Slices[Sequence[Buffer]]]
-"""Makes one line of a response, in parts and in slices. Raises InferError when it cannot."""
+"""Encodes one line of a response, in parts and in slices. Raises InferError on failure."""
 _MAX_WAITING = 1024
-"""Responses that wait behind one that is being written."""
+"""Limit of responses that wait while one is being encoded."""
 
-# What stands between server and client must not collect the pieces.
+# Proxies between server and client must not buffer the pieces.
 _AT_ONCE = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the pieces of a streamed answer are told apart."""
+    """How the pieces of a streamed response are delimited."""
 
     media_type: bytes
     headers: Headers
     frame: Callable[[Sequence[Buffer]], Sequence[Buffer]]
     frames_first_error: bool = False
-    """An error that is all there is keeps the framing; otherwise it is answered like that of any other request."""
+    """A stream that starts with an error keeps the framing; otherwise the error is sent as for other requests."""
 
 
 LINES = Framing(b"application/x-ndjson", ((b"Content-Type", b"application/x-ndjson"), *_AT_ONCE), as_line)
@@ -45,7 +45,7 @@ GENERATE_EVENTS = Framing(EVENTS.media_type, EVENTS.headers, as_event, frames_fi
 
 
 def accepted_framing(accept: bytes) -> Framing | None:
-    """Return the framing that an Accept field asks for; None when it asks for no stream."""
+    """Return the framing for an Accept field; None if it does not ask for a stream."""
     accept = accept.lower()
     if b"ndjson" not in accept and b"event-stream" not in accept:
         return None
@@ -58,7 +58,7 @@ def accepted_framing(accept: bytes) -> Framing | None:
 
 
 class StreamedResponse:
-    """The answer of one request, sent response by response; the first one decides about the status."""
+    """The response of one request, sent piece by piece; the first piece determines the status."""
 
     protocol = "HTTP"  # for traces
     __slots__ = (
@@ -80,32 +80,33 @@ class StreamedResponse:
         self._exchange = exchange
         self._runner = runner or SliceRunner()
         self._job: SliceJob | None = None
-        """The writing of a large response; those behind it wait."""
+        """The encoding of a large response; later ones wait."""
         self._waiting: deque[tuple[InferRequest, InferResponse]] = deque()
         self._engine: CancellingEngine | None = None
         self._is_paused = False
-        """The client does not take what was sent."""
+        """The client does not read what was sent."""
         self._is_over = False
-        """The client has left, or the stream was ended here: further responses are ignored.
+        """The client has disconnected, or the stream was ended here: further responses are ignored.
 
-        `request.cancelled` does not say that. The engine also sets it to stop the model after it has failed the
-        request of a slow client, and the error may still wait here behind a large response."""
+        `request.cancelled` is a different flag. The engine also sets it to stop the model after it has failed the
+        request of a slow client, and that error may still wait here behind a large response.
+        """
         self._framing = framing
         self._encode = encode
         self._has_begun = False
 
     def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
-        """Cancel the request when its client goes away, and have it wait when its client is slow."""
+        """Cancel the request when its client disconnects, and pause it while its client is slow."""
         self._engine = engine
         self._exchange.on_disconnect = functools.partial(self._abandon, engine, request)
         self._exchange.on_pause = functools.partial(self._set_paused, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
-        """Return what the request of a client says about its trace."""
+        """Return the trace fields of a request."""
         return fields_of_exchange(self._exchange)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
-        """Send one response, after those before it."""
+        """Send one response, after the earlier ones."""
         # hot: once a response
         if self._is_over:
             return
@@ -136,7 +137,7 @@ class StreamedResponse:
     # --- large responses ----------------------------------------------------------------------------------------
 
     def _write_large(self, request: InferRequest, response: InferResponse, *, starts_later: bool = False) -> None:
-        """Write a response in slices; the model waits meanwhile if it can."""
+        """Encode a response in slices; the model is paused meanwhile if it supports that."""
         job = self._runner.run(
             self._exchange.client,
             self._encode(request, response),
@@ -160,9 +161,9 @@ class StreamedResponse:
         self._go_on(request)
 
     def _go_on(self, request: InferRequest) -> None:
-        """Write what waits, one large response at a time, the next one in a later turn of the loop."""
+        """Encode waiting responses, one large response at a time, the next one in a later turn of the loop."""
         if self._job is None:
-            return  # the response was written at once, so nothing waits behind it
+            return  # the response was encoded at once, so nothing waits behind it
         self._job = None
         request.is_paused = self._is_paused
         while self._waiting and self._job is None:
@@ -177,12 +178,12 @@ class StreamedResponse:
         if len(self._waiting) > _MAX_WAITING and self._engine is not None:
             self._stop()
             self._engine.cancel(request)
-            self._fail(request, response, unavailable("responses come faster than they can be written as JSON"))
+            self._fail(request, response, unavailable("responses arrive faster than they can be encoded as JSON"))
             if not response.final:
                 self._end()
 
     def _stop(self) -> None:
-        """Write nothing of what waits or follows."""
+        """Discard waiting and further responses."""
         self._is_over = True
         self._waiting.clear()
         if self._job is not None:

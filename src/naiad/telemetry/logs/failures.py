@@ -1,7 +1,4 @@
-"""One log line for every failed request, unless they come in floods; and a limit on other lines that repeat.
-
-Keep a flood of equal lines from flooding the log.
-"""
+"""One log line for every failed request, with rate limits for floods of equal lines."""
 
 import logging
 import threading
@@ -16,13 +13,14 @@ _OVERFLOW = "others"
 
 
 Suppressed = tuple[Hashable, int]
-"""A kind of line and how many of them were not written."""
+"""A kind of line and the number of suppressed lines."""
 
 
 class FloodGate:
-    """Admits so many lines of a kind a second, and of all kinds, and counts the rest.
+    """Admits a number of lines of a kind per second, and of all kinds, and counts the rest.
 
-    Not thread-safe; time is an argument. The kinds of a second are bounded, because clients choose some of them.
+    Not thread-safe; time is an argument. The number of kinds per second is bounded, because clients choose some of
+    them.
     """
 
     def __init__(
@@ -34,7 +32,7 @@ class FloodGate:
         self._window_start_ns = 0
         self._admitted_count = 0
         self._counts: dict[Hashable, tuple[int, int]] = {}
-        """Kind to the lines that were admitted and those that were not."""
+        """Kind to the numbers of admitted and suppressed lines."""
 
     def admit(self, key: Hashable) -> bool:
         """Return whether a line of kind `key` may be written in this window."""
@@ -51,7 +49,7 @@ class FloodGate:
         return now_ns - self._window_start_ns >= _WINDOW_NS
 
     def restart(self, now_ns: int) -> list[Suppressed]:
-        """Start a new window and return what the old one suppressed."""
+        """Start a new window and return the suppressed lines of the old one."""
         suppressed = [(key, count) for key, (_, count) in self._counts.items() if count]
         self._counts.clear()
         self._admitted_count = 0
@@ -60,10 +58,10 @@ class FloodGate:
 
 
 class LineLimiter:
-    """A flood gate that several threads use; what it suppresses is summed up within about a second."""
+    """A thread-safe flood gate; it reports suppressed lines within about a second."""
 
     def __init__(self, report: Callable[[Hashable, int], object], gate: FloodGate | None = None) -> None:
-        """`report` is called, on any thread, with each kind and how many of its lines were not written."""
+        """`report` is called, on any thread, with each kind and the number of its suppressed lines."""
         self._report = report
         self._gate = gate or FloodGate()
         self._lock = threading.Lock()
@@ -78,7 +76,7 @@ class LineLimiter:
                 suppressed = self._gate.restart(now_ns)
             is_admitted = self._gate.admit(kind)
             if not is_admitted and self._timer is None:
-                # The flood may end before its window does, and then no other line would sum it up.
+                # The flood may end before its window does, and then no other line would report it.
                 self._timer = threading.Timer(_SUMMARY_AFTER_S, self.flush)
                 self._timer.daemon = True
                 self._timer.start()
@@ -86,7 +84,7 @@ class LineLimiter:
         return is_admitted
 
     def flush(self) -> None:
-        """Report what has been suppressed since the last time."""
+        """Report the lines that were suppressed since the last report."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -107,7 +105,7 @@ class FailureLog:
         self._limiter = LineLimiter(self._sum_up, gate)
 
     def log(self, *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int) -> None:
-        """Log one failure, or count it when there are too many of its kind."""
+        """Log one failure, or count it if there are too many of its kind."""
         if not self._logger.isEnabledFor(level):
             return
         model, version = excerpt(model), excerpt(version)
@@ -131,7 +129,7 @@ class FailureLog:
         )
 
     def flush(self) -> None:
-        """Log how many failures have been suppressed since the last time."""
+        """Log the number of failures suppressed since the last report."""
         self._limiter.flush()
 
     def _sum_up(self, kind: Hashable, count: int) -> None:
@@ -139,13 +137,13 @@ class FailureLog:
 
 
 class RepeatFilter(logging.Filter):
-    """Lets so many equal lines a second pass of those that clients cause, and sums up the rest.
+    """Limits equal lines caused by clients, and reports the number of suppressed ones.
 
-    Lines are equal when they have one format and come from one logger. Failures of requests have their own limit.
+    Lines are equal if they have the same format and logger. Failures of requests have their own limit.
     """
 
     def __init__(self, logger: logging.Logger, prefixes: tuple[str, ...], gate: FloodGate | None = None) -> None:
-        """`prefixes` are those of the loggers that are limited; `logger`, which is none of them, gets the sums."""
+        """`prefixes` select the limited loggers; `logger`, which is not one of them, writes the reports."""
         super().__init__()
         self._logger = logger
         self._prefixes = prefixes
@@ -158,7 +156,7 @@ class RepeatFilter(logging.Filter):
         return self._limiter.admit((record.name, record.msg))
 
     def flush(self) -> None:
-        """Log how many lines have been suppressed since the last time."""
+        """Log the number of lines suppressed since the last report."""
         self._limiter.flush()
 
     def _sum_up(self, kind: Hashable, count: int) -> None:

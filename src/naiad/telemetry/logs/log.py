@@ -16,14 +16,14 @@ _escapes = True
 _settings = LogOptions()
 _failures = FailureLog(logging.getLogger("naiad.request"))
 _repeats = RepeatFilter(logging.getLogger(__name__), ("naiad.frontend.", "naiad.server.", "naiad.engine."))
-"""For lines that clients cause without a request: connections that break a rule, streams that are reset."""
+"""For lines caused by clients without a request: protocol errors, reset streams."""
 
 
 def configure(options: LogOptions, *, escapes: bool = True) -> None:
-    """Send every logger of the process to the console (stderr) or to `options.file`, as the options say.
+    """Send every logger of the process to the console (stderr) or to `options.file`.
 
-    May be called again to change the settings. Raises OSError when the file cannot be opened, ValueError for an
-    unknown format. `escapes` False writes messages unescaped (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
+    May be called again to change the settings. Raises OSError if the file cannot be opened, ValueError for an unknown
+    format. `escapes` False writes messages unescaped (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
     """
     global _settings, _escapes
     formatter = TritonFormatter(options.format, escapes=escapes)
@@ -45,12 +45,12 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
 
 
 def settings() -> LogOptions:
-    """Return what is in force."""
+    """Return the current settings."""
     return _settings
 
 
 def change(options: LogOptions) -> None:
-    """Change what is logged and in which form, at once; the file stays. Raises ValueError for an unknown format."""
+    """Change levels and format, at once; the file stays. Raises ValueError for an unknown format."""
     global _settings  # noqa: PLW0603 - the log is one for the process
     formatter = TritonFormatter(options.format, escapes=_escapes)
     _settings = replace(options, file=_settings.file)
@@ -64,7 +64,7 @@ def _set_level(options: LogOptions) -> None:
 
 
 def shut_down() -> None:
-    """Write what waits and detach from the loggers; `configure` starts anew."""
+    """Write waiting lines and detach from the loggers; `configure` starts again."""
     _failures.flush()
     _repeats.flush()
     _remove(_installed())
@@ -81,12 +81,12 @@ def _remove(handlers: Sequence[BackgroundHandler]) -> None:
 
 
 def _switch(record: logging.LogRecord) -> bool:
-    """Tell whether --log-info, --log-warning and --log-error let a record pass."""
+    """Return whether --log-info, --log-warning and --log-error admit a record."""
     if record.levelno >= logging.ERROR:
         return _settings.error
     if record.levelno >= logging.WARNING:
         return _settings.warning
-    # Triton: verbose lines obey --log-verbose alone.
+    # Triton: only --log-verbose applies to verbose lines.
     return _settings.info or record.levelno < logging.INFO
 
 
@@ -124,7 +124,7 @@ _ids = _RequestIds()
 
 
 def new_request_id() -> str:
-    """Return an id for a request whose client gave none: unique across processes and cheap."""
+    """Return an id for a request without one: unique across processes and cheap."""
     return _ids.create()
 
 
@@ -133,7 +133,7 @@ def log_request_failure(
 ) -> None:
     """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if there is one.
 
-    `level` is one of the standard module's. More than 100 failures of one kind (protocol, model, version and code) a
-    second are counted and summed up in a line of their own.
+    `level` is one of the standard module's. Above 100 failures of one kind (protocol, model, version and code) per
+    second, further ones are counted and reported in a line of their own.
     """
     _failures.log(protocol=protocol, request_id=request_id, model=model, version=version, error=error, level=level)

@@ -1,7 +1,4 @@
-"""A log handler that never makes its caller wait for the disk or the terminal.
-
-Log lines in Triton's forms, and its tables.
-"""
+"""Log output: Triton's line formats and tables, and a handler that never blocks its caller."""
 
 import json
 import logging
@@ -12,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import TextIO
 
 FORMATS = ("default", "ISO8601")
-"""What `--log-format` accepts."""
+"""The values of `--log-format`."""
 
 
 class TritonFormatter(logging.Formatter):
@@ -20,11 +17,12 @@ class TritonFormatter(logging.Formatter):
 
     `default`: `I0520 20:03:25.829575 3355 file.py:12] "text"`
     `ISO8601`: `2024-05-20T20:03:25Z I 3355 file.py:12] "text"`
-    A record with an attribute `table` shows that as it is, on lines of its own.
+
+    The attribute `table` of a record is written unchanged, on lines of its own.
     """
 
     def __init__(self, form: str = "default", *, escapes: bool = True) -> None:
-        """`escapes` False writes messages as they are (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0)."""
+        """`escapes` False writes messages unchanged (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0)."""
         super().__init__()
         if form not in FORMATS:
             raise ValueError(f"log format '{form}' is not known; known are {', '.join(FORMATS)}")
@@ -32,7 +30,7 @@ class TritonFormatter(logging.Formatter):
         self._escapes = escapes
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, without a newline at its end."""
+        """Return the line of a record, without a final newline."""
         opening = f"{self._stamp(record)} {record.process} {record.filename}:{record.lineno}] "
         table = getattr(record, "table", "")
         if table:
@@ -75,10 +73,10 @@ _FLUSH_TIMEOUT_S = 2.0
 
 
 class BackgroundHandler(logging.Handler):
-    """Formats records where they are logged and writes them in a thread of its own.
+    """Formats records in the calling thread and writes them in a thread of its own.
 
-    At most `capacity` lines wait; further ones are counted and the count is written when there is room again, so a
-    reader that stalls costs log lines, not requests.
+    At most `capacity` lines wait; further ones are counted and their number is written when there is room again. A
+    slow reader of the log thus costs log lines, not requests.
     """
 
     def __init__(self, stream: TextIO, *, closes_stream: bool = False, capacity: int = 10_000) -> None:
@@ -99,20 +97,20 @@ class BackgroundHandler(logging.Handler):
         try:
             line = self.format(record)
         except Exception:
-            # A message whose arguments do not fit must not fail the code that logs it.
+            # An invalid log message must not raise in the code that logs it.
             self.handleError(record)
             return
         self._lines.put(line)
 
     def flush(self) -> None:
-        """Wait until what was logged is written, for a bounded time."""
+        """Wait, for a bounded time, until all lines are written."""
         if self._thread.is_alive():
             written = threading.Event()
             self._lines.put(written)
             written.wait(_FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
-        """Write what is left and end the thread."""
+        """Write the waiting lines and end the thread."""
         if self._thread.is_alive():
             self._lines.put(None)
             self._thread.join(_FLUSH_TIMEOUT_S)
@@ -126,7 +124,7 @@ class BackgroundHandler(logging.Handler):
             item = self._lines.get()
             lines: list[str] = []
             flushed: list[threading.Event] = []
-            # What has gathered meanwhile goes out in one write.
+            # Lines that have accumulated meanwhile are written together.
             while True:
                 if item is None:
                     is_open = False
@@ -155,5 +153,5 @@ class BackgroundHandler(logging.Handler):
             self._stream.write("\n".join(lines) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            # The disk is full or the reader has gone; there is no place left to say so but the next line.
+            # The disk is full or the reader has closed the pipe; only the next line can report it.
             self._lost_count += len(lines)

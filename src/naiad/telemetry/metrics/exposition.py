@@ -1,10 +1,8 @@
-"""Sums of expositions: what several processes show of the same metrics, as one.
+"""The Prometheus text format, and sums of the expositions of several processes.
 
-Counters and histograms add up. So do most gauges, which count what a process holds; those that describe the machine
-or a model are the same everywhere, and the largest stands for all. Quantiles of summaries cannot be added: the
-largest is shown.
-
-The Prometheus text format: escaping, numbers, families.
+Counters and histograms add up. So do most gauges, which count objects of a process. Gauges that describe the machine
+or a model are equal in all processes, and the largest is shown. Quantiles of summaries cannot be added: the largest
+is shown.
 """
 
 import math
@@ -17,7 +15,7 @@ _LAST_LABELS = frozenset(("le", "quantile"))
 
 
 def escape_label(value: str) -> str:
-    """Return a label value as it stands between quotes."""
+    """Return a label value in the form between quotes."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
@@ -47,9 +45,9 @@ def format_value(value: float) -> str:
 
 
 def format_family(name: str, kind: str, help_text: str, samples: Iterable[str]) -> str:
-    """Return a family: its HELP and TYPE lines and `samples`, each a line or several.
+    """Return a family: its HELP and TYPE lines and `samples`, one or several lines each.
 
-    Triton: a family without a sample is not announced; the result is empty then.
+    Triton: a family without samples is omitted; the result is then empty.
     """
     lines = list(samples)
     if not lines:
@@ -81,10 +79,10 @@ class Exposition:
         """Family to its HELP and TYPE lines."""
         self.kinds: dict[str, str] = {}
         self.samples: dict[str, dict[str, float]] = {}
-        """Family to the values of its series; a series is its name and labels as they are written."""
+        """Family to the values of its series; a series is its name and labels in text form."""
 
     def render(self) -> bytes:
-        """Return the text format, without families that have no sample."""
+        """Return the text format, without families that have no samples."""
         lines: list[str] = []
         for family, opening in self.openings.items():
             samples = self.samples[family]
@@ -95,7 +93,7 @@ class Exposition:
 
 
 def parse(text: bytes) -> Exposition:
-    """Return the families of an exposition that this server has rendered: HELP, TYPE, then the samples."""
+    """Return the families of an exposition rendered by this server: HELP, TYPE, then the samples."""
     found = Exposition()
     samples: dict[str, float] = {}
     for line in text.decode().split("\n"):
@@ -113,7 +111,7 @@ def parse(text: bytes) -> Exposition:
 
 
 def add(expositions: Iterable[Exposition]) -> Exposition:
-    """Return the sum of expositions; families and series in the order in which they first appear."""
+    """Return the sum of expositions; families and series in the order of their first appearance."""
     total = Exposition()
     for one in expositions:
         for family, opening in one.openings.items():
@@ -143,12 +141,12 @@ def _adds_up(family: str, kind: str, series: str) -> bool:
 
 
 def _is_total(family: str, series: str) -> bool:
-    """Tell a summary's count and sum from its quantiles."""
+    """Return whether a series of a summary is its count or sum, not a quantile."""
     return series.startswith((f"{family}_count", f"{family}_sum"))
 
 
 def cumulative(one: Exposition) -> Exposition:
-    """Return the part that only ever grows: what is left of a process after its end."""
+    """Return the series that only increase: they stay after the end of a process."""
     left = Exposition()
     for family, kind in one.kinds.items():
         if kind == "gauge":
@@ -163,7 +161,7 @@ def cumulative(one: Exposition) -> Exposition:
 
 
 def add_left(shown: Exposition, left: Exposition) -> Exposition:
-    """Return `shown` with what is `left` of others added to the series that it has; others stay hidden."""
+    """Return `shown` with the values of `left` added to its series; other series of `left` stay hidden."""
     visible = Exposition()
     for family in left.openings.keys() & shown.openings.keys():
         known = shown.samples[family]
@@ -174,7 +172,7 @@ def add_left(shown: Exposition, left: Exposition) -> Exposition:
 
 
 def without_model(one: Exposition, model: str, namespace: str = "") -> Exposition:
-    """Return the exposition without the series of a model; `namespace` tells it from others of its name."""
+    """Return the exposition without the series of a model; `namespace` selects between models of equal names."""
     labels = [f'model="{escape_label(model)}"']
     if namespace:
         labels.append(f'namespace="{escape_label(namespace)}"')

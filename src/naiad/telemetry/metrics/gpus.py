@@ -1,8 +1,6 @@
-"""What the GPUs do, measured by a thread of its own: NVML may take milliseconds for an answer.
+"""GPU metrics from NVML, measured by a thread of its own, because a call may take milliseconds.
 
-NVML, the library of NVIDIA's driver that tells what GPUs do: the few calls that metrics need.
-
-The library comes with the driver and is called directly; no Python package is needed.
+NVML is the library of NVIDIA's driver. It is called directly; no Python package is needed.
 """
 
 import ctypes
@@ -24,7 +22,7 @@ _NAME_BYTES = 96
 
 
 class NvmlError(Exception):
-    """There is no NVML, or a call failed; the text says which and why."""
+    """There is no NVML, or a call failed; the text names the call and the reason."""
 
 
 class _Utilization(ctypes.Structure):
@@ -41,7 +39,7 @@ class _Memory(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: what NVML knows it by, and what is known of it for good."""
+    """A GPU: its NVML handle and its constant properties."""
 
     handle: int
     uuid: str
@@ -50,7 +48,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What a GPU does at a moment; None for what it does not tell."""
+    """The state of a GPU at one moment; None for values that it does not support."""
 
     utilization: float | None
     """0.0 to 1.0."""
@@ -63,10 +61,10 @@ class GpuReading:
 
 
 class Nvml:
-    """The library, initialized. Used by one thread at a time."""
+    """The initialized library. Used by one thread at a time."""
 
     def __init__(self, library: Any) -> None:
-        """`library` is a loaded libnvidia-ml. Raises NvmlError when it cannot be initialized."""
+        """`library` is a loaded libnvidia-ml. Raises NvmlError if it cannot be initialized."""
         self._library = library
         try:
             library.nvmlErrorString.restype = ctypes.c_char_p
@@ -75,7 +73,7 @@ class Nvml:
         self._call("nvmlInit_v2")
 
     def gpus(self) -> Sequence[Gpu]:
-        """Return the GPUs of the machine, in the order of their places on the bus. Raises NvmlError."""
+        """Return the GPUs of the machine, in the order of their PCI bus ids. Raises NvmlError."""
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         found = []
@@ -88,7 +86,7 @@ class Nvml:
         return found
 
     def read(self, gpu: Gpu) -> GpuReading:
-        """Return what a GPU does now. Raises NvmlError when it is lost."""
+        """Return the current state of a GPU. Raises NvmlError if it is lost."""
         utilization, memory = _Utilization(), _Memory()
         knows_utilization = self._ask("nvmlDeviceGetUtilizationRates", gpu, utilization)
         knows_memory = self._ask("nvmlDeviceGetMemoryInfo", gpu, memory)
@@ -102,14 +100,14 @@ class Nvml:
         )
 
     def close(self) -> None:
-        """Let go of the library. Raises NvmlError."""
+        """Release the library. Raises NvmlError."""
         self._call("nvmlShutdown")
 
     def _thousandths(self, name: str, gpu: Gpu, number: Any) -> float | None:
         return number.value / 1000 if self._ask(name, gpu, number) else None
 
     def _ask(self, name: str, gpu: Gpu, answer: Any) -> bool:
-        """Have a call fill `answer`; whether the GPU supports it. Raises NvmlError."""
+        """Let a call fill `answer`; return whether the GPU supports it. Raises NvmlError."""
         if not hasattr(self._library, name):
             return False  # an old driver
         status = getattr(self._library, name)(ctypes.c_void_p(gpu.handle), ctypes.byref(answer))
@@ -136,7 +134,7 @@ class Nvml:
 
 
 def load_nvml(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
-    """Return the NVML of this machine. Raises NvmlError when there is none, or no GPU behind it."""
+    """Return the NVML of this machine. Raises NvmlError if there is none, or no GPU."""
     for name in _LIBRARIES:
         try:
             library = load(name)
@@ -147,9 +145,9 @@ def load_nvml(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
 
 
 def visible(gpus: Sequence[Gpu], cuda_visible_devices: str | None) -> Sequence[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves: numbers, or beginnings of UUIDs; all of them when it is None.
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, which has numbers or prefixes of UUIDs; all if it is None.
 
-    As CUDA reads it: what stands behind the first that is none does not count.
+    CUDA ignores everything behind the first invalid entry.
     """
     if cuda_visible_devices is None:
         return gpus
@@ -170,7 +168,7 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 _MOST_FAILURES = 5
-"""Measurements in a row that may fail before no more are made."""
+"""Number of consecutive failures after which measurements stop."""
 
 
 class _Family(NamedTuple):
@@ -197,7 +195,7 @@ GPU_FAMILIES = frozenset(family.name for family in _FAMILIES)
 
 
 class GpuMeter:
-    """Measures every so often, from `start` to `close`; `render` shows the last measurement."""
+    """Measures regularly, from `start` to `close`; `render` shows the last measurement."""
 
     def __init__(self, interval_s: float, load: Callable[[], Nvml] = load_nvml) -> None:
         self._interval_s = interval_s
@@ -208,25 +206,25 @@ class GpuMeter:
         self._energy_at_start: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begin to measure, in a thread, which ends at once when there is no GPU."""
+        """Start to measure, in a thread, which ends at once if there is no GPU."""
         self._thread = threading.Thread(target=self.run, name="gpu-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
     def render(self) -> Iterable[str]:
-        """Return the families of metrics, none as long as nothing was measured."""
+        """Return the families of metrics, none before the first measurement."""
         readings = self._readings
         if not readings:
             return []
         return [_rendered(family, readings) for family in _FAMILIES]
 
     def run(self) -> None:
-        """Measure until `close`; what the thread does."""
+        """Measure until `close`; runs in the thread."""
         try:
             nvml = self._load()
         except NvmlError as error:
@@ -236,7 +234,7 @@ class GpuMeter:
             self._measure_all(nvml)
             nvml.close()
         except NvmlError as error:
-            _log.warning("GPU metrics end: %s", error)
+            _log.warning("GPU metrics stopped: %s", error)
         self._readings = {}
 
     def _measure_all(self, nvml: Nvml) -> None:

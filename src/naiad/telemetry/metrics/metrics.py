@@ -1,4 +1,4 @@
-"""Everything that is measured, as one Prometheus exposition."""
+"""All metrics of a server process, as one Prometheus exposition."""
 
 import platform
 import threading
@@ -15,7 +15,7 @@ from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics.model import ModelStatistics
 
 _SLICE_MODELS = 8
-"""Models that are rendered in about a millisecond."""
+"""Number of models rendered in about a millisecond."""
 _OWN_FAMILIES = frozenset(
     (
         *("nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes", "naiad_build_info"),
@@ -26,13 +26,13 @@ _OWN_FAMILIES = frozenset(
 
 
 class Registry:
-    """The metrics of a server: those of its models, its process and its machine, and those that others add.
+    """The metrics of a server: of its models, its process and its machine, and of other modules.
 
-    Thread-safe. `render` reads snapshots and calls the functions it was given, which must be quick.
+    Thread-safe. `render` reads snapshots and calls the registered functions, which must be quick.
     """
 
     def __init__(self, options: MetricsOptions | None = None) -> None:
-        """`options.settings` are those of --metrics-config. Raises ValueError for quantiles that are none."""
+        """`options.settings` are those of --metrics-config. Raises ValueError for invalid quantiles."""
         options = options or MetricsOptions()
         settings = options.settings
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class Registry:
 
     # --- models ---------------------------------------------------------------------------------------------------
 
-    def add_model(  # noqa: PLR0913 - what is shown of a model
+    def add_model(  # noqa: PLR0913 - the data of a model
         self,
         statistics: ModelStatistics,
         *,
@@ -71,12 +71,12 @@ class Registry:
         is_cached: bool = False,
         first_response_bounds_ms: Sequence[float] = (),
     ) -> None:
-        """Show a model version from now on; it takes the place of one with the same name and version.
+        """Show a model version from now on; it replaces one with the same name and version.
 
         `pending` and `executing` count its waiting and its executing requests; `oldest_ns` returns the monotonic
-        arrival of the oldest that waits, 0 for none. `tags` are `metric_tags` of its configuration, which
-        become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
-        `nv_inference_first_response_histogram_ms` when they are not Triton's.
+        arrival of the oldest waiting one, 0 for none. `tags` are `metric_tags` of its configuration, which become
+        labels. `first_response_bounds_ms` are the buckets of a decoupled model in
+        `nv_inference_first_response_histogram_ms` if they are not Triton's.
         """
         source = ModelSource(
             statistics,
@@ -95,14 +95,14 @@ class Registry:
             self._models[_key(statistics)] = source
 
     def remove_model(self, statistics: ModelStatistics) -> None:
-        """Show a model version no longer; does nothing when another has taken its place."""
+        """Stop showing a model version; does nothing if another has replaced it."""
         key = _key(statistics)
         with self._lock:
             source = self._models.get(key)
             if source is not None and source.statistics is statistics:
                 del self._models[key]
 
-    # --- what others add ------------------------------------------------------------------------------------------
+    # --- metrics of other modules --------------------------------------------------------------------------------
 
     def add_callback(
         self,
@@ -112,7 +112,7 @@ class Registry:
         read: Callable[[], float],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Show a value that `read` returns at each scrape. Raises ValueError when the name is taken."""
+        """Show the value of `read` at each scrape. Raises ValueError if the name is in use."""
         tail = format_labels(labels or {})
 
         def render() -> str:
@@ -123,21 +123,21 @@ class Registry:
             self._callbacks[name] = render
 
     def add_rendered(self, name: str, render: Callable[[], str]) -> None:
-        """Show what `render` returns at each scrape: the complete family `name`, or nothing while it has no sample.
+        """Show the result of `render` at each scrape: the complete family `name`, or nothing while it has no samples.
 
-        Raises ValueError when the name is taken.
+        Raises ValueError if the name is in use.
         """
         with self._lock:
             self._check_free(name)
             self._callbacks[name] = render
 
     def add_families(self, render: Callable[[], Iterable[str]]) -> None:
-        """Show the families that `render` returns at each scrape, whose names must not be `has_family`'s."""
+        """Show the families of `render` at each scrape; their names must not be in `has_family`."""
         with self._lock:
             self._renders.append(render)
 
     def has_family(self, name: str) -> bool:
-        """Tell whether a family of that name is one of the server's own."""
+        """Return whether a family of that name is one of the server's own."""
         own = {family.name for family in self._model_families}
         return name in own or name in _OWN_FAMILIES or name in self._callbacks
 
@@ -148,7 +148,7 @@ class Registry:
     # --- the exposition -------------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         slices = self.render_in_slices()
         while True:
             try:
@@ -157,9 +157,9 @@ class Registry:
                 return b"".join(end.value)
 
     def render_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
-        """Return the parts of what `render` returns, and give way about every millisecond until they are there.
+        """Return the parts of the result of `render`, and yield about every millisecond until they are ready.
 
-        The numbers of one model version are of one moment, those of several are not.
+        The values of one model version are from one moment; those of several versions are not.
         """
         with self._lock:
             sources = [self._models[key] for key in sorted(self._models)]
@@ -186,7 +186,7 @@ class Registry:
         return [*rendered, *map(_encoded, (*self._machine(), *_process()))]
 
     def _machine(self) -> list[str]:
-        """Return what was measured of the machine, anew when the last time is --metrics-interval-ms ago."""
+        """Return the machine's metrics, measured again if the last time is --metrics-interval-ms ago."""
         now_ns = time.monotonic_ns()
         if self._cpu is not None and now_ns >= self._machine_due_ns:
             self._machine_due_ns = now_ns + self._interval_ns
@@ -221,10 +221,10 @@ def _measured(cpu: CpuMeter) -> list[str]:
 def _process() -> list[str]:
     info = format_labels({"version": naiad.__version__, "python": platform.python_version()})
     parts = [
-        # Triton's pool; naiad copies through no such memory, which is what 0 says.
+        # Triton's pool; naiad uses no such memory, so the value is 0.
         _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
         _gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
-        format_family("naiad_build_info", "gauge", "What runs here; always 1", [f"naiad_build_info{info} 1"]),
+        format_family("naiad_build_info", "gauge", "Version of the server; always 1", [f"naiad_build_info{info} 1"]),
     ]
     usage = read_process()
     if usage is not None:

@@ -1,7 +1,7 @@
-"""The metrics of model versions: Triton's names and meanings, and the distributions that Triton lacks.
+"""The metrics of model versions: Triton's names and meanings, and distributions that Triton lacks.
 
-A scrape may cover hundreds of models, each with over a hundred lines, so the lines of a model are made once, with
-places for the numbers; a scrape fills them in.
+A scrape may cover hundreds of models, each with over a hundred lines. The lines of a model are therefore made once,
+as templates; a scrape fills in the numbers.
 """
 
 import math
@@ -30,9 +30,9 @@ _SUMMARY_WINDOW_NS = 60 * 10**9
 
 
 class ModelSource:
-    """Where the numbers of one model version come from."""
+    """Source of the values of one model version."""
 
-    def __init__(  # noqa: PLR0913 - what is shown of a model
+    def __init__(  # noqa: PLR0913 - the data of a model
         self,
         statistics: ModelStatistics,
         *,
@@ -45,13 +45,13 @@ class ModelSource:
         is_cached: bool = False,
         first_response_bounds_ms: Sequence[float] = (),
     ) -> None:
-        """`first_response_bounds_ms` are the buckets that a decoupled model has in Triton's histogram."""
+        """`first_response_bounds_ms` are the buckets of a decoupled model in Triton's histogram."""
         self.statistics = statistics
         self.is_cached = is_cached
         self.first_latencies: LatencyBuckets | None = None
-        """Of a decoupled model; those of others are the latencies of their requests."""
+        """First-response latencies of a decoupled model; for other models they equal the request latencies."""
         self.first_latencies_ms: LatencyBuckets | None = None
-        """The same in buckets of Triton's, where they were asked for."""
+        """The same in Triton's buckets, if enabled."""
         if is_decoupled:
             self.first_latencies = statistics.responses.keep_first_latencies(LATENCY_BOUNDS_NS)
             bounds_ms = first_response_bounds_ms or FIRST_RESPONSE_BOUNDS_MS
@@ -62,13 +62,13 @@ class ModelSource:
         self.load_duration_s = load_duration_s
         self.labels = model_labels(statistics, tags)
         self.templates: dict[str, str] = {}
-        """Family name to the lines of this model, with a % place for each number."""
+        """Family name to the lines of this model, with a % placeholder for each number."""
         if first_response_bounds_ms:
             self.templates[FIRST_RESPONSE_MS] = _histogram(first_response_bounds_ms)(FIRST_RESPONSE_MS, self.labels)
 
 
 def model_labels(statistics: ModelStatistics, tags: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the labels that say which version a metric is about, and its `metric_tags`."""
+    """Return the labels that identify a version, and its `metric_tags`."""
     labels = {"model": statistics.model, "version": statistics.version}
     if statistics.namespace:
         labels["namespace"] = statistics.namespace
@@ -91,16 +91,16 @@ class ModelFamily(NamedTuple):
     kind: str
     help: str
     template: Callable[[str, Mapping[str, str]], str]
-    """(family name, labels) to the lines with places for numbers."""
+    """(family name, labels) to the lines with placeholders for numbers."""
     numbers: Callable[[Scrape], tuple[object, ...]]
-    """What goes into the places."""
+    """The numbers for the placeholders."""
     is_shown: Callable[[VersionStatistics], object] = lambda counts: True
-    """Whether there is anything to show, as a truth value."""
+    """Whether there is a value to show, as a truth value."""
     has: Callable[[ModelSource], bool] = lambda _: True
     """Whether a model has this metric."""
 
     def lines(self, scrape: Scrape) -> str:
-        """Return the lines of one model; none of a distribution as long as it has nothing to distribute."""
+        """Return the lines of one model; none for a distribution without samples."""
         if not (self.has(scrape.source) and self.is_shown(scrape.counts)):
             return ""
         template = scrape.source.templates.get(self.name)
@@ -118,7 +118,7 @@ def _single(name: str, labels: Mapping[str, str]) -> str:
 
 
 def _per_value(label: str, values: Sequence[str]) -> Callable[[str, Mapping[str, str]], str]:
-    """Return a template with a line for each value of one more label."""
+    """Return a template with a line for each value of an additional label."""
 
     def template(name: str, labels: Mapping[str, str]) -> str:
         return "\n".join(f"{name}{_labels({**labels, label: value})} %s" for value in values)
@@ -162,7 +162,7 @@ _LATENCIES: Sequence[tuple[str, str, str, Read]] = (
         lambda c: c.compute_output,
     ),
 )
-"""Name, help, help's end, and where its count and sum are."""
+"""Name, help, help's end, and the location of count and sum."""
 
 _CACHE_LATENCIES: Sequence[tuple[str, Read]] = (
     ("hit", lambda counts: counts.cache_hit),
@@ -213,7 +213,7 @@ COUNTERS: Sequence[ModelFamily] = (
 def _first_response_ms_numbers(scrape: Scrape) -> tuple[object, ...]:
     first = scrape.source.first_latencies_ms
     if first is None:
-        raise ValueError(f"model '{scrape.source.labels['model']}' answers once: its first response is not measured")
+        raise ValueError(f"model '{scrape.source.labels['model']}' responds once: its first response is not measured")
     counts = tuple(accumulate(first.counts))
     return (*counts, first.total_ns // 1_000_000, counts[-1])
 
@@ -256,7 +256,7 @@ CANCELLATIONS: Sequence[ModelFamily] = (
     ModelFamily(
         "naiad_inference_cancelled_total",
         "counter",
-        "Requests that clients gave up, by whether they waited or executed then",
+        "Requests cancelled by clients, by whether they waited or executed then",
         _per_value("where", ("queue", "execution")),
         lambda scrape: (scrape.counts.cancelled_in_queue_count, scrape.counts.cancelled_in_execution_count),
     ),
@@ -279,14 +279,14 @@ GAUGES: Sequence[ModelFamily] = (
     ModelFamily(
         "naiad_inference_executing_request_count",
         "gauge",
-        "Requests that instances execute at this moment",
+        "Requests that are being executed",
         _single,
         lambda scrape: (scrape.source.executing(),),
     ),
     ModelFamily(
         "naiad_queue_oldest_age_seconds",
         "gauge",
-        "Age of the oldest request that waits for an instance; 0 when none does",
+        "Age of the oldest request that waits for an instance; 0 if there is none",
         _single,
         lambda scrape: (format_value(_age_s(scrape.source.oldest_ns())),),
     ),
@@ -319,7 +319,7 @@ def _latency_summary(
 
 
 def _summary(name: str, help_text: str, field: int, read: Read, quantiles: Sequence[float]) -> ModelFamily:
-    """Return a summary of the samples' `field`, whose count and sum are those of `read`."""
+    """Return a summary of the samples' `field`; count and sum are from `read`."""
 
     def template(family: str, labels: Mapping[str, str]) -> str:
         totals = [f"{family}_count{_labels(labels)} %s", f"{family}_sum{_labels(labels)} %s"]

@@ -27,18 +27,18 @@ LATENCY_BOUNDS_NS: tuple[int, ...] = (
 """Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
 
 LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
-"""The latencies of which histograms are kept; those of the request and its queue time differ within a batch."""
+"""The latencies with histograms; those of the request and its queue time differ within a batch."""
 
 _BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
 _SAMPLE_LIMIT = 8192
 RECENT_LIMIT = 32
-"""Executed batches that are remembered one by one."""
+"""Number of executed batches that are kept one by one."""
 
 
 class Sample(NamedTuple):
-    """The latencies of one successful request, or of one that the response cache did not know, for summaries.
+    """The latencies of one successful request, or of one that missed in the response cache, for summaries.
 
-    None is what the request did not have: one that the cache answered was not computed.
+    None if a request has no such latency: a cache hit has no compute time.
     """
 
     end_ns: int
@@ -52,16 +52,16 @@ class Sample(NamedTuple):
 
 
 class ModelStatistics:
-    """Counts what happens to the requests of one model version; instances record, anybody takes snapshots.
+    """Counts the requests of one model version; instances record, any thread takes snapshots.
 
-    Instance threads record once a batch, under a lock of its own. Most sums are formed per batch: the durations of n
-    requests that end together are n times the end less the sum of their arrivals.
+    Instance threads record once per batch, under a lock of its own. Most sums are computed per batch: the durations
+    of n requests that end together are n times the end minus the sum of their arrivals.
     """
 
     def __init__(self, model: str, version: str, *, namespace: str = "", answered_is_success: bool = False) -> None:
-        """`namespace` tells models of equal names apart. `answered_is_success` is for Python models.
+        """`namespace` distinguishes models of equal names. `answered_is_success` is for Python models.
 
-        Triton: its Python backend counts a request that the model answered with an error as a success, and a batch
+        Triton: its Python backend counts a request with an error response of the model as a success, and a batch
         whose `execute` raised as an execution; other backends count neither.
         """
         self.model = model
@@ -69,7 +69,7 @@ class ModelStatistics:
         self.namespace = namespace
         self.responses = ResponseStatistics()
         self.steps: Sequence[StepCounts] = ()
-        """Ensembles: one a step."""
+        """Ensembles: one per step."""
         self._answered_is_success = answered_is_success
         self._lock = threading.Lock()
         self._last_inference_ms = 0
@@ -85,7 +85,7 @@ class ModelStatistics:
         self._fail_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
         self._cancelled = [0, 0]
-        """In execution, in the queue."""
+        """Executing, waiting."""
         self._release_reasons: dict[str, int] = {}
         self._padding: dict[str, int] = {}
         self._batches: dict[int, list[int]] = {}
@@ -95,7 +95,7 @@ class ModelStatistics:
         self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
 
     def keep_samples(self) -> None:
-        """Keep the latencies of the last requests from now on, for summaries; bounded."""
+        """Keep the latencies of recent requests from now on, for summaries; bounded."""
         self._samples = deque(maxlen=_SAMPLE_LIMIT)
 
     # --- recording ------------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ class ModelStatistics:
         *,
         done: Sequence[InferRequest] | None = None,
     ) -> None:
-        """Count an executed batch whose times are stamped; `responses` are those of its requests, in order.
+        """Count an executed batch with its times; `responses` are those of its requests, in order.
 
-        Of an iterative model only the requests that are `done` count, and `responses` are theirs.
-        `end_ns` is the monotonic time at which the requests end, `wall_ms` the epoch time, by default the present.
+        For an iterative model only the requests in `done` count, and `responses` are theirs. `end_ns` is the
+        monotonic end time of the requests, `wall_ms` the epoch time, by default the present.
         """
         # hot: bench/micro_scheduler.py
         requests = batch.requests if done is None else done
@@ -137,7 +137,7 @@ class ModelStatistics:
             self._inference_count += rows
 
     def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
-        """Count a batch whose execution failed as a whole: every request fails by the backend."""
+        """Count a batch whose execution failed as a whole: every request fails with reason BACKEND."""
         with self._lock:
             count = len(batch.requests)
             self._fail_count += count
@@ -147,7 +147,7 @@ class ModelStatistics:
                 self._record_execution(batch, wall_ms)
 
     def record_cache_hit(self, request: InferRequest, lookup_ns: int, end_ns: int) -> None:
-        """Count a request that the response cache answered, `lookup_ns` after it was looked for."""
+        """Count a request with a response from the cache, `lookup_ns` after the start of the look-up."""
         with self._lock:
             self._success_count += 1
             self._request_ns += end_ns - request.arrival_ns
@@ -155,13 +155,13 @@ class ModelStatistics:
             self._cache_hit[1] += lookup_ns
             self._last_inference_ms = time.time_ns() // 1_000_000
             self._buckets[0][bisect_left(LATENCY_BOUNDS_NS, end_ns - request.arrival_ns)] += 1
-            # Triton: a hit has queued too, for no time at all.
+            # Triton: a hit counts in the queue as well, with zero time.
             self._buckets[1][0] += 1
             if self._samples is not None:
                 self._samples.append(Sample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
 
     def record_cache_miss(self, duration_ns: int) -> None:
-        """Count a request that was executed since the cache did not know it: time to look for and to keep it."""
+        """Count an executed request that missed in the cache: time for the look-up and for the insertion."""
         with self._lock:
             self._cache_miss[0] += 1
             self._cache_miss[1] += duration_ns
@@ -169,17 +169,17 @@ class ModelStatistics:
                 self._samples.append(Sample(time.monotonic_ns(), cache_miss_ns=duration_ns))
 
     def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
-        """Count a request that had been queued and ended without being executed."""
+        """Count a queued request that ended without an execution."""
         with self._lock:
             self._record_failure(request, reason, end_ns)
 
     def record_cancelled(self, *, in_queue: bool) -> None:
-        """Count a request that its client has given up, whatever becomes of it."""
+        """Count a request cancelled by its client, whatever its result."""
         with self._lock:
             self._cancelled[in_queue] += 1
 
     def record_padding(self, data_count: int, padding_count: int) -> None:
-        """Count the elements of a batch in inputs that are padded: what clients sent, and what was added."""
+        """Count the elements of a batch in padded inputs: data of clients, and padding."""
         counts = self._padding
         with self._lock:
             counts["data"] = counts.get("data", 0) + data_count
@@ -193,7 +193,7 @@ class ModelStatistics:
     def _record_errors(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], end_ns: int
     ) -> Sequence[InferRequest]:
-        """Count the requests that failed alone; return the others."""
+        """Count the requests that failed individually; return the other requests."""
         successes: list[InferRequest] = []
         with self._lock:
             for request, response in zip(requests, responses, strict=True):
@@ -226,7 +226,7 @@ class ModelStatistics:
                 batch.decision,
             )
         )
-        # Bounded by the sizes that exist, of which there are max_batch_size.
+        # Bounded by the number of sizes, which is max_batch_size.
         entry = self._batches.get(batch.size)
         if entry is None:
             entry = self._batches[batch.size] = [0, 0, 0, 0]
@@ -264,7 +264,7 @@ class ModelStatistics:
         """Return the counts of one moment."""
         with self._lock:
             count = self._success_count
-            # Triton: what the cache has answered was queued, but not computed.
+            # Triton: cache hits count as queued, but not as computed.
             executed = count - self._cache_hit[0]
             computes = [Duration(executed, ns) for ns in self._compute_ns]
             return VersionStatistics(
@@ -303,7 +303,7 @@ class ModelStatistics:
         return [RecentBatch(*batch) for batch in recent]
 
     def samples(self) -> Sequence[Sample]:
-        """Return the samples that are kept, oldest first; none unless `keep_samples` was called."""
+        """Return the kept samples, oldest first; none unless `keep_samples` was called."""
         with self._lock:
             return list(self._samples or ())
 
@@ -312,7 +312,7 @@ def _count_since(buckets: list[int], arrivals: Sequence[int], moment_ns: int) ->
     """Count the time from each arrival to `moment_ns` in `buckets`."""
     bounds = LATENCY_BOUNDS_NS
     shortest = bisect_left(bounds, moment_ns - max(arrivals))
-    # Requests that batch together came close together: mostly the first and the last share a bucket.
+    # Requests of one batch arrived close together: mostly the first and the last share a bucket.
     if shortest == bisect_left(bounds, moment_ns - min(arrivals)):
         buckets[shortest] += len(arrivals)
         return

@@ -1,14 +1,11 @@
-"""Statistics of the steps of an ensemble: what each of its members takes as part of it.
-
-How often something happened and how long it took.
-"""
+"""Parts of statistics: durations, and the requests of each step of an ensemble."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How often something happened and how long it took in all."""
+    """Number of events and their total duration."""
 
     count: int = 0
     ns: int = 0
@@ -16,20 +13,20 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class StepStatistics:
-    """The requests that one step of an ensemble has sent to its member, up to a moment."""
+    """The requests of one step of an ensemble to its member, up to a moment."""
 
     model: str
     success: Duration
     """From sending a request to its final response."""
     fail: Duration
     queue: Duration
-    """From sending a request to its execution, of those that were executed and succeeded."""
+    """From sending a request to its execution, for requests that were executed successfully."""
     compute: Duration
-    """From the begin of the execution to its end, of the same."""
+    """From the start of the execution to its end, for the same requests."""
 
 
 class StepCounts:
-    """Counts what becomes of the requests of one step. Recorded on the event loop, read on any thread."""
+    """Counts the results of one step's requests. Recorded on the event loop, read on any thread."""
 
     __slots__ = (
         "_compute_ns",
@@ -49,18 +46,18 @@ class StepCounts:
         self._executed_count = self._queue_ns = self._compute_ns = 0
 
     def record_success(self, duration_ns: int) -> None:
-        """Count a request that was answered."""
+        """Count a successful request."""
         self._success_count += 1
         self._ns += duration_ns
 
     def record_execution(self, queue_ns: int, compute_ns: int) -> None:
-        """Count the execution of an answered request; those that a cache answers have none."""
+        """Count the execution of a successful request; cache hits have none."""
         self._executed_count += 1
         self._queue_ns += queue_ns
         self._compute_ns += compute_ns
 
     def record_failure(self, duration_ns: int) -> None:
-        """Count a request that was refused, failed or was cancelled."""
+        """Count a request that was rejected, failed or was cancelled."""
         self._fail_count += 1
         self._fail_ns += duration_ns
 

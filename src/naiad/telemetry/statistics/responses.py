@@ -1,4 +1,4 @@
-"""Statistics of the single responses of a decoupled model, by their position among those of a request."""
+"""Statistics of the single responses of a decoupled model, by their position in the request."""
 
 import threading
 from bisect import bisect_left
@@ -9,10 +9,10 @@ from naiad.telemetry.statistics.parts import Duration
 from naiad.telemetry.statistics.version import PositionStatistics
 
 MAX_POSITIONS = 1024
-"""The last position counts all responses that follow, too: a request may have any number of them."""
+"""The last position also counts all following responses: a request may have any number of them."""
 
 
-# What became of a response: the place of its count in a row. Plain integers, since enums take longer to add to.
+# The outcome of a response: the index of its count in a row. Plain integers, since enums take longer to add to.
 SUCCESS: Final = 4
 FAIL: Final = 6
 EMPTY: Final = 8
@@ -44,7 +44,7 @@ class ResponseStatistics:
         """Count and ns of each field of `PositionStatistics`, in their order."""
 
     def record(self, position: int, outcome: int, start_ns: int, output_ns: int, end_ns: int) -> None:
-        """Count a response that was begun, computed and handed over at these monotonic times.
+        """Count a response with the monotonic times of its start, end of computation and delivery.
 
         `outcome` is one of SUCCESS, FAIL, EMPTY, CANCEL.
         """
@@ -63,7 +63,7 @@ class ResponseStatistics:
                 row[3] += end_ns - output_ns
 
     def keep_first_latencies(self, bounds_ns: Sequence[int]) -> LatencyBuckets:
-        """Return where the times from requests to their first responses are counted from now on."""
+        """Return the buckets for the times from requests to their first responses, which are counted from now on."""
         buckets = LatencyBuckets(bounds_ns)
         with self._lock:
             self._first_latencies.append(buckets)
@@ -76,7 +76,7 @@ class ResponseStatistics:
                 buckets.observe(latency_ns)
 
     def _make_row(self, position: int) -> int:
-        """Return where a response at a position without a row is counted."""
+        """Return the row for a position that has none yet."""
         rows = self._rows
         while len(rows) <= position and len(rows) < MAX_POSITIONS:
             rows.append([0] * 12)

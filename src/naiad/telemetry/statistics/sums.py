@@ -1,4 +1,4 @@
-"""Sums of statistics: what several processes have counted of the same model versions."""
+"""Sums of the statistics of several processes for the same model versions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def sum_statistics(groups: Iterable[Sequence[VersionStatistics]]) -> list[VersionStatistics]:
-    """Return one entry for each model version, in the order in which they first appear."""
+    """Return one entry for each model version, in the order of first appearance."""
     sums: dict[tuple[str, str], VersionStatistics] = {}
     for group in groups:
         for counts in group:
@@ -39,7 +39,7 @@ def _added_batches(one: Sequence[BatchStatistics], other: Sequence[BatchStatisti
 
 
 def _added(one: _T, other: _T) -> _T:
-    """Add what has the same form: numbers, and whatever is made of numbers; names are those of `one`."""
+    """Add values of the same form: numbers, and structures of numbers; names are those of `one`."""
     values: tuple[Any, Any] = (one, other)
     if is_dataclass(one) and not isinstance(one, type):
         return replace(one, **{f.name: _added(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)})

@@ -1,4 +1,4 @@
-"""What is told about one model version at a moment: values only, so that pure rooms can write them."""
+"""Statistics of one model version at one moment: values only, so that pure packages can encode them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,15 +26,15 @@ class PositionStatistics:
     """The responses at one position."""
 
     compute_infer: Duration
-    """From the response before, or the start of the request, until it was computed."""
+    """From the previous response, or the start of the request, until it was computed."""
     compute_output: Duration
-    """From there until it was handed over."""
+    """From its computation to its delivery."""
     success: Duration
     fail: Duration
     empty_response: Duration
     """Completions without outputs."""
     cancel: Duration
-    """Responses of requests that had been cancelled."""
+    """Responses of cancelled requests."""
 
 
 class RecentBatch(NamedTuple):
@@ -54,12 +54,12 @@ class RecentBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatistics:
-    """What `GET /v2/models/m/stats` tells about a version, and what metrics need beyond it."""
+    """The statistics of a version for `GET /v2/models/m/stats`, and further values for metrics."""
 
     name: str
     version: str
     namespace: str = ""
-    """Tells models of equal names apart."""
+    """Distinguishes models of equal names."""
     last_inference_ms: int = 0
     """Wall-clock time of the last execution in ms since the epoch; 0 before the first."""
     inference_count: int = 0
@@ -77,23 +77,23 @@ class VersionStatistics:
     batch_stats: Sequence[BatchStatistics] = ()
     """Ascending by batch size."""
     response_stats: Sequence[PositionStatistics] = ()
-    """Decoupled models: by the position of a response among those of its request."""
+    """Decoupled models: by the position of a response in its request."""
     steps: Sequence[StepStatistics] = ()
-    """Ensembles: what each step takes, in the order of the configuration."""
+    """Ensembles: the statistics of each step, in the order of the configuration."""
     failures: Mapping[FailureReason, int] = field(default_factory=dict)
-    """Failed requests by reason, every reason present."""
+    """Failed requests by reason, with every reason present."""
     cancelled_in_queue_count: int = 0
-    """Requests that were given up by their clients while they waited, and so were never executed."""
+    """Requests cancelled by their clients while they waited, which were never executed."""
     cancelled_in_execution_count: int = 0
-    """Requests that were given up while they executed."""
+    """Requests cancelled by their clients during execution."""
     release_reasons: Mapping[str, int] = field(default_factory=dict)
     """Executed batches by `Batch.release_reason`."""
     padding: Mapping[str, int] = field(default_factory=dict)
     """Elements of padded inputs that were executed: `data` of clients and `padding`; empty while there are none."""
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """For each of `LATENCIES` the successful requests per bucket; the last bucket is beyond every bound."""
+    """For each of `LATENCIES` the successful requests per bucket; the last bucket has no upper bound."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells a version from all others: what its model is known by, and its number."""
+        """Identifies a version: the key of its model, and its number."""
         return model_key(self.namespace, self.name), self.version

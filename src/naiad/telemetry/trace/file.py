@@ -16,20 +16,20 @@ from naiad.telemetry.trace.record import TraceRecord
 _log = logging.getLogger(__name__)
 
 _CAPACITY = 4096
-"""Traces that wait to be written; further ones are lost, and counted."""
+"""Limit of traces that wait to be written; further ones are dropped and counted."""
 _CLOSE_TIMEOUT_S = 5.0
 
 
 class TraceSeries:
-    """The traces that one set of settings samples. After it was made, it is used by the thread that writes."""
+    """The traces sampled by one set of settings. After its creation only the writing thread uses it."""
 
     __slots__ = ("frequency", "is_counted")
 
     def __init__(self, frequency: int = 0, *, is_counted: bool = False) -> None:
         self.frequency = frequency
-        """So many traces fill a file; 0 for no end."""
+        """Traces per file; 0 for no limit."""
         self.is_counted = is_counted
-        """Whether it ends with a certain trace: what was written of it then gets a file of its own."""
+        """Whether it ends with a certain trace: its traces then get a file of their own."""
 
 
 class _TraceArray:
@@ -49,7 +49,7 @@ class _TraceArray:
         self.trace_count += 1
 
     def append_all(self, other: "_TraceArray") -> None:
-        """Add the traces of another file, piece by piece. Raises OSError."""
+        """Append the traces of another file, piece by piece. Raises OSError."""
         self._open_end()
         other._file.seek(1)  # behind the opening bracket; the closing one becomes that of this file
         shutil.copyfileobj(other._file, self._file)
@@ -74,18 +74,18 @@ class _TraceArray:
 class TraceFile:
     """One path, or with a frequency `<path>.0`, `<path>.1` and so on. After every write each file is valid JSON.
 
-    Triton: a series that ends with a certain trace gets one of the numbered files when it is complete. If it is cut
-    short, by other settings or by the end of the server, its traces go to the path itself.
+    Triton: a series that ends with a certain trace gets one of the numbered files when it is complete. If it ends
+    early, by other settings or by the end of the server, its traces go to the path itself.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._whole: _TraceArray | None = None
         self._numbered: _TraceArray | None = None
-        """Of series with a frequency."""
+        """Series with a frequency."""
         self._number = 0
         self._parts: dict[TraceSeries, _TraceArray] = {}
-        """Of series that are counted."""
+        """Series with a count."""
         self._part_count = 0
 
     def write(self, record: TraceRecord, series: TraceSeries) -> None:
@@ -105,7 +105,7 @@ class TraceFile:
             self._open_whole().append(record)
 
     def end(self, series: TraceSeries, *, is_complete: bool) -> None:
-        """Take note that a series is complete, or was cut short. Raises OSError."""
+        """End a series, which is complete or ended early. Raises OSError."""
         series.is_counted = False
         if series.frequency:
             self._close_numbered()
@@ -137,7 +137,7 @@ class TraceFile:
             file.close()
 
     def close(self) -> None:
-        """Close what is open; series that are not complete are cut short. Raises OSError."""
+        """Close open files; incomplete series end early. Raises OSError."""
         for series in list(self._parts):
             self.end(series, is_complete=False)
         self._close_numbered()
@@ -147,16 +147,16 @@ class TraceFile:
 
 
 class TraceSink(Protocol):
-    """Where traces go; used by one thread."""
+    """Destination of traces; used by one thread."""
 
     def write(self, record: TraceRecord, series: TraceSeries) -> None:
-        """Take a trace. Raises OSError."""
+        """Write a trace. Raises OSError."""
 
     def end(self, series: TraceSeries, *, is_complete: bool) -> None:
-        """Take note that a series is complete, or was cut short. Raises OSError."""
+        """End a series, which is complete or ended early. Raises OSError."""
 
     def close(self) -> None:
-        """Finish what is open."""
+        """Finish open work."""
 
 
 class TraceWriter:
@@ -169,7 +169,7 @@ class TraceWriter:
         self._lost_count = 0
 
     def put(self, record: TraceRecord, series: TraceSeries) -> None:
-        """Have a trace written; never waits."""
+        """Queue a trace; never blocks."""
         if self._waiting.qsize() >= _CAPACITY:
             self._lost_count += 1
             return
@@ -179,12 +179,12 @@ class TraceWriter:
             self._thread.start()
 
     def end(self, series: TraceSeries, *, is_complete: bool) -> None:
-        """Have a series ended, after what was put of it."""
+        """Queue the end of a series, behind its traces."""
         if self._thread is not None:
             self._waiting.put(functools.partial(self._file.end, series, is_complete=is_complete))
 
     def close(self) -> None:
-        """Write what waits, within bounds, and close the file."""
+        """Write waiting traces, within bounds, and close the file."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)
@@ -202,7 +202,7 @@ class TraceWriter:
                 has_failed = False
             lost, self._lost_count = self._lost_count, 0
             if lost:
-                _log.warning("%d traces were lost: they came faster than they could be written", lost)
+                _log.warning("%d traces were lost: they arrived faster than they could be written", lost)
         try:
             self._file.close()
         except OSError as error:

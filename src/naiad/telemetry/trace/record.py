@@ -1,7 +1,4 @@
-"""What is known of one traced request, and its form in Triton's trace files.
-
-W3C Trace Context: which trace a request belongs to, and which span of it asked.
-"""
+"""The data of one traced request, its form in Triton's trace files, and its W3C Trace Context."""
 
 import random
 import re
@@ -16,14 +13,14 @@ from naiad.core.tensor import Shape
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _MAX_STATE_BYTES = 512
-"""W3C Trace Context 3.3.1.5: what has to be passed on at least."""
-# Not the generator that others may have seeded.
+"""W3C Trace Context 3.3.1.5: the minimum length that has to be propagated."""
+# Not the global generator, which other code may have seeded.
 _random = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span of somebody else, as `traceparent` and `tracestate` tell."""
+    """A span of another process, from `traceparent` and `tracestate`."""
 
     trace_id: int
     span_id: int
@@ -33,19 +30,19 @@ class TraceContext:
 
 @dataclass(frozen=True, slots=True)
 class SpanIds:
-    """The spans of one traced request, known before any of them has ended."""
+    """The span ids of one traced request, known before any of the spans has ended."""
 
     trace_id: int
     request: int
     """The span of the model."""
     root: int = 0
-    """The span around it; 0 for a step of an ensemble and a call of a model, which have none of their own."""
+    """The span around it; 0 for a step of an ensemble and a call of a model, which have no such span."""
     parent: TraceContext | None = None
-    """The span that all of them lie in, if there is one."""
+    """The parent span of all, if there is one."""
 
 
 def parse_trace_context(traceparent: bytes, tracestate: bytes = b"") -> TraceContext | None:
-    """Return what two fields of a request say; None when that is nothing valid (W3C Trace Context 3.2.2)."""
+    """Return the trace context in two fields of a request; None if they are not valid (W3C Trace Context 3.2.2)."""
     match = _TRACEPARENT.fullmatch(traceparent.strip())
     if match is None:
         return None
@@ -59,23 +56,23 @@ def parse_trace_context(traceparent: bytes, tracestate: bytes = b"") -> TraceCon
 
 
 def format_traceparent(trace_id: int, span_id: int) -> str:
-    """Return a span that is recorded as a `traceparent` field."""
+    """Return a recorded span as a `traceparent` field."""
     return f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
 def new_spans(parent: TraceContext | None) -> SpanIds:
-    """Return the spans of a request of a client, in the trace of `parent` or in one of their own."""
+    """Return the spans of a client's request, in the trace of `parent` or in a new one."""
     trace_id = parent.trace_id if parent is not None else new_id(128)
     return SpanIds(trace_id, new_id(64), new_id(64), parent)
 
 
 def nested_spans(within: SpanIds) -> SpanIds:
-    """Return the spans of a request that another traced request has made."""
+    """Return the spans of a request made by another traced request."""
     return SpanIds(within.trace_id, new_id(64), parent=TraceContext(within.trace_id, within.request))
 
 
 def new_id(bits: int) -> int:
-    """Return a number of a span (64 bits) or of a trace (128)."""
+    """Return a random id of a span (64 bits) or of a trace (128)."""
     return _random.getrandbits(bits) or 1
 
 
@@ -86,7 +83,7 @@ Stamp = tuple[str, int]
 
 
 class TracedTensor:
-    """A copy of a tensor as it was at one moment of a request."""
+    """A copy of a tensor at one moment of a request."""
 
     __slots__ = ("activity", "data", "datatype", "name", "shape")
 
@@ -98,7 +95,7 @@ class TracedTensor:
         self.data = data
 
     def values(self) -> str:
-        """Return the elements, separated by commas; none of a tensor that is too large."""
+        """Return the elements, separated by commas; nothing for a tensor that is too large."""
         if self.datatype is DataType.BYTES:
             return ",".join(_strings(self.data))
         array = np.frombuffer(self.data, self.datatype.numpy)
@@ -140,12 +137,12 @@ class TraceRecord:
         """Name and monotonic ns."""
         self.tensors: list[TracedTensor] = []
         self.failure = ""
-        """Why the request failed; empty when it has not."""
+        """Why the request failed; empty if it succeeded."""
         self.spans: SpanIds | None = None
         """Mode opentelemetry: its spans."""
 
     def entries(self) -> Sequence[dict[str, Any]]:
-        """Return the objects of a trace file: the header, a timestamp each, a tensor each."""
+        """Return the objects for a trace file: the header, one per timestamp, one per tensor."""
         header: dict[str, Any] = {"id": self.id, "model_name": self.model_name}
         header["model_version"] = int(self.model_version) if self.model_version.isdigit() else -1
         if self.request_id:

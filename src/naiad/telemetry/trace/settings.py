@@ -1,4 +1,4 @@
-"""Trace settings: those of the server, those of single models, and changing them while the server runs."""
+"""Trace settings of the server and of single models, and their changes at run time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported
 from naiad.options.trace import TraceOptions, parse_count, parse_level, parse_log_frequency, parse_rate
 
 Changes = Mapping[str, Sequence[str] | None]
-"""Name of a setting to its new values, None to go back to what it was, or to what the server has."""
+"""Name of a setting to its new values; None resets it to the initial or the server's value."""
 
 _PARSERS: Mapping[str, tuple[str, Any]] = {
     "trace_level": ("level", lambda values, mode: parse_level(values)),
@@ -19,7 +19,7 @@ _PARSERS: Mapping[str, tuple[str, Any]] = {
 
 
 class TraceSettings:
-    """The settings in force. Used on the event loop only."""
+    """The current settings. Used on the event loop only."""
 
     def __init__(self, start: TraceOptions) -> None:
         self._start = start
@@ -27,7 +27,7 @@ class TraceSettings:
         self._models: dict[str, dict[str, Any]] = {}
 
     def of_server(self) -> TraceOptions:
-        """Return the settings of models that have none of their own."""
+        """Return the settings of models without their own."""
         return replace(self._start, **self._server)
 
     def of_model(self, model: str) -> TraceOptions:
@@ -35,20 +35,20 @@ class TraceSettings:
         return replace(self._start, **{**self._server, **self._models.get(model, {})})
 
     def own(self) -> Mapping[str, TraceOptions]:
-        """Return the settings of the models that have some of their own."""
+        """Return the settings of models that have their own."""
         return {model: self.of_model(model) for model in self._models}
 
     def note_count(self, model: str, left: int) -> None:
-        """Take note of how many traces are left of a count that was set for a model, or for the server with "".
+        """Note how many traces are left of a count that was set for a model, or for the server with "".
 
-        Triton: other changes leave them, while a count from the start of the server begins anew.
+        Triton: other changes keep this number, while a count from the start of the server begins again.
         """
         table = self._models.get(model, {}) if model else self._server
         if "count" in table:
             table["count"] = left
 
     def change(self, model: str, changes: Changes) -> None:
-        """Change settings of a model, or of the server with "". Raises InferError; nothing has changed then."""
+        """Change settings of a model, or of the server with "". Raises InferError without any change."""
         table = dict(self._models.get(model, {}) if model else self._server)
         for name, values in changes.items():
             if name == "trace_file":
@@ -84,5 +84,5 @@ def _parsed(parse: Any, values: Sequence[str], mode: str) -> Any:
 
 
 def unknown_model(name: str) -> InferError:
-    """Return Triton's error for trace settings of a model that is not there."""
+    """Return Triton's error for trace settings of an unknown model."""
     return invalid_argument(f"Request for unknown model : {excerpt(name)}")

@@ -2,8 +2,8 @@
 
 Imported only by a server whose trace mode is `opentelemetry`: it needs the extra `naiad[otel]`.
 
-Triton: a request is a span `InferRequest` with the moments of its transport, in it a span with the name of the model,
-in that a span `compute`. Steps of ensembles and calls of models have the latter two, in the span of whoever asked.
+Triton: a request is a span `InferRequest` with the times of its transport, in it a span with the name of the model,
+in that a span `compute`. Steps of ensembles and calls of models have the latter two, inside the span of their caller.
 """
 
 import time
@@ -29,10 +29,10 @@ _COMPUTE = "COMPUTE_"
 
 
 class SpanExport:
-    """Makes spans of traces and has them sent in batches. Used by one thread, after it was made on another."""
+    """Converts traces to spans and sends them in batches. Created on one thread, then used by another one."""
 
     def __init__(self, options: OpenTelemetryOptions) -> None:
-        # What the environment says counts where no flag does; the SDK reads the rest of it (headers, certificates).
+        # The environment applies where there is no flag; the SDK reads its other variables (headers, certificates).
         self._resource = (
             Resource({"service.name": _SERVICE_NAME})
             .merge(OTELResourceDetector().detect())
@@ -49,15 +49,15 @@ class SpanExport:
         """Spans have the time of day."""
 
     def write(self, record: TraceRecord, series: TraceSeries) -> None:
-        """Hand the spans of a trace to the batch; `series` is about files. What the queue cannot take is lost."""
+        """Add the spans of a trace to the batch; `series` is for files. Spans above the queue limit are dropped."""
         for span in self._spans(record):
             self._processor.on_end(span)
 
     def end(self, series: TraceSeries, *, is_complete: bool) -> None:
-        """Nothing to do: spans are sent in batches of their own."""
+        """Do nothing: spans are sent in batches of their own."""
 
     def close(self) -> None:
-        """Send what waits; takes as long as the collector, within the SDK's bounds."""
+        """Send waiting spans; takes as long as the collector, within the SDK's bounds."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]  # the SDK has no type for it
 
     def _spans(self, record: TraceRecord) -> Sequence[ReadableSpan]:
@@ -94,7 +94,7 @@ class SpanExport:
         failure: str = "",
         attributes: Mapping[str, str | int] | None = None,
     ) -> ReadableSpan:
-        """Return a span from the first to the last moment of `lasting`."""
+        """Return a span from the first to the last time in `lasting`."""
         moments = [ns + self._offset_ns for _, ns in lasting]
         return ReadableSpan(
             name,

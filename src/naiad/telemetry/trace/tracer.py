@@ -1,7 +1,7 @@
-"""Tracing: which requests are traced, and what is noted of them on their way.
+"""Tracing: selects the requests to trace and records their times.
 
-Off costs nothing: `begin` is then not called at all. A traced request has its `on_response` replaced by that of its
-`Trace`, which notes the moments around its answer.
+Without tracing `begin` is not called at all. A traced request has its `on_response` replaced by that of its `Trace`,
+which records the times around its response.
 """
 
 import logging
@@ -40,7 +40,7 @@ _SENDING = {"HTTP": ("HTTP_SEND_START", "HTTP_SEND_END"), "GRPC": ("GRPC_SEND_ST
 
 
 class _Sampler:
-    """Counts the requests that one set of settings is about."""
+    """Counts the requests for one set of settings."""
 
     __slots__ = ("_open_count", "left", "options", "seen", "series")
 
@@ -48,27 +48,27 @@ class _Sampler:
         self.options = options
         self.seen = 0
         self.left = options.count
-        # Triton: compares the traces with all requests that came, which are as many at rate 1 only.
+        # Triton: compares the traces with all requests, which are as many at rate 1 only.
         self.series = TraceSeries(options.log_frequency, is_counted=options.count > 0 and options.rate == 1)
         self._open_count = 0
-        """Traces that are not over."""
+        """Number of open traces."""
 
     @property
     def options_left(self) -> TraceOptions:
-        """The settings with the traces that are left of the count."""
+        """The settings with the number of traces left of the count."""
         return replace(self.options, count=self.left)
 
     def begin(self) -> None:
-        """Note that a trace begins, of a sampled request or within it."""
+        """Count a new trace, of a sampled request or within one."""
         self._open_count += 1
 
     def end(self) -> bool:
-        """Note that a trace is over; whether it is the last one of a count."""
+        """Count the end of a trace; return whether it is the last one of a count."""
         self._open_count -= 1
         return not self.left and not self._open_count and self.options.count > 0 and self.options.rate == 1
 
     def takes(self) -> bool:
-        """Tell whether this request is one to trace."""
+        """Return whether this request is to be traced."""
         if not self.options.is_on or not self.left or not self.options.rate:
             return False
         self.seen += 1
@@ -84,7 +84,7 @@ class Tracer:
     """The traces of a server. Used on the event loop only."""
 
     def __init__(self, options: TraceOptions, sink: TraceSink | None = None) -> None:
-        """`sink` is where traces go, otherwise what the options say. Raises InferError when that is not installed."""
+        """`sink` is the destination of traces, by default from the options. Raises InferError if not installed."""
         self.settings = TraceSettings(options)
         self._writer = TraceWriter(sink or _sink_of(options))
         self._makes_spans = options.mode == OPENTELEMETRY
@@ -94,11 +94,11 @@ class Tracer:
 
     @property
     def is_on(self) -> bool:
-        """Whether any request may have to be traced."""
+        """Whether any request may be traced."""
         return self._server.options.is_on or any(sampler.options.is_on for sampler in self._models.values())
 
     def change(self, model: str, changes: Changes) -> None:
-        """Change settings of a model, or of the server with "". Raises InferError; nothing has changed then."""
+        """Change settings of a model, or of the server with "". Raises InferError without any change."""
         for name, sampler in {"": self._server, **self._models}.items():
             self.settings.note_count(name, sampler.left)
         self.settings.change(model, changes)
@@ -112,16 +112,16 @@ class Tracer:
                 self._writer.end(sampler.series, is_complete=False)
 
     def options_of(self, model: str) -> TraceOptions:
-        """Return the settings of a model, or of the server with "", with the traces that are left of the count."""
+        """Return the settings of a model, or of the server with "", with the number of traces left of the count."""
         return self._models.get(model, self._server).options_left if model else self._server.options_left
 
     def _sampler(self, model: str, options: TraceOptions) -> _Sampler:
         known = self._models.get(model)
-        # Triton: a change begins a series anew; that of another model does not.
+        # Triton: a change starts a new series; a change of another model does not.
         return known if known is not None and known.options_left == options else _Sampler(options)
 
     def begin(self, request: InferRequest) -> None:
-        """Trace a request that is about to be submitted, if it is one to trace."""
+        """Trace a request before its submission, if it is selected."""
         asker = getattr(request.on_response, "__self__", None)
         model = name_of(request.header.model_name)
         # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
@@ -136,7 +136,7 @@ class Tracer:
         else:
             sampler = self._models.get(model, self._server)
             client = _context_of(asker, request) if self._makes_spans else None
-            # Triton: who is traced is traced here too, whatever rate and count say.
+            # Triton: requests of traced clients are traced as well, independent of rate and count.
             is_taken = sampler.options.is_on if client is not None else sampler.takes()
             if not is_taken:
                 return
@@ -148,7 +148,7 @@ class Tracer:
         trace.start(request)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write waiting traces."""
         self._writer.close()
 
 
@@ -168,7 +168,7 @@ def _sink_of(options: TraceOptions) -> TraceSink:
 
 
 def _context_of(asker: object, request: InferRequest) -> TraceContext | None:
-    """Return the span of the client that a request came from, if it sent one and has it recorded."""
+    """Return the span of the client that made a request, if the client sent one and records it."""
     find = getattr(asker, "trace_fields", None)
     if find is None:
         return None
@@ -198,7 +198,7 @@ class Trace:
         self._writer = writer
 
     def start(self, request: InferRequest) -> None:
-        """Note the arrival, and see that the rest is noted as well."""
+        """Record the arrival, and hook in the recording of the other times."""
         self.sampler.begin()
         if TIMESTAMPS in self.options.level:
             # The transport knows when a request was complete.
@@ -218,7 +218,7 @@ class Trace:
         request.on_response = self.take
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
-        """Note a response on its way to whoever asked."""
+        """Record a response on its way to the caller."""
         record = self.record
         record.model_version = response.header.model_version
         if response.error is not None:
@@ -254,7 +254,7 @@ class Trace:
     def _note_execution(self, request: InferRequest) -> None:
         times = request.times
         if times is None or not times.exec_end_ns:
-            return  # never executed: refused, cached, or an ensemble
+            return  # never executed: rejected, cached, or an ensemble
         self.record.stamps += [
             ("COMPUTE_START", times.exec_start_ns),
             ("COMPUTE_INPUT_END", times.compute_start_ns),

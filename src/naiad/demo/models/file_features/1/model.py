@@ -9,7 +9,7 @@ PADDING = 256
 
 
 def features(content: bytes) -> np.ndarray:
-    """Return 2048 INT32 features: the head padded behind, the tail padded in front."""
+    """Return 2048 INT32 features: the beginning padded at its end, the end padded at its beginning."""
     head = np.frombuffer(content[:BLOCK_BYTES].lstrip()[:HALF], np.uint8)
     tail = np.frombuffer(content[-BLOCK_BYTES:].rstrip()[-HALF:], np.uint8)
     row = np.full(2 * HALF, PADDING, np.int32)
@@ -22,7 +22,7 @@ class TritonPythonModel:
     """Turns file contents into features."""
 
     def execute(self, requests):
-        """Answer every request with one row of features per file."""
+        """Return one row of features per file for every request."""
         responses = []
         for request in requests:
             contents = pb_utils.get_input_tensor_by_name(request, "content").as_numpy()

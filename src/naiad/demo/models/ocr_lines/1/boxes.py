@@ -1,14 +1,15 @@
-"""Differentiable binarisation, the part after the network: a map of probabilities to rotated boxes, in NumPy."""
+"""Differentiable binarisation, the step after the network: a map of probabilities to rotated boxes, in NumPy."""
 
 import numpy as np
 
 THRESHOLD = 0.3
-"""A pixel of text."""
+"""Minimum probability of a text pixel."""
 BOX_THRESHOLD = 0.5
-"""The mean over the pixels of a box that is text."""
+"""Minimum mean over the pixels of a text box."""
 UNCLIP_RATIO = 2.4
-"""The network marks the inner part of a line; this is how much a box grows. With PP-OCR's own 1.6 the lines are cut
-so tightly that the spaces between words are not read."""
+"""The network marks the inner part of a line; this is the growth of a box. PP-OCR's own 1.6 cuts lines so tightly
+that the spaces between words are lost.
+"""
 SMALLEST_SIDE = 3.0
 MOST_BOXES = 200
 
@@ -79,7 +80,9 @@ def _half_hull(points: np.ndarray) -> list[np.ndarray]:
 
 
 def smallest_rectangle(hull: np.ndarray) -> np.ndarray | None:
-    """Return the corners of the smallest rectangle around a hull, grown as far as text is; None if it is too thin."""
+    """Return the corners of the smallest rectangle around a hull, enlarged to the size of the text; None if it is too
+    thin.
+    """
     sides = np.roll(hull, -1, axis=0) - hull
     angles = np.unique(np.round(np.arctan2(sides[:, 1], sides[:, 0]) % (np.pi / 2), 6))
     best: tuple[float, np.ndarray] | None = None
@@ -107,7 +110,7 @@ def clockwise(corners: np.ndarray) -> np.ndarray:
 
 
 def reading_order(boxes: np.ndarray) -> np.ndarray:
-    """Return boxes from top to bottom, and from left to right where they stand beside each other."""
+    """Return boxes from top to bottom, and from left to right within a row."""
     left = sorted(boxes, key=lambda box: box[:, 1].mean())
     ordered: list[np.ndarray] = []
     while left:

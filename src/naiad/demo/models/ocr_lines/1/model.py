@@ -1,4 +1,4 @@
-"""Cuts the lines of text out of a picture, in the shapes that the two other networks of PP-OCR want."""
+"""Cuts the lines of text out of a picture, in the input shapes of PP-OCR's two other networks."""
 
 import math
 
@@ -32,7 +32,7 @@ def scale(line: Image.Image, longest: int) -> np.ndarray:
 
 
 def side_by_side(lines: list[np.ndarray], width: int) -> np.ndarray:
-    """Return FP32[n,3,48,width], filled up with zeros."""
+    """Return FP32[n,3,48,width], padded with zeros."""
     filled = np.zeros((len(lines), 3, HEIGHT, width), np.float32)
     for row, line in zip(filled, lines, strict=True):
         row[:, :, : line.shape[2]] = line
@@ -40,10 +40,10 @@ def side_by_side(lines: list[np.ndarray], width: int) -> np.ndarray:
 
 
 class TritonPythonModel:
-    """Turns a picture and its map of text into boxes and lines."""
+    """Converts a picture and its map of text to boxes and lines."""
 
     def execute(self, requests):
-        """Answer every request with boxes and lines; of a picture without text with none."""
+        """Return boxes and lines for every request; none for a picture without text."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request):

@@ -22,7 +22,7 @@ class TritonPythonModel:
     """Turns pictures into pages."""
 
     def execute(self, requests):
-        """Answer every request with its page."""
+        """Return the page of every request."""
         responses = []
         for request in requests:
             image = pb_utils.get_input_tensor_by_name(request, "IMAGE").as_numpy()

@@ -1,4 +1,4 @@
-"""Greedy CTC decoding: repeated classes and blanks fall away, what is left is the text."""
+"""Greedy CTC decoding: repeated classes and blanks are removed, the rest is the text."""
 
 from pathlib import Path
 
@@ -17,15 +17,15 @@ def decode(classes: np.ndarray, scores: np.ndarray, characters: list[str]) -> tu
 
 
 class TritonPythonModel:
-    """Turns classes into text."""
+    """Converts classes to text."""
 
     def initialize(self, args):
-        """Read the characters, one a line; the first is the blank."""
+        """Read the characters, one per line; the first is the blank."""
         labels = Path(args["model_repository"]) / "labels.txt"
         self.characters = labels.read_text(encoding="utf-8").split("\n")[:-1]
 
     def execute(self, requests):
-        """Answer every request with the text of its lines."""
+        """Return the text of the lines of every request."""
         responses = []
         for request in requests:
             classes = pb_utils.get_input_tensor_by_name(request, "CLASSES").as_numpy()

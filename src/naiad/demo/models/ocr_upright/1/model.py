@@ -1,4 +1,4 @@
-"""Turns the lines of text that PP-OCR's direction network takes to be upside down."""
+"""Turns lines of text that PP-OCR's direction network classifies as upside down."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -7,7 +7,7 @@ SURE = 0.9
 
 
 def upright(lines: np.ndarray, widths: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """Return FP32[n,3,48,W] with the lines turned by 180 degrees that surely need it; what fills them up stays."""
+    """Return FP32[n,3,48,W] with upside-down lines turned by 180 degrees; the padding stays at the end."""
     turned = lines.copy()
     for number in np.nonzero(directions[:, 1] > SURE)[0]:
         width = widths[number]
@@ -19,7 +19,7 @@ class TritonPythonModel:
     """Turns lines."""
 
     def execute(self, requests):
-        """Answer every request with its lines, upright."""
+        """Return the lines of every request, upright."""
         responses = []
         for request in requests:
             names = ("LINES", "WIDTHS", "DIRECTIONS")

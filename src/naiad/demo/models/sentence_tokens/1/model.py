@@ -11,13 +11,13 @@ class TritonPythonModel:
     """Turns sentences into the three integer tensors that MiniLM takes."""
 
     def initialize(self, args):
-        """Load the tokenizer that lies beside this file."""
+        """Load the tokenizer beside this file."""
         self.tokenizer = Tokenizer.from_file(str(Path(__file__).parent / "tokenizer.json"))
         self.tokenizer.enable_padding()
         self.tokenizer.enable_truncation(256)
 
     def execute(self, requests):
-        """Answer every request with the token ids of its sentences."""
+        """Return the token ids of the sentences of every request."""
         responses = []
         for request in requests:
             texts = pb_utils.get_input_tensor_by_name(request, "text").as_numpy().ravel()
