@@ -65,7 +65,7 @@ def picture(pipeline: Pipeline, columns: int) -> str:
 
 
 def _ask(url: str, model: str, headers: Sequence[str]) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
-    """Return the configurations of a model and its members of a server. Raises NoResponseError."""
+    """Return the configurations of a model and its members on a server. Raises NoResponseError."""
 
     async def configs(client: Client) -> tuple[ModelConfig, Mapping[str, ModelConfig]]:
         config = await client.model_config(model)

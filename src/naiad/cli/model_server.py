@@ -1,4 +1,4 @@
-"""What verbs ask a running server, through naiad's own client."""
+"""Requests of verbs to a running server, through naiad's own client."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ class NoResponseError(Exception):
 
 
 def ask(url: str, headers: Sequence[str], question: Callable[[Client], Awaitable[T]]) -> T:
-    """Return what `question` gets from the server at `url`, HTTP unless it names a protocol.
+    """Return the result of `question` for the server at `url`, which is HTTP unless it names a protocol.
 
     `headers` are `NAME: VALUE`. Raises NoResponseError.
     """
@@ -32,7 +32,7 @@ async def _ask(url: str, headers: Sequence[str], question: Callable[[Client], Aw
     except InferError as error:
         if isinstance(error, ConnectionFailedError) or error.code is ErrorCode.DEADLINE_EXCEEDED:
             raise NoResponseError(
-                f"no answer from a server at {url} ({error}); give its --url, or --model-repository to do without one"
+                f"no response from a server at {url} ({error}); give its --url, or read files with --model-repository"
             ) from error
         raise NoResponseError(f"{url}: {error.code.words}: {error}") from error
 

@@ -1,7 +1,7 @@
-"""The parameters of models that Triton does not have, apart from those of Python models.
+"""naiad's own model parameters, apart from those of Python models.
 
-How much of the response cache a model may take, what turns its dynamic batcher into an adaptive one, and whether its
-instances run in worker processes.
+They set the limit of a model in the response cache, adaptive batching, and the isolation of instances in worker
+processes.
 """
 
 from dataclasses import dataclass

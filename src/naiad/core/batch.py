@@ -60,10 +60,9 @@ class Batch:
         self.late: LateResponses | None = None
         """Ordinary models only: accepts responses after `execute` has returned; None if the batch waits for them."""
         self.left_open: Sequence[InferRequest] = ()
-        """Requests that get their responses through `late`; `core.response.LATE` takes their place."""
+        """Requests whose responses come through `late`; `core.response.LATE` is in their place."""
         self.replaced: list[tuple[object, Sequence[RequestHeader]]] = []
-        """While transforms have prepared the requests: each transform with the headers that it replaced, last one
-        on top. Transforms are undone in reverse order."""
+        """The applied transforms with the headers that they replaced, in order; they are undone in reverse order."""
         self.slots: Sequence[int] = ()
         """Direct sequences only: the row of each request, ascending; other rows stay empty."""
         self.exec_start_ns = 0

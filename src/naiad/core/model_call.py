@@ -28,16 +28,18 @@ class ModelCall(InferRequest):
     parents: Sequence[InferRequest]
     """The requests for which the caller makes this call; empty if unknown."""
     holds_execution: bool
-    """Whether the caller surely executes nothing else until the call is answered."""
+    """Whether the caller certainly executes no other request until the response to the call."""
     traced_with: InferRequest | None
-    """The request with which this one is traced, if that one is."""
+    """The traced request that this call belongs to, if there is one."""
     refuse: Callable[["ModelCall", InferError], object]
-    """Answers the call with an error and cancels it."""
+    """Fails the call with an error and cancels it."""
     depth: int
-    """How many calls lie between this one and a client's request, itself included; set by the engine."""
+    """Number of calls between this one and a client's request, itself included; set by the engine."""
     held: frozenset[int]
-    """Ids of the instances that execute nothing else until the call is answered: its caller and the callers before
-    it; set by the engine."""
+    """Ids of the instances that are blocked until the response to the call: its caller and the callers before it.
+
+    Set by the engine.
+    """
 
     @property
     def call(self) -> "ModelCall":
@@ -66,14 +68,14 @@ class ModelCall(InferRequest):
         names = [calls[-1].caller_model]
         for call in reversed(calls):
             if call.caller_model != names[-1]:
-                names.append(call.caller_model)  # the ensemble that was called has it as a member
+                names.append(call.caller_model)  # a member of the called ensemble
             names.append(call.header.model_name)
         if request.header.model_name != names[-1]:
             names.append(request.header.model_name)
         return " -> ".join(names)
 
     def deadlock(self, request: InferRequest, reason: str) -> InferError:
-        """Return the error for a call that waits for itself; `request` is this call or made for it."""
+        """Return the error of a call that would wait for itself; `request` is this call or made for it."""
         return unavailable(
             f"the call of model '{self.header.model_name}' by model '{self.caller_model}' would wait for itself "
             f"({self.chain(request)}): {reason}"

@@ -197,7 +197,8 @@ REFUSED = [
     ),
     (
         MODEL + 'batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_INT32 source_input: "I" }',
-        "batch input kind 'BATCH_ITEM_SHAPE' describes the shapes of a batch's rows, but the model does not batch for m",
+        "batch input kind 'BATCH_ITEM_SHAPE' describes the shapes of a batch's rows, but the model does not batch"
+        " for m",
     ),
     (
         tensor('name: "I" data_type: TYPE_FP32 dims: 4 optional: true')

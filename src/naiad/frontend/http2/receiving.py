@@ -123,7 +123,7 @@ class RequestServer(Protocol):
 
 
 class Http2Receiving:
-    """The sink of a `ServerConnection`, which it makes, together with the side that answers."""
+    """The sink of a `ServerConnection`, which it creates, together with the response side."""
 
     def __init__(self, server: RequestServer, flush_soon: Callable[[], object]) -> None:
         self._server = server

@@ -89,7 +89,7 @@ class InferEngine(Protocol):
     """The engine, as inference over HTTP uses it; every method runs on the loop."""
 
     def submit(self, request: InferRequest, served: Served | None = None) -> None:
-        """Submit a request. Raises InferError when it is refused at the door."""
+        """Submit a request. Raises InferError if it is rejected at admission."""
 
     def cancel(self, request: InferRequest) -> bool:
         """Cancel a submitted request; return True if it was dropped, False if it is being executed."""
@@ -136,7 +136,7 @@ class InferRoute:
         framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
         request_id = ""
         try:
-            # Before anything is parsed: an unknown model wins over bad tensors.
+            # Before parsing: the error of an unknown model has priority over invalid tensors.
             served = self._engine.served(model, version)
             if served.is_decoupled and framing is None:
                 raise unsupported(_DECOUPLED)

@@ -128,7 +128,7 @@ class ModelStatistics:
         rows = 0
         for request in requests:
             arrivals.append(request.arrival_ns)
-            # Triton: a request counts one row at least.
+            # Triton: a request counts as at least one row.
             rows += request.batch_size or 1
         with self._lock:
             durations = self._record_execution(batch, wall_ms)
