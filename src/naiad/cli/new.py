@@ -1,4 +1,4 @@
-"""`naiad new`: write a package to start from."""
+"""`naiad new`: write an initial package."""
 
 import argparse
 import re

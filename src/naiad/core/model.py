@@ -29,8 +29,7 @@ class ModelKey(str):
         key.name = name
         return key
 
-    # type: ignore[override]  # the arguments of __new__, as for any class
-    def __getnewargs__(self) -> tuple[str, str]:
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # arguments of __new__
         """Return the arguments for a copy, in this process or another."""
         return self.namespace, self.name
 

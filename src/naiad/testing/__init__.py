@@ -17,7 +17,7 @@ models:
     with PythonModel("models/pipeline", models={"double": double}) as model:
         ...
 
-`BackendModel` does so with a backend written for naiad:
+`BackendModel` does the same for a backend written for naiad:
 
     with BackendModel(MyBackend(), "models/example") as model:
         outputs = model.infer({"INPUT": rows})

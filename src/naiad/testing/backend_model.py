@@ -40,8 +40,8 @@ class BackendModel:
         """Load the model in the directory `path` of a model repository.
 
         `config` is the text of a `config.pbtxt` in place of the file in the directory; `version` a version directory,
-        the newest by default; `backend_config` the settings of `--backend-config`. Raises InferError as a server
-        refuses to load the model, and for a decoupled model, whose responses have no caller here.
+        the newest by default; `backend_config` the settings of `--backend-config`. Raises InferError if a server
+        would refuse to load the model, and for a decoupled model, whose responses have no receiver here.
         """
         model_dir = Path(path).absolute()
         context = _context(backend, model_dir, _version_of(model_dir, version), config, backend_config or {})
@@ -74,7 +74,7 @@ class BackendModel:
         return found
 
     def infer_batch(self, batch: Sequence[Mapping[str, Array]]) -> list[dict[str, Array] | ModelError]:
-        """Execute several requests as one batch; return what each one gets, an error as an object."""
+        """Execute several requests as one batch; return the result of each, an error as an object."""
         return self._execute([self._request(inputs) for inputs in batch])
 
     def close(self) -> None:
@@ -115,14 +115,14 @@ class BackendModel:
         except InferError as error:
             return [ModelError(error.message)] * len(requests)
         if len(responses) != len(requests):
-            raise AssertionError(f"the backend gave {len(responses)} responses for {len(requests)} requests")
+            raise AssertionError(f"the backend returned {len(responses)} responses for {len(requests)} requests")
         return [_outputs(response) for response in responses]
 
 
 def _context(
     backend: Backend, model_dir: Path, version: int, text: str, backend_config: Mapping[str, str]
 ) -> ModelContext:
-    """Return the context of a version, whose configuration is completed as a server does. Raises InferError."""
+    """Return the context of a version, with its configuration completed as in a server. Raises InferError."""
     version_dir = model_dir / str(version)
     path = model_dir / "config.pbtxt"
     parsed = parse_pbtxt(text or (path.read_text(encoding="utf-8") if path.is_file() else ""), str(path))
@@ -163,4 +163,4 @@ def _outputs(response: InferResponse) -> dict[str, Array] | ModelError:
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Take no response: instances return them."""
+    """Ignore a response: instances return them."""
