@@ -2,17 +2,23 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument
+from naiad.repository.catalog import Catalog as RealCatalog
 from naiad.repository.control import poll
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.control.triggers import RepositoryControl
-from naiad.repository.store import ModelListing
+from naiad.repository.model_plan import ModelPlan, member_names
+from naiad.repository.store import LocalStore, ModelEntry, ModelListing
 from naiad.repository.stores import RepositoryListing
+from support.waiting import wait_until
 
 
 class Stores:
@@ -108,3 +114,93 @@ def test_unexpected_error_of_a_step_is_logged(
         "working on model 'm' failed"
     ]
     assert not trigger._busy
+
+
+class Version:
+    def stop(self, timeout_s: float) -> bool:
+        return True
+
+
+class Loader:
+    """A file `uses-x` makes a model an ensemble of x, which loads only if x is served."""
+
+    def __init__(self) -> None:
+        self.ready: Mapping[str, object] = {}
+        self.loads: list[str] = []
+
+    def publish(self, ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
+        self.ready = dict(ready)
+
+    def plan(self, entry: ModelEntry) -> ModelPlan:
+        config = ModelConfig(name=entry.name)
+        for child in entry.model_dir.glob("uses-*"):
+            config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
+        return ModelPlan(entry, config, list(entry.version_dirs))
+
+    def update(self, plan: ModelPlan, version: int, loaded: Version) -> None:
+        return None
+
+    def load(self, plan: ModelPlan, version: int) -> Version:
+        self.loads.append(plan.entry.name)
+        if not member_names(plan.config) <= self.ready.keys():
+            raise invalid_argument("a member is not available")
+        return Version()
+
+
+class Repository:
+    """A directory of models in poll mode; the test makes each poll."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.loader = Loader()
+        catalog: RealCatalog[Version] = RealCatalog([LocalStore(root)], self.loader, self.loader.publish)
+        self._trigger = PollTrigger(ModelController(catalog, lambda: None), poll_s=60.0, settle_s=0.0)
+
+    def write(self, name: str, *members: str) -> None:
+        (self.root / name / "1").mkdir(parents=True)
+        for member in members:
+            (self.root / name / f"uses-{member}").touch()
+
+    def poll(self) -> list[str]:
+        """Poll once and wait for all steps; return what is served."""
+        self._trigger._poll_once()
+        wait_until(lambda: not self._trigger._busy)
+        return sorted(self.loader.ready)
+
+
+def test_ensemble_is_loaded_after_its_missing_members(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    repository.write("e", "x", "y")
+    assert repository.poll() == []
+    repository.write("x")
+    assert repository.poll() == ["x"]
+    assert repository.poll() == ["x"]
+    repository.write("y")
+    assert repository.poll() == ["x", "y"]
+    assert repository.poll() == ["e", "x", "y"]
+    assert repository.loader.loads.count("e") == 2
+
+
+def test_removed_member_suspends_its_ensemble(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    for name, members in {"x": (), "y": (), "e": ("x", "y")}.items():
+        repository.write(name, *members)
+    assert repository.poll() == ["e", "x", "y"]
+    (tmp_path / "x" / "1").rmdir()
+    (tmp_path / "x").rmdir()
+    assert repository.poll() == ["y"]
+    assert repository.poll() == ["y"]
+    repository.write("x")
+    assert repository.poll() == ["e", "x", "y"]
+
+
+def test_changed_member_loads_its_ensemble_again_once(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    repository.write("x")
+    repository.write("e", "x")
+    repository.poll()
+    repository.loader.loads.clear()
+    (tmp_path / "x" / "1" / "weights").write_text("new")
+    for _ in range(3):
+        assert repository.poll() == ["e", "x"]
+    assert repository.loader.loads == ["x", "e"]

@@ -43,7 +43,7 @@ class ModelController(Generic[V]):
         self._records: dict[str, LoadRecord] = {}
         """A record is changed only while its name is locked."""
         self._failed: dict[str, LoadRecord] = {}
-        """Models without a record whose last load has failed."""
+        """Models that failed to load, for polling; not by a client's command, which may name any number of them."""
         self._generations: Counter[str] = Counter()
         self._is_stopping = False
 
@@ -290,7 +290,8 @@ class ModelController(Generic[V]):
         try:
             replaced = self.catalog.load(plan, self._unchanged_versions(order, plan), counts=not order.is_by_client)
         except InferError:
-            self._failed[name] = record
+            if not order.is_by_client:
+                self._failed[name] = record
             raise
         self._failed.pop(name, None)
         self._generations[name] += 1

@@ -67,17 +67,11 @@ class LoadOrder:
             self.releases[entry.key]()
         self.releases[entry.key] = entry.release
 
-    def give_back(self, name: str) -> None:
-        """Let go of a plan that is not needed: another command has brought about the same meanwhile."""
-        plan = self.plans[name]
-        if plan.agents is not None and name not in self.borrowed:
-            plan.agents.load_failed()
-        self.borrowed.add(name)
-
     def release(self) -> None:
-        """Remove what was prepared and did not come to be loaded."""
-        for name in self.plans:
-            self.give_back(name)
+        """Release what was prepared and not loaded."""
+        for name, plan in self.plans.items():
+            if plan.agents is not None and name not in self.borrowed:
+                plan.agents.load_failed()
         if self.files is not None:
             self.files.remove()
         for release in self.releases.values():
