@@ -29,6 +29,7 @@ from tritonclient.grpc import service_pb2
 from bench import models
 from bench.process_tree import MIB, memory
 from bench.soak.runner import ANSWER_S, Soak, side_by_side
+from naiad.wire.http1_client import Http1ClientConnection, Response, ResponseError
 
 WORKERS = 24
 HOSTILE_SHARE = 0.1
@@ -44,6 +45,7 @@ _JUDGED_COUNT = 100_000
 _QUIET_S = 5.0
 """Time without requests before memory is measured."""
 _ROW = 16
+_READ_BYTES = 1 << 16
 _MOST_ERROR_BYTES = 4096
 """An answer to a hostile request is no longer than this, whatever the request repeats."""
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -138,15 +140,6 @@ async def run(soak: Soak) -> None:
             await client.close()
 
 
-class _Answer:
-    """An HTTP response."""
-
-    def __init__(self, status: int, fields: Mapping[bytes, bytes], body: bytes) -> None:
-        self.status = status
-        self.fields = fields
-        self.body = body
-
-
 class _Connection:
     """One HTTP/1.1 connection, kept alive."""
 
@@ -167,21 +160,21 @@ class _Connection:
             writer.write(piece)
         await writer.drain()
 
-    async def answer(self) -> _Answer:
-        """Read one response; raises EOFError when the server closes before its end."""
+    async def answer(self) -> Response:
+        """Read one response. Raises EOFError when the server closes before its end."""
         reader, _ = await self.streams()
-        head = (await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
-        fields = {}
-        for line in head[1:]:
-            name, _, value = line.partition(b":")
-            fields[name.strip().lower()] = value.strip()
-        status = int(head[0].split(b" ", 2)[1])
-        if status == 100:
-            return await self.answer()
-        body = await reader.readexactly(int(fields.get(b"content-length", b"0")))
-        if fields.get(b"connection", b"").lower() == b"close":
+        http = Http1ClientConnection()
+        http.expect()
+        response = None
+        while response is None:
+            data = await reader.read(_READ_BYTES)
+            try:
+                response = http.receive_data(data) if data else http.receive_eof()
+            except ResponseError as error:
+                raise EOFError(str(error)) from None
+        if not http.can_send:
             self.close()
-        return _Answer(status, fields, body)
+        return response
 
     def close(self, *, reset: bool = False) -> None:
         """Close, with a RST when asked for."""
@@ -269,8 +262,8 @@ class _Client:
             body, encoding = gzip.compress(body, 1), "Content-Encoding: gzip\r\n"
         await self._http.send(_head(model, len(body), encoding), body)
         answer = await self._http.answer()
-        _expect(answer.status == 200, f"{model}: {answer.status} {answer.body[:200]!r}")
-        document = json.loads(answer.body)
+        _expect(answer.status == 200, f"{model}: {answer.status} {bytes(answer.body[:200])!r}")
+        document = json.loads(bytes(answer.body))
         _expect(document["id"] == request_id, f"the id is {document['id']}, not {request_id}")
         found = {each["name"]: np.array(each["data"], np.float32) for each in document["outputs"]}
         _compare(model, a, b, found)
@@ -335,7 +328,7 @@ class _Client:
     async def _refused(self, what: str, *pieces: bytes, statuses: Sequence[int] = (400, 404, 413, 500, 501)) -> int:
         await self._http.send(*pieces)
         answer = await self._http.answer()
-        _expect(answer.status in statuses, f"{what}: {answer.status} {answer.body[:200]!r}")
+        _expect(answer.status in statuses, f"{what}: {answer.status} {bytes(answer.body[:200])!r}")
         _expect(len(answer.body) < _MOST_ERROR_BYTES, f"{what}: an answer of {len(answer.body)} bytes")
         return 1
 
@@ -410,7 +403,7 @@ class _Client:
             return 1
         finally:
             connection.close()
-        _expect(answer.status in (400, 413, 500, 503), f"a bomb: {answer.status} {answer.body[:200]!r}")
+        _expect(answer.status in (400, 413, 500, 503), f"a bomb: {answer.status} {bytes(answer.body[:200])!r}")
         return 1
 
     async def _bad_head(self, generator: random.Random) -> int:
@@ -570,11 +563,11 @@ def _binary_request(model: str, a: Any, b: Any) -> tuple[bytes, bytes]:
     return _head(model, len(body), f"Inference-Header-Content-Length: {len(header)}\r\n"), body
 
 
-def _check_binary(model: str, a: Any, b: Any, answer: _Answer) -> None:
-    _expect(answer.status == 200, f"{model}: {answer.status} {answer.body[:200]!r}")
-    length = int(answer.fields[b"inference-header-content-length"])
+def _check_binary(model: str, a: Any, b: Any, answer: Response) -> None:
+    _expect(answer.status == 200, f"{model}: {answer.status} {bytes(answer.body[:200])!r}")
+    length = int(answer.headers[b"inference-header-content-length"])
     found, start = {}, length
-    for output in json.loads(answer.body[:length])["outputs"]:
+    for output in json.loads(bytes(answer.body[:length]))["outputs"]:
         size = output["parameters"]["binary_data_size"]
         found[output["name"]] = np.frombuffer(answer.body[start : start + size], np.float32)
         start += size
