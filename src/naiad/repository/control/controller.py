@@ -73,8 +73,8 @@ class ModelController(Generic[V]):
             member_generations=record.member_generations,
         )
 
-    def _ensembles(self) -> dict[str, LoadRecord]:
-        return {name: record for name, record in list(self._records.items()) if record.members}
+    def _ensembles(self) -> list[str]:
+        return [name for name, record in list(self._records.items()) if record.members]
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -103,20 +103,18 @@ class ModelController(Generic[V]):
         self, key: str, override: Override | None, parameters: Mapping[str, object], *, is_by_client: bool
     ) -> None:
         order = LoadOrder(key, override, is_forced=bool(parameters.get(FORCE)), is_by_client=is_by_client)
-        is_dry_run = bool(parameters.get(DRY_RUN))
         try:
             self._make_plans(order)
             with self._locks.hold(order.plans):
                 if self._is_stopping:
                     raise unavailable("Server not ready")
-                if is_dry_run:
+                if parameters.get(DRY_RUN):
                     self._dry_run(order)
                 else:
                     self._load(order)
         finally:
             order.release()
-            if not is_dry_run:
-                self._match_ensembles()
+            self._match_ensembles(order.loaded)
 
     def unload(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
@@ -294,6 +292,7 @@ class ModelController(Generic[V]):
                 self._failed[name] = record
             raise
         self._failed.pop(name, None)
+        order.loaded.add(name)
         self._generations[name] += 1
         self._records[name] = record
         if is_requested:
@@ -318,23 +317,18 @@ class ModelController(Generic[V]):
             return set()  # the served files may be where its agents have put them, and those files are removed
         return now.unchanged_versions(record.files_seen) if may_stay(record.plan.config, plan.config) else set()
 
-    def _match_ensembles(self) -> None:
+    def _match_ensembles(self, loaded: Collection[str]) -> None:
         """Load the ensembles again of which a member was loaded: whether they still fit shows in the index.
 
         Among them are those that were unloaded with a member, once all their members are there again.
         """
-        while not self._is_stopping:
-            ensembles = self.state(
-                name
-                for name, record in self._ensembles().items()
-                if record.member_generations != self._generations_of(record.members)
-            )
-            steps = reconcile(ensembles, {}, ensembles)
-            if not steps:
-                return
-            for step in steps:
-                with self._locks.hold([step.name]):
-                    self._match_with_members(step.name)
+        while loaded and not self._is_stopping:
+            above = [n for n, record in list(self._records.items()) if not record.members.isdisjoint(loaded)]
+            state = self.state(above)
+            loaded = [step.name for step in reconcile(state, {}, state)]
+            for name in loaded:
+                with self._locks.hold([name]):
+                    self._match_with_members(name)
 
     def _match_with_members(self, ensemble: str) -> None:
         """Load an ensemble whose name is locked as it is, if that is still to be done."""

@@ -51,6 +51,8 @@ class LoadOrder:
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
     """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
+    loaded: set[str] = field(default_factory=set)
+    """Models that were loaded."""
     releases: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Of the stores' files that were opened and are not in use."""
 
