@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 
 from support import onnx_models
+from support import transport as transports
+from support.certificates import Certificates
 from support.model_repository import add_sub_config, write_identity, write_model, write_python_add_sub
 from support.server_process import ServerProcess, serving
+from support.transport import Transport, new_transport
 
 IDENTITY_DATATYPES = (
     "BOOL",
@@ -51,12 +51,37 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest, server: ServerProcess) -> tuple[ModuleType, str]:
-    """tritonclient's module for a protocol, and the server's address for it."""
-    if request.param == "http":
-        return httpclient, server.http_url
-    return grpcclient, server.grpc_url
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of a server and its clients."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def tls_unix_server(
+    repository: Path, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A ready server over `repository` whose HTTP speaks TLS and whose gRPC listens on a Unix socket."""
+    directory = tmp_path_factory.mktemp("tls-unix")
+    flags = [f"--model-repository={repository}", f"--grpc-address=unix:{directory / 'grpc'}"]
+    context = certificates.client_context()
+    with serving(directory / "log", *flags, *certificates.flags("http"), tls=context) as running:
+        yield running
+
+
+@pytest.fixture(params=transports.PLAIN)
+def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
+    """Each transport of `server`, which a module may override.
+
+    With `pytest.mark.parametrize("transport", transports.ALL, indirect=True)` also TLS and Unix sockets.
+    """
+    if request.param in transports.PLAIN:
+        opened = new_transport(request.param, request.getfixturevalue("server"))
+    else:
+        names = ("tls_unix_server", "certificates")
+        opened = new_transport(request.param, *[request.getfixturevalue(name) for name in names])
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

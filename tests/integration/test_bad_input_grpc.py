@@ -39,14 +39,6 @@ def identity_request(
     return request
 
 
-def add_sub_request(*names: str, rows: int = 1) -> ModelInferRequest:
-    request = ModelInferRequest(model_name="add_sub")
-    for name in names:
-        request.inputs.add(name=name, datatype="FP32", shape=[rows, 16])
-        request.raw_input_contents.append(bytes(64 * rows))
-    return request
-
-
 GOOD = identity_request().SerializeToString()
 
 
@@ -270,58 +262,15 @@ class TestTensors:
     @pytest.mark.parametrize(
         ("request_", "text"),
         [
-            (add_sub_request("INPUT0"), "expected 2 inputs but got 1 inputs for model 'add_sub'."),
-            (add_sub_request("INPUT0", "B"), "unexpected inference input 'B' for model 'add_sub'"),
-            (add_sub_request("INPUT0", "INPUT0"), "input 'INPUT0' already exists in request"),
-            (
-                add_sub_request("INPUT0", "INPUT1", rows=33),
-                "inference request batch-size must be <= 32 for 'add_sub'",
-            ),
-            (identity_request(shape=()), "input 'INPUT0' has no shape but model requires batch dimension"),
-            (
-                identity_request(datatype="INT32"),
-                "inference input 'INPUT0' data-type is 'INT32', but model 'identity' expects 'FP32'",
-            ),
-            (
-                identity_request(shape=(4,)),
-                "unexpected shape for input 'INPUT0' for model 'identity'. Expected [-1,-1]",
-            ),
             (identity_request(shape=(1, -1)), "All input dimensions should be specified for input 'INPUT0'"),
             (identity_request(shape=(-1, 4)), "inference request batch-size must be <= 8 for 'identity'"),
             (identity_request(shape=(1, -(2**63))), "All input dimensions should be specified"),
-            (
-                identity_request(raw=bytes(15)),
-                "input byte size mismatch for input 'INPUT0' for model 'identity'. Expected 16, got 15",
-            ),
-            (
-                identity_request(raw=b""),
-                "input byte size mismatch for input 'INPUT0' for model 'identity'. Expected 16, got 0",
-            ),
-            (
-                identity_request(shape=(1, 2**62)),
-                f"input byte size mismatch for input 'INPUT0' for model 'identity'. Expected {2**64}, got 16",
-            ),
-            (
-                identity_request(b"\x05\0\0\0four", "BYTES", (1, 1), "identity_string"),
-                "incomplete string data",
-            ),
-            (
-                identity_request(b"\x05\0", "BYTES", (1, 1), "identity_string"),
-                "incomplete string length indicator",
-            ),
-            (
-                identity_request(bytes(8), "BYTES", (1, 1), "identity_string"),
-                "unexpected number of string elements 2 for inference input 'INPUT0' for model 'identity_string', "
-                "expecting 1",
-            ),
         ],
     )
-    def test_what_the_model_does_not_take(
-        self, channel: grpc.Channel, request_: ModelInferRequest, text: str
-    ) -> None:
+    def test_negative_dimensions(self, channel: grpc.Channel, request_: ModelInferRequest, text: str) -> None:
         code, message = refusal(channel, request_)
-        opening = "" if text.startswith("unexpected inference input") else UNKNOWN_ID
-        assert (code, message[: len(opening + text)]) == (INVALID_ARGUMENT, opening + text)
+        assert code == INVALID_ARGUMENT
+        assert message.startswith(UNKNOWN_ID + text)
 
     @pytest.mark.parametrize(
         ("request_", "text"),
@@ -359,21 +308,6 @@ class TestTensors:
         request = identity_request()
         request.raw_input_contents.append(b"left over")
         assert channel.unary_unary(GRPC_INFER)(request.SerializeToString(), timeout=60)
-
-    @pytest.mark.parametrize(
-        ("names", "text"),
-        [
-            (["X"], "unexpected inference output 'X' for model 'identity'"),
-            (["OUTPUT0", "OUTPUT0"], "output 'OUTPUT0' already exists in request"),
-        ],
-    )
-    def test_outputs(self, channel: grpc.Channel, names: list[str], text: str) -> None:
-        request = identity_request()
-        for name in names:
-            request.outputs.add(name=name)
-        code, message = refusal(channel, request)
-        assert code == INVALID_ARGUMENT
-        assert text in message
 
 
 class TestParameters:

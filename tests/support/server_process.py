@@ -195,9 +195,12 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+def serving(
+    log: Path, *flags: str, environment: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[ServerProcess]:
     """A server that is ready, and is stopped in the end."""
     running = ServerProcess(log, *flags, environment=environment)
+    running.tls = tls
     try:
         running.wait_ready()
         yield running
