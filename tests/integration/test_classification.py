@@ -1,10 +1,7 @@
-"""Classification with stock tritonclients, which ask for it with `class_count`."""
+"""Classification with stock tritonclients, which request it with `class_count`."""
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
-from tritonclient.utils import InferenceServerException
 
 from support import onnx_models
 from support.model_repository import write_model
@@ -31,7 +28,7 @@ def config(backend, datatype="FP32", extra="", *, batching=True):
 
 
 @pytest.fixture(scope="module")
-def class_server(tmp_path_factory):
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     labels = {"labels.txt": "zero\n\ntwo words\n"}
     write_model(root, "labelled", config("identity", extra=LABELS), labels)
@@ -44,57 +41,44 @@ def class_server(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(params=["http", "http-json", "grpc"])
-def ask(request, class_server):
-    """A function `(model, array, count, datatype="FP32")` that returns the classes."""
-    is_http = request.param != "grpc"
-    module = httpclient if is_http else grpcclient
-    client = module.InferenceServerClient(class_server.http_url if is_http else class_server.grpc_url)
-
-    def infer(model, array, count, datatype="FP32"):
-        tensor = module.InferInput("INPUT0", list(array.shape), datatype)
-        tensor.set_data_from_numpy(array)
-        named = {"binary_data": request.param == "http"} if is_http else {}
-        output = module.InferRequestedOutput("OUTPUT0", class_count=count, **named)
-        result = client.infer(model, [tensor], outputs=[output])
-        found = result.get_output("OUTPUT0")
-        assert (found["datatype"] if is_http else found.datatype) == "BYTES"
-        classes = result.as_numpy("OUTPUT0")
-        return np.array([getattr(text, "decode", lambda text=text: text)() for text in classes.ravel()]).reshape(
-            classes.shape
-        )
-
-    yield infer
-    client.close()
+def classes(transport, model, array, count, **more):
+    output = transport.module.InferRequestedOutput("OUTPUT0", class_count=count, **more)
+    result = transport.infer(model, {"INPUT0": array}, outputs=[output])
+    assert result.spec("OUTPUT0")[0] == "BYTES"
+    return np.char.decode(result["OUTPUT0"].astype("S"))
 
 
 VALUES = np.array([[1.5, 3.25, 2], [0, -1, 7]], np.float32)
 
 
 @pytest.mark.parametrize("model", ["labelled", "onnx"])
-def test_classes_of_a_batch(ask, model):
-    assert ask(model, VALUES, 2).tolist() == [
+def test_classes_of_a_batch(transport, model):
+    assert classes(transport, model, VALUES, 2).tolist() == [
         ["3.250000:1", "2.000000:2:two words"],
         ["7.000000:2:two words", "0.000000:0:zero"],
     ]
 
 
-def test_python_model(ask):
-    assert ask("negative", VALUES, 1).tolist() == [["-1.500000:0:zero"], ["1.000000:1"]]
+def test_python_model(transport):
+    assert classes(transport, "negative", VALUES, 1).tolist() == [["-1.500000:0:zero"], ["1.000000:1"]]
 
 
-def test_more_classes_than_there_are(ask):
-    assert ask("labelled", VALUES, 99).shape == (2, 3)
+def test_more_classes_than_there_are(transport):
+    assert classes(transport, "labelled", VALUES, 99).shape == (2, 3)
 
 
-def test_model_that_does_not_batch(ask):
+def test_model_that_does_not_batch(transport):
     values = np.array([3, -1, 5, 5, 0], np.int32)
-    assert ask("integers", values, 3, "INT32").tolist() == ["5:2", "5:3", "3:0"]
+    assert classes(transport, "integers", values, 3).tolist() == ["5:2", "5:3", "3:0"]
 
 
-def test_datatype_without_classes(ask):
-    with pytest.raises(InferenceServerException) as caught:
-        ask("half", VALUES.astype(np.float16), 1, "FP16")
-    assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
-    expected = "class result not available for output due to unsupported type 'FP16'"
-    assert caught.value.message() == expected
+def test_datatype_without_classes(transport):
+    with transport.fails("INVALID_ARGUMENT") as caught:
+        classes(transport, "half", VALUES.astype(np.float16), 1)
+    assert caught.value.message() == "class result not available for output due to unsupported type 'FP16'"
+
+
+@pytest.mark.parametrize("transport", ["http1", "http2"], indirect=True)
+def test_classes_as_json(transport):
+    found = classes(transport, "labelled", VALUES, 1, binary_data=False)
+    assert found.tolist() == [["3.250000:1"], ["7.000000:2:two words"]]

@@ -1,4 +1,4 @@
-"""Loading and unloading with stock tritonclient, over HTTP and gRPC, in control mode EXPLICIT."""
+"""Loading and unloading with stock tritonclient, over every transport, in control mode EXPLICIT."""
 
 import contextlib
 import http.client
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity, write_model
 from support.server_process import ServerProcess, serving
+from support.transport import new_transport
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -71,35 +71,14 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield running
 
 
-@pytest.fixture
-def protocol(protocol):
-    """tritonclient's module and a client of it, for either protocol."""
-    module, url = protocol
-    with module.InferenceServerClient(url) as client:
-        yield module, client
-
-
-def infer(protocol, name: str, version: str = "") -> np.ndarray:
-    module, client = protocol
-    tensor = module.InferInput("INPUT0", list(DATA.shape), "FP32")
-    tensor.set_data_from_numpy(DATA)
-    result: np.ndarray = client.infer(name, [tensor], model_version=version).as_numpy("OUTPUT0")
-    return result
+def infer(transport, name: str, version: str = "") -> np.ndarray:
+    return transport.infer(name, {"INPUT0": DATA}, version=version)["OUTPUT0"]
 
 
 def failure(call, *arguments, **more) -> str:
     with pytest.raises(InferenceServerException) as caught:
         call(*arguments, **more)
     return str(caught.value)
-
-
-def index(protocol) -> dict[str, tuple[str, str, str]]:
-    module, client = protocol
-    if module is httpclient:
-        rows = client.get_model_repository_index()
-    else:
-        rows = client.get_model_repository_index(as_json=True).get("models", [])
-    return {row["name"]: (row.get("version", ""), row.get("state", ""), row.get("reason", "")) for row in rows}
 
 
 def write_scale(root: Path, name: str, factor: int, version: int = 1) -> Path:
@@ -112,47 +91,45 @@ def write_scale(root: Path, name: str, factor: int, version: int = 1) -> Path:
     return model
 
 
-def test_only_named_models_are_loaded_at_start(protocol):
-    _, client = protocol
+def test_only_named_models_are_loaded_at_start(transport):
+    client = transport.client
     assert client.is_server_ready()
     assert client.is_model_ready("started")
-    rows = index(protocol)
+    rows = transport.index()
     assert rows["started"] == ("1", "READY", "")
     assert rows["broken"] == ("", "", "")
 
 
-def test_load_infer_reload_unload(protocol, root):
-    _, client = protocol
-    name = f"scale_{protocol[0].__name__.rpartition('.')[2]}"
+def test_load_infer_reload_unload(transport, root):
+    client = transport.client
+    name = f"scale_{transport.name}"
     model = write_scale(root, name, 2)
     client.load_model(name)
     assert client.is_model_ready(name)
-    np.testing.assert_array_equal(infer(protocol, name), DATA * 2)
+    np.testing.assert_array_equal(infer(transport, name), DATA * 2)
     (model / "1" / "model.py").write_text(SCALE % 30)
     client.load_model(name)
-    np.testing.assert_array_equal(infer(protocol, name), DATA * 30)
+    np.testing.assert_array_equal(infer(transport, name), DATA * 30)
     write_scale(root, name, 4, version=2)
     client.load_model(name)
-    np.testing.assert_array_equal(infer(protocol, name), DATA * 4)
-    assert "version 1 is not at ready state" in failure(infer, protocol, name, "1")
+    np.testing.assert_array_equal(infer(transport, name), DATA * 4)
+    assert "version 1 is not at ready state" in failure(infer, transport, name, "1")
     (model / "2" / "model.py").write_text("this is no Python\n")
     text = failure(client.load_model, name)
     assert f"load failed for model '{name}': version 2 is at UNAVAILABLE state: " in text
-    np.testing.assert_array_equal(infer(protocol, name), DATA * 4)
+    np.testing.assert_array_equal(infer(transport, name), DATA * 4)
     assert client.is_server_ready()
     client.unload_model(name)
     assert not client.is_model_ready(name)
-    assert index(protocol)[name] in (("1", "UNAVAILABLE", "unloaded"), ("2", "UNAVAILABLE", "unloaded"))
-    assert f"'{name}' has no available versions" in failure(infer, protocol, name)
+    assert transport.index()[name] in (("1", "UNAVAILABLE", "unloaded"), ("2", "UNAVAILABLE", "unloaded"))
+    assert f"'{name}' has no available versions" in failure(infer, transport, name)
     shutil.rmtree(model)
 
 
-def test_override_of_the_configuration(protocol, root):
-    _, client = protocol
+def test_override_of_the_configuration(transport, root):
+    client = transport.client
     client.load_model("started", config=json.dumps({"backend": "identity", "max_batch_size": 3, **io()}))
-    config = client.get_model_config("started")
-    config = config if isinstance(config, dict) else {"max_batch_size": config.config.max_batch_size}
-    assert config["max_batch_size"] == 3
+    assert transport.config("started").max_batch_size == 3
     client.load_model("started")
     assert client.is_model_ready("started")
 
@@ -161,29 +138,29 @@ def io():
     return {key: CONFIG[key] for key in ("input", "output")}
 
 
-def test_files_of_a_model_that_is_not_in_the_repository(protocol):
-    _, client = protocol
+def test_files_of_a_model_that_is_not_in_the_repository(transport):
+    client = transport.client
     files = {"file:7/model.py": (SCALE % 5).encode()}
     client.load_model("scale", config=json.dumps(CONFIG), files=files)
-    np.testing.assert_array_equal(infer(protocol, "scale", "7"), DATA * 5)
+    np.testing.assert_array_equal(infer(transport, "scale", "7"), DATA * 5)
     client.unload_model("scale")
     assert "failed to load 'scale', failed to poll from model repository" in failure(client.load_model, "scale")
 
 
-def test_ensemble_and_its_members(protocol, root):
-    _, client = protocol
+def test_ensemble_and_its_members(transport, root):
+    client = transport.client
     if not (root / "wrapped").exists():
         write_identity(root, "member")
         write_model(root, "wrapped", ENSEMBLE)
     client.load_model("wrapped")
-    np.testing.assert_array_equal(infer(protocol, "wrapped"), DATA)
+    np.testing.assert_array_equal(infer(transport, "wrapped"), DATA)
     assert client.is_model_ready("member")
     client.unload_model("wrapped", unload_dependents=True)
     assert not client.is_model_ready("member")
 
 
-def test_bad_commands(protocol):
-    _, client = protocol
+def test_bad_commands(transport):
+    client = transport.client
     poll = "failed to poll from model repository"
     assert f"failed to load 'nothing', {poll}" in failure(client.load_model, "nothing")
     assert f"failed to load 'broken', {poll}" in failure(client.load_model, "broken")
@@ -204,12 +181,12 @@ def test_bad_commands(protocol):
     assert client.is_model_ready("started")
 
 
-def test_unload_lets_requests_finish(server, protocol):
-    _, client = protocol
+def test_unload_lets_requests_finish(server, transport):
+    client = transport.client
     client.load_model("slow")
     answers: list[np.ndarray] = []
-    with httpclient.InferenceServerClient(server.http_url) as other:
-        asking = threading.Thread(target=lambda: answers.append(infer((httpclient, other), "slow")))
+    with contextlib.closing(new_transport(transport.name, server)) as other:
+        asking = threading.Thread(target=lambda: answers.append(infer(other, "slow")))
         asking.start()
         while b'model="slow"' not in server.get("/metrics", url=server.metrics_url).body or not busy(server):
             pass
@@ -261,10 +238,10 @@ def test_reloads_under_load_lose_no_request(server, root):
     answered = [0]
 
     def ask() -> None:
-        with httpclient.InferenceServerClient(server.http_url) as client:
+        with contextlib.closing(new_transport("http1", server)) as client:
             while not stop.is_set():
                 try:
-                    infer((httpclient, client), "busy")
+                    infer(client, "busy")
                     answered[0] += 1
                 except InferenceServerException as error:
                     failures.append(str(error))

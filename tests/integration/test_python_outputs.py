@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 
 from support.model_repository import write_model
 from support.server_process import ServerProcess, serving
@@ -71,22 +69,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def ask(server: ServerProcess, protocol: str, model: str, **fields) -> np.ndarray:
-    client_module, url = (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
-    tensor = client_module.InferInput("IN", [1, 2], "FP32")
-    tensor.set_data_from_numpy(np.array([[1, 2]], np.float32))
-    outputs = [client_module.InferRequestedOutput("OUT", **fields)]
-    with client_module.InferenceServerClient(url.removeprefix("http://")) as client:
-        return client.infer(model, [tensor], outputs=outputs).as_numpy("OUT")
+def ask(transport, model: str, **fields) -> np.ndarray:
+    outputs = [transport.module.InferRequestedOutput("OUT", **fields)]
+    return transport.infer(model, {"IN": np.array([[1, 2]], np.float32)}, outputs=outputs)["OUT"]
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_unexpected_outputs_arrive_as_answered(server, protocol):
-    answer = ask(server, protocol, "integers")
+def test_unexpected_outputs_arrive_as_answered(transport):
+    answer = ask(transport, "integers")
     assert (answer.dtype, answer.tolist()) == (np.int64, [[1, 2]])
-    assert ask(server, protocol, "wide").shape == (1, 3)
-    assert ask(server, protocol, "rows").shape == (5, 2)
-    assert ask(server, protocol, "integers", class_count=1).tolist() == [[b"2:1"]]
+    assert ask(transport, "wide").shape == (1, 3)
+    assert ask(transport, "rows").shape == (5, 2)
+    assert ask(transport, "integers", class_count=1).tolist() == [[b"2:1"]]
 
 
 def test_json_tells_the_answered_datatype(server):
@@ -95,29 +88,29 @@ def test_json_tells_the_answered_datatype(server):
     assert output == {"name": "OUT", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}
 
 
-def test_the_cache_keeps_the_answered_datatype(server):
-    assert [ask(server, "grpc", "cached").dtype for _ in range(2)] == [np.int64] * 2
+def test_the_cache_keeps_the_answered_datatype(transport):
+    assert [ask(transport, "cached").dtype for _ in range(2)] == [np.int64] * 2
 
 
-def test_ensembles_get_the_answered_datatype(server):
-    assert ask(server, "grpc", "direct").dtype == np.int64
+def test_ensembles_get_the_answered_datatype(transport):
+    assert ask(transport, "direct").dtype == np.int64
     with pytest.raises(Exception, match="inference input 'IN' data-type is 'INT64', but model 'same' expects 'FP32'"):
-        ask(server, "grpc", "chained")
+        ask(transport, "chained")
 
 
-def test_one_warning_per_version_and_output(server):
+def test_one_warning_per_version_and_output(transport, server):
     for _ in range(4):
-        ask(server, "grpc", "integers")
+        ask(transport, "integers")
     warnings = [line for line in server.log_text().splitlines() if "model 'integers' answered output 'OUT'" in line]
     assert len(warnings) == 1
     assert "with datatype INT64, but its configuration says FP32" in warnings[0]
 
 
-def test_strict_outputs_are_refused(server):
+def test_strict_outputs_are_refused(transport):
     with pytest.raises(Exception, match="answered output 'OUT' with datatype INT64, but its configuration says FP32"):
-        ask(server, "grpc", "strict")
+        ask(transport, "strict")
 
 
-def test_reshape_applies_to_inputs_and_outputs(server):
+def test_reshape_applies_to_inputs_and_outputs(transport):
     # The model saw [1,1,2] and answered [1,2,1].
-    assert ask(server, "grpc", "reshaped").tolist() == [[3, 1]]
+    assert ask(transport, "reshaped").tolist() == [[3, 1]]

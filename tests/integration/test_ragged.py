@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 
 from support.model_repository import write_model
 from support.onnx_models import BATCH_INPUTS, RAGGED_CONFIG, ragged, told
 from support.server_process import ServerProcess, serving
+from support.transport import Transport
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.parametrize("transport", ["http1", "grpc"], indirect=True),  # a server for each test
+]
 
 COUNT = 6
 PYTHON_CONFIG = """
@@ -51,11 +53,6 @@ class TritonPythonModel:
 """
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request: pytest.FixtureRequest):
-    return request.param
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     config = 'backend: "onnxruntime"\n' + RAGGED_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
@@ -72,25 +69,21 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def ask_together(server: ServerProcess, protocol: str, model: str, outputs: tuple[str, ...]) -> list[tuple]:
+def ask_together(transport: Transport, model: str, outputs: tuple[str, ...]) -> list[tuple]:
     """Return two outputs for each of the lengths 1 to COUNT, whose requests wait together."""
-    module = httpclient if protocol == "http" else grpcclient
-    url = server.http_url if protocol == "http" else server.grpc_url
 
     def ask(length: int) -> tuple:
         array = np.arange(length, dtype=np.float32).reshape(1, length)
-        tensor = module.InferInput("DATA", list(array.shape), "FP32")
-        tensor.set_data_from_numpy(array)
-        with module.InferenceServerClient(url) as client:
-            result = client.infer(model, [tensor])
-        return tuple(result.as_numpy(name).tolist() for name in outputs)
+        with transport.new_client() as client:
+            result = transport.infer(model, {"DATA": array}, client=client)
+            return tuple(result[name].tolist() for name in outputs)
 
     with ThreadPoolExecutor(COUNT) as pool:
         return list(pool.map(ask, range(1, COUNT + 1)))
 
 
-def test_requests_of_any_length_share_one_execution(server: ServerProcess, protocol: str):
-    answers = ask_together(server, protocol, "ragged", ("SUM", "DOUBLED"))
+def test_requests_of_any_length_share_one_execution(server: ServerProcess, transport: Transport):
+    answers = ask_together(transport, "ragged", ("SUM", "DOUBLED"))
     for length, (total, doubled) in enumerate(answers, start=1):
         assert total == [[sum(range(length))]]
         assert doubled == [[2 * number for number in range(length)]]
@@ -98,10 +91,10 @@ def test_requests_of_any_length_share_one_execution(server: ServerProcess, proto
     assert (statistics["inference_count"], statistics["execution_count"]) == (COUNT, 1)
 
 
-def test_a_model_is_told_of_its_batch_by_every_kind_of_batch_input(server: ServerProcess, protocol: str):
+def test_a_model_is_told_of_its_batch_by_every_kind_of_batch_input(server: ServerProcess, transport: Transport):
     names = ("SAME", *(f"SEEN_{name}" for name in BATCH_INPUTS))
     begins = []
-    for length, (same, *seen) in enumerate(ask_together(server, protocol, "told", names), start=1):
+    for length, (same, *seen) in enumerate(ask_together(transport, "told", names), start=1):
         assert same == [[float(number) for number in range(length)]]
         count, ends, begin, longest, item, flat = (value for ((value,),) in seen)
         assert count == item == flat == length
@@ -114,6 +107,6 @@ def test_a_model_is_told_of_its_batch_by_every_kind_of_batch_input(server: Serve
     assert ordered[-1][1] == sum(range(COUNT + 1))
 
 
-def test_python_model_gets_requests_of_any_length_together(server: ServerProcess, protocol: str):
-    answers = ask_together(server, protocol, "lengths", ("SUM", "TOGETHER"))
+def test_python_model_gets_requests_of_any_length_together(server: ServerProcess, transport: Transport):
+    answers = ask_together(transport, "lengths", ("SUM", "TOGETHER"))
     assert answers == [([[sum(range(length))]], [[COUNT]]) for length in range(1, COUNT + 1)]

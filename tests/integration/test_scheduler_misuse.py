@@ -13,6 +13,7 @@ from support.ensemble_models import Step, tensor, write_ensemble
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving
+from support.transport import Transport
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -364,15 +365,10 @@ def test_what_is_right_serves_beside_all_of_it(server: ServerProcess) -> None:
         assert client.is_model_ready("sums")
 
 
-def ask(server: ServerProcess, protocol: str, model: str, rows: int = 1, **fields: object) -> None:
-    library, url = (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
-    given = library.InferInput("INPUT", [rows, 1], "FP32")
-    given.set_data_from_numpy(np.ones((rows, 1), np.float32))
-    with library.InferenceServerClient(url) as client:
-        client.infer(model, [given], **fields)
+def ask(transport: Transport, model: str, rows: int = 1, **fields: object) -> None:
+    transport.infer(model, {"INPUT": np.ones((rows, 1), np.float32)}, **fields)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -397,19 +393,16 @@ def ask(server: ServerProcess, protocol: str, model: str, rows: int = 1, **field
     ],
     ids=["no_start", "no_id", "nothing", "two_rows", "text"],
 )
-def test_when_it_is_asked(server: ServerProcess, protocol: str, fields: dict, message: str) -> None:
-    with pytest.raises(InferenceServerException) as caught:
-        ask(server, protocol, "sums", **{"request_id": "mine", **fields})
-    assert message in caught.value.message()
-    assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+def test_when_it_is_asked(transport: Transport, fields: dict, message: str) -> None:
+    with transport.fails("INVALID_ARGUMENT", message):
+        ask(transport, "sums", **{"request_id": "mine", **fields})
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_who_goes_on_after_the_end(server: ServerProcess, protocol: str) -> None:
-    ask(server, protocol, "sums", sequence_id=77, sequence_start=True)
-    ask(server, protocol, "sums", sequence_id=77, sequence_end=True)
+def test_who_goes_on_after_the_end(transport: Transport) -> None:
+    ask(transport, "sums", sequence_id=77, sequence_start=True)
+    ask(transport, "sums", sequence_id=77, sequence_end=True)
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
-        ask(server, protocol, "sums", sequence_id=77)
+        ask(transport, "sums", sequence_id=77)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, [1], {}])
@@ -426,16 +419,15 @@ def test_an_id_that_is_none(server: ServerProcess, value: object) -> None:
     assert "sequence_id" in answer.json["error"]
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_who_comes_too_late_is_told_that_the_sequence_has_expired(server: ServerProcess, protocol: str) -> None:
-    ask(server, protocol, "short", sequence_id=88, sequence_start=True)
+def test_who_comes_too_late_is_told_that_the_sequence_has_expired(transport: Transport) -> None:
+    ask(transport, "short", sequence_id=88, sequence_start=True)
     # Whatever comes before its end keeps it alive, so that it is asked less and less often.
     for pause_s in (0.2, 1, 4, 16):
         time.sleep(pause_s)
         try:
-            ask(server, protocol, "short", sequence_id=88)
+            ask(transport, "short", sequence_id=88)
         except InferenceServerException:
             break
     with pytest.raises(InferenceServerException, match="sequence 88 has expired: nothing came for") as caught:
-        ask(server, protocol, "short", sequence_id=88)
+        ask(transport, "short", sequence_id=88)
     assert "must specify the START flag on the first request of the sequence" in caught.value.message()

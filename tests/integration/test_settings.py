@@ -1,4 +1,4 @@
-"""Log and trace settings with stock tritonclient, over HTTP and gRPC, and that they act."""
+"""Log and trace settings with stock tritonclient, over every transport, and that they act."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity
@@ -36,19 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterat
         yield running
 
 
-@pytest.fixture
-def protocol(protocol):
-    """tritonclient's module and a client of it, for either protocol."""
-    module, url = protocol
-    with module.InferenceServerClient(url) as client:
-        yield module, client
-
-
-def infer(protocol, model="identity", **more):
-    module, client = protocol
-    tensor = module.InferInput("INPUT0", list(DATA.shape), "FP32")
-    tensor.set_data_from_numpy(DATA)
-    return client.infer(model, [tensor], **more)
+def infer(transport, model="identity", **more):
+    return transport.infer(model, {"INPUT0": DATA}, **more)
 
 
 def failure(call, *arguments, **more) -> str:
@@ -72,8 +60,8 @@ def values(settings) -> dict:
 
 
 class TestLog:
-    def test_settings(self, protocol):
-        _, client = protocol
+    def test_settings(self, transport):
+        client = transport.client
         assert plain(client.get_log_settings()) == {
             "log_file": "",
             "log_info": True,
@@ -87,19 +75,19 @@ class TestLog:
         assert plain(client.get_log_settings()) == changed
         client.update_log_settings({"log_verbose_level": 0, "log_format": "default"})
 
-    def test_they_act(self, protocol, server):
-        module, client = protocol
-        model = f"missing_{module.__name__}"
+    def test_they_act(self, transport, server):
+        client = transport.client
+        model = f"missing_{transport.name}"
         client.update_log_settings({"log_format": "ISO8601", "log_warning": False, "log_info": False})
-        failure(infer, protocol, f"unheard_{model}")
+        failure(infer, transport, f"unheard_{model}")
         client.update_log_settings({"log_warning": True, "log_info": True})
-        failure(infer, protocol, model)
+        failure(infer, transport, model)
         server.wait_log(rf"(?m)^\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ [WI] .*'{model}'")
         assert f"unheard_{model}" not in server.log_text()
         client.update_log_settings({"log_format": "default"})
 
-    def test_wrong_values_change_nothing(self, protocol):
-        _, client = protocol
+    def test_wrong_values_change_nothing(self, transport):
+        client = transport.client
         before = plain(client.get_log_settings())
         assert "got: iso" in failure(client.update_log_settings, {"log_info": False, "log_format": "iso"})
         text = failure(client.update_log_settings, {"log_file": "x"})
@@ -126,8 +114,8 @@ def wait_trace(trace_file: Path, request_id: str) -> list[dict]:
 
 
 class TestTrace:
-    def test_settings(self, protocol, trace_file):
-        _, client = protocol
+    def test_settings(self, transport, trace_file):
+        client = transport.client
         start = {
             "trace_level": ["OFF"],
             "trace_rate": ["1"],
@@ -146,14 +134,14 @@ class TestTrace:
         assert values(client.update_trace_settings(model_name="other", settings={"trace_rate": None})) == changed
         assert values(client.update_trace_settings(settings={"trace_rate": None, "trace_count": None})) == start
 
-    def test_they_act(self, protocol, trace_file):
-        module, client = protocol
-        name = "HTTP" if module is httpclient else "GRPC"
+    def test_they_act(self, transport, trace_file):
+        client, name = transport.client, "HTTP" if transport.is_http else "GRPC"
+        other, first, second = (f"{transport.name}-{each}" for each in ("other", 1, 2))
         client.update_trace_settings(model_name="other", settings={"trace_level": ["OFF"]})
         client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS", "TENSORS"]})
-        infer(protocol, "other", request_id=f"{name}-other")
-        infer(protocol, request_id=f"{name}-1")
-        header, *entries = wait_trace(trace_file, f"{name}-1")
+        infer(transport, "other", request_id=other)
+        infer(transport, request_id=first)
+        header, *entries = wait_trace(trace_file, first)
         assert (header["model_name"], header["model_version"]) == ("identity", 1)
         moments = [entry["timestamps"][0] for entry in entries if "timestamps" in entry]
         names = [moment["name"] for moment in moments]
@@ -167,21 +155,19 @@ class TestTrace:
         assert tensors["TENSOR_BACKEND_OUTPUT"] == {"name": "OUTPUT0", **expected}
         client.update_trace_settings(settings={"trace_level": ["OFF"]})
         client.update_trace_settings(model_name="other", settings={"trace_level": None})
-        infer(protocol, request_id=f"{name}-2")
-        assert f"{name}-other" not in traces(trace_file)
-        assert f"{name}-2" not in traces(trace_file)
+        infer(transport, request_id=second)
+        assert other not in traces(trace_file)
+        assert second not in traces(trace_file)
 
-    def test_streams_are_traced(self, server, trace_file):
-        client = httpclient.InferenceServerClient(server.http_url)
-        client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
-        body = {"id": "stream", "INPUT0": [1.0, 2.0]}
+    def test_streams_are_traced(self, transport, server, trace_file):
+        transport.client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+        body = {"id": f"{transport.name}-stream", "INPUT0": [1.0, 2.0]}
         assert server.post("/v2/models/identity/generate_stream", body).status == 200
-        assert len(wait_trace(trace_file, "stream")) > 5
-        client.update_trace_settings(settings={"trace_level": None})
-        client.close()
+        assert len(wait_trace(trace_file, f"{transport.name}-stream")) > 5
+        transport.client.update_trace_settings(settings={"trace_level": None})
 
-    def test_wrong_values_change_nothing(self, protocol):
-        _, client = protocol
+    def test_wrong_values_change_nothing(self, transport):
+        client = transport.client
         before = values(client.get_trace_settings())
         for settings, text in (
             ({"trace_rate": "x"}, "Unable to parse 'trace_rate', got: x"),
@@ -198,8 +184,5 @@ class TestTrace:
         assert values(client.get_trace_settings()) == before
 
 
-def test_extensions_name_them(protocol):
-    _, client = protocol
-    metadata = client.get_server_metadata()
-    extensions = metadata["extensions"] if isinstance(metadata, dict) else list(metadata.extensions)
-    assert {"trace", "logging", "model_repository(unload_dependents)"} <= set(extensions)
+def test_extensions_name_them(transport):
+    assert {"trace", "logging", "model_repository(unload_dependents)"} <= transport.extensions()
