@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,7 @@ from naiad.config.json_form import config_to_json
 from naiad.config.pbtxt.text_format import parse_pbtxt
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model
+from support.sequence_models import write_running_sum
 from support.server_process import SOURCE, Answer, ServerProcess, serving
 from support.waiting import wait_until
 
@@ -87,6 +90,8 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
     write_model(root, "found", f'backend: "onnxruntime"\n{ISOLATED}', {"1/model.onnx": onnx_models.add_sub()})
     for datatype in ("FP32", "STRING", "BF16"):
         write_identity(root, f"identity_{datatype.lower()}", datatype=datatype, parameters={"isolation": "process"})
+    config_path = write_running_sum(root, "sum", "oldest { max_candidate_sequences: 4 }") / "config.pbtxt"
+    config_path.write_text(config_path.read_text() + ISOLATED)
     write_model(root, "repeat", f'backend: "repeat"\n{ISOLATED}')
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(log, f"--model-repository={root}", "--model-control-mode=explicit", "--load-model=*") as running:
@@ -143,6 +148,18 @@ def test_decoupled_models_stream(isolated: ServerProcess) -> None:
         wait_until(lambda: len(results) == 3)
         client.stop_stream()
     assert [int(result.as_numpy("OUT")[0]) for result in results] == [5, 6, 7]
+
+
+def test_sequences_keep_their_state(isolated: ServerProcess) -> None:
+    def step(client: Any, sequence: int, value: float, **flags: bool) -> float:
+        tensor = httpclient.InferInput("INPUT", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.array([[value]], np.float32))
+        return float(client.infer("sum", [tensor], sequence_id=sequence, **flags).as_numpy("OUTPUT")[0, 0])
+
+    with httpclient.InferenceServerClient(isolated.http_url) as client:
+        assert [step(client, number, number, sequence_start=True) for number in (1, 2)] == [1, 2]
+        assert [step(client, number, 10) for number in (1, 2)] == [11, 12]
+        assert [step(client, number, 10, sequence_end=True) for number in (1, 2)] == [21, 22]
 
 
 def test_unloading_ends_the_worker(isolated: ServerProcess) -> None:
@@ -232,6 +249,30 @@ def test_errors_of_the_framework_keep_code_and_text(crashing: ServerProcess) -> 
     assert failed.json["error"] == "executing model 'mortal' failed: RuntimeError: a bug of the framework"
     crashing.wait_log("Traceback")
     assert pid_of(infer(crashing, "mortal", 1))
+
+
+def test_the_framework_may_come_from_another_environment(start_server: StartServer, tmp_path: Path) -> None:
+    homes = {}
+    for name, paths in (("with", [SOURCE, sysconfig.get_path("purelib")]), ("without", [])):
+        homes[name] = tmp_path / name
+        venv.create(homes[name], symlinks=True)
+        packages = next(homes[name].glob("lib/python3*/site-packages"))
+        # numpy alone is what every worker needs.
+        os.symlink(Path(np.__file__).parent, packages / "numpy")
+        for library in Path(np.__file__).parents[1].glob("numpy.libs"):
+            os.symlink(library, packages / library.name)
+        (packages / "more.pth").write_text("\n".join(map(str, paths)))
+        parameters = {"isolation": "process", "EXECUTION_ENV_PATH": str(homes[name])}
+        write_identity(tmp_path / "models", name, parameters=parameters)
+    server = start_server(tmp_path / "models", "--exit-on-error=false")
+    server.wait_started()
+    content = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}
+    answer = server.post("/v2/models/with/infer", content)
+    assert answer.status == 200, server.log_text()
+    (worker,) = workers(server)
+    assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(bytes(homes["with"]))
+    rows = {row["name"]: row for row in server.post("/v2/repository/index").json}
+    assert "needs the package naiad in the environment of the worker" in rows["without"]["reason"]
 
 
 def test_unknown_values_are_configuration_errors(tmp_path: Path) -> None:

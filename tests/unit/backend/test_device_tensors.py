@@ -120,6 +120,20 @@ def test_host_tensors_are_not_copied():
     assert np.shares_memory(np.frombuffer(response.data[0], np.float32), instance.made[0])
 
 
+def test_inputs_can_be_imported_without_a_copy():
+    class ImportingInstance(TensorInstance):
+        def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Any]:
+            self.imported = np.from_dlpack(inputs["X"])
+            return [HostTensor(self.imported)]
+
+    instance = ImportingInstance(make_context(config()))
+    request = make_request({"X": np.ones((1, COPY_LIMIT_BYTES), np.float32)})
+    request.data = [bytes(request.data[0])]
+    (response,) = execute(instance, [request])
+    assert np.shares_memory(instance.imported, np.frombuffer(request.data[0], np.float32))
+    assert np.shares_memory(instance.imported, np.frombuffer(response.data[0], np.float32))
+
+
 def test_device_tensors_are_copied_once():
     instance = WrappingInstance(config(), DeviceTensor)
     before = DeviceTensor.copies
