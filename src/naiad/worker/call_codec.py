@@ -7,11 +7,11 @@ from typing import Any, Sequence
 
 from naiad.worker.api.failure import ErrorCode, TritonError
 from naiad.worker.api.inference import InferenceRequest, InferenceResponse
-from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan, encode_strings
-from naiad.worker.channel.frame import ALIGNMENT, PADDING, ChannelError, Frame
-
-MOST_HEADERS = 1024
-"""Headers that are remembered; then both sides begin anew."""
+from naiad.worker.api.tensor import TensorPlan
+from naiad.worker.channel.frame import ChannelError, Frame
+from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout
+from naiad.worker.request_decoder import layout_of, received_tensors
+from naiad.worker.response_encoder import pack_arrays
 
 # Flags of a call:
 DECOUPLED = 1
@@ -25,26 +25,12 @@ FINAL = 1
 HAS_RESPONSE = 2
 
 
-class _CallHeader:
-    __slots__ = ("are_text", "has_sizes", "number")
-
-    def __init__(self, number: int, inputs: Sequence[Tensor]) -> None:
-        self.number = number
-        self.are_text = [tensor._datatype == "BYTES" for tensor in inputs]
-        self.has_sizes = any(self.are_text)
-
-
 class CallEncoder:
     """Makes the variable part of call frames; headers travel once."""
 
     def __init__(self) -> None:
-        self._headers: dict[Any, _CallHeader] = {}
-        self._restarts = False
-
-    def restart(self) -> None:
-        """Begin anew: a call that was encoded will not be sent, and with it the header that it tells of."""
-        self._headers.clear()
-        self._restarts = True
+        self._headers: SentHeaders[Any, TensorLayout] = SentHeaders()
+        self.restart = self._headers.restart
 
     def encode(self, request: InferenceRequest) -> tuple[list[int], dict[str, Any] | None, list[Any], int]:
         """Return the number of the header and sizes, JSON, payload parts and payload bytes."""
@@ -61,28 +47,17 @@ class CallEncoder:
         for tensor in inputs:
             key += (tensor._name, tensor._datatype, tensor._array.shape)
         extra: dict[str, Any] | None = None
-        if self._restarts or len(self._headers) > MOST_HEADERS:
-            self._headers.clear()
-            self._restarts = False
+        if self._headers.begin():
             extra = {"reset": True}
-        header = self._headers.get(tuple(key))
-        if header is None:
-            header = _CallHeader(len(self._headers) + 1, inputs)
-            extra = dict(extra or {}, header=[header.number, _describe(request)])
-            self._headers[tuple(key)] = header
-        words = [header.number]
+        layout = self._headers.known.get(tuple(key))
+        if layout is None:
+            sizes = [None if tensor._datatype == "BYTES" else tensor._array.nbytes for tensor in inputs]
+            layout = TensorLayout(sizes, self._headers.next_number())
+            extra = dict(extra or {}, headers=[(layout.number, _describe(request))])
+            self._headers.known[tuple(key)] = layout
+        words = [layout.number]
         parts: list[Any] = []
-        payload_bytes = 0
-        for tensor, is_text in zip(inputs, header.are_text):
-            part: Any = encode_strings(tensor._array) if is_text else tensor._array
-            size = len(part) if is_text else part.nbytes
-            if header.has_sizes:
-                words.append(size)
-            parts.append(part)
-            padding = -size % ALIGNMENT
-            if padding:
-                parts.append(PADDING[padding])
-            payload_bytes += size + padding
+        payload_bytes = pack_arrays(layout, [tensor._array for tensor in inputs], words, parts)
         return words, extra, parts, payload_bytes
 
 
@@ -112,7 +87,7 @@ class CallResponseDecoder:
     """Makes responses of answers."""
 
     def __init__(self) -> None:
-        self._headers: dict[int, list[TensorPlan]] = {}
+        self._headers = ReceivedHeaders(_plans_and_layout)
 
     def response(self, frame: Frame) -> InferenceResponse | None:
         """Return the response, None for the end of the responses alone. Raises ChannelError for nonsense.
@@ -122,38 +97,25 @@ class CallResponseDecoder:
         extra = frame.extra
         try:
             if extra:
-                self._learn(extra)
+                self._headers.learn(extra)
             if not frame.words[1] & HAS_RESPONSE:
                 return None
             if "error" in extra:
                 code, message = extra["error"]
                 return InferenceResponse((), TritonError(message, ErrorCode(code)))
-            tensors = self._tensors(frame, self._headers[frame.words[2]], frame.words[3:])
-        except (LookupError, ValueError, TypeError) as error:
+            plans, layout = self._headers.by_number[frame.words[2]]
+            spans, size = layout.read(iter(frame.words[3:]))
+        except (LookupError, ValueError, TypeError, StopIteration) as error:
             raise ChannelError(f"unreadable answer: {error!r}") from None
+        if size != frame.payload_bytes:
+            raise ChannelError(f"an answer of {frame.payload_bytes} bytes where {size} were announced")
+        tensors = received_tensors(plans, spans, frame.payload, 0)
         response = InferenceResponse(tensors)
         if "parameters" in extra:
             response._parameters = json.dumps(extra["parameters"])
         return response
 
-    def _learn(self, extra: dict[str, Any]) -> None:
-        if extra.get("reset"):
-            self._headers.clear()
-        if "header" in extra:
-            number, outputs = extra["header"]
-            self._headers[number] = [TensorPlan(name, datatype, shape) for name, datatype, shape in outputs]
 
-    def _tensors(self, frame: Frame, plans: Sequence[TensorPlan], sizes: Sequence[int]) -> list[Tensor]:
-        tensors: list[Tensor] = []
-        position = 0
-        for index, plan in enumerate(plans):
-            size = sizes[index] if sizes else plan.size_bytes
-            tensors.append(
-                ReceivedStrings(plan, frame.payload, position, size)
-                if plan.is_text
-                else ReceivedTensor(plan, frame.payload, position)
-            )
-            position += size + -size % ALIGNMENT
-        if position != frame.payload_bytes:
-            raise ChannelError(f"an answer of {frame.payload_bytes} bytes where {position} were announced")
-        return tensors
+def _plans_and_layout(outputs: Sequence[Any]) -> tuple[list[TensorPlan], TensorLayout]:
+    plans = [TensorPlan(name, datatype, shape) for name, datatype, shape in outputs]
+    return plans, layout_of(plans)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Sequence
 
 from naiad.worker.api.inference import Cancellation, InferenceTrace, ReceivedRequest, RequestPlan, StreamedRequest
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
-from naiad.worker.channel.frame import ALIGNMENT, ChannelError, Frame
+from naiad.worker.channel.frame import ChannelError, Frame
+from naiad.worker.channel.layout import ReceivedHeaders, Spans, TensorLayout
 from naiad.worker.response_sender import ResponseSender, Stream
 
 
 class _Header:
     """What a number in the table stands for."""
 
-    __slots__ = ("has_sizes", "payload_bytes", "plan", "tensors")
+    __slots__ = ("layout", "plan", "tensors")
 
     def __init__(self, notes: dict[str, Any], all_outputs: frozenset[str]) -> None:
         outputs = notes.get("outputs")
@@ -27,17 +28,24 @@ class _Header:
             output_names=frozenset(outputs) if outputs else all_outputs,
         )
         self.tensors = [TensorPlan(name, datatype, shape) for name, datatype, shape in notes["inputs"]]
-        self.has_sizes = any(tensor.is_text for tensor in self.tensors)
-        """Whether the table tells the size of every tensor, because one has strings."""
-        self.payload_bytes = 0
-        for tensor in self.tensors:
-            tensor.offset = self.payload_bytes
-            self.payload_bytes += aligned(tensor.size_bytes)
+        self.layout = layout_of(self.tensors)
+        for tensor, (begin, _) in zip(self.tensors, self.layout.spans):
+            tensor.offset = begin
 
 
-def aligned(size_bytes: int) -> int:
-    """Return the space that a tensor takes in a payload."""
-    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+def layout_of(tensors: Sequence[TensorPlan]) -> TensorLayout:
+    """Return where tensors lie in a payload."""
+    return TensorLayout([None if tensor.is_text else tensor.size_bytes for tensor in tensors])
+
+
+def received_tensors(tensors: Sequence[TensorPlan], spans: Spans, payload: Any, position: int) -> list[Tensor]:
+    """Return tensors, some of which are strings, as views on the payload from `position` on."""
+    return [
+        ReceivedStrings(tensor, payload, position + begin, end - begin)
+        if tensor.is_text
+        else ReceivedTensor(tensor, payload, position + begin)
+        for tensor, (begin, end) in zip(tensors, spans)
+    ]
 
 
 def _unused(position: int) -> bool:
@@ -49,34 +57,29 @@ class RequestDecoder:
 
     def __init__(self, all_outputs: frozenset[str]) -> None:
         self._all_outputs = all_outputs
-        self._headers: dict[int, _Header] = {}
+        self._headers = ReceivedHeaders(self._header)
 
     def requests(self, frame: Frame, cancellation: Cancellation) -> list[ReceivedRequest]:
         """Return the requests of a batch; their inputs are views on the payload. Raises ChannelError."""
         # hot: bench/micro_worker.py
         if frame.extra:
-            self._learn(frame.extra)
+            self._headers.learn(frame.extra)
         payload = frame.payload
-        headers = self._headers
+        headers = self._headers.by_number
         requests: list[ReceivedRequest] = []
         ids = frame.text.split("\0")
         words = iter(frame.words)
         position = 0
         for number in words:
             header = headers[number]
-            if header.has_sizes:
-                inputs: list[Tensor] = []
-                for tensor in header.tensors:
-                    size = next(words)
-                    inputs.append(
-                        ReceivedStrings(tensor, payload, position, size)
-                        if tensor.is_text
-                        else ReceivedTensor(tensor, payload, position)
-                    )
-                    position += aligned(size)
+            layout = header.layout
+            if layout.has_sizes:
+                spans, size = layout.read(words)
+                inputs = received_tensors(header.tensors, spans, payload, position)
+                position += size
             else:
                 inputs = [ReceivedTensor(tensor, payload, position + tensor.offset) for tensor in header.tensors]
-                position += header.payload_bytes
+                position += layout.payload_bytes
             index = len(requests)
             requests.append(ReceivedRequest(header.plan, ids[index], inputs, cancellation, index))
         for index, traceparent in frame.extra.get("traces", ()):
@@ -110,8 +113,5 @@ class RequestDecoder:
                 requests[index]._trace = InferenceTrace(context, slots[index])
         return requests, streams
 
-    def _learn(self, extra: dict[str, Any]) -> None:
-        if extra.get("reset"):
-            self._headers.clear()
-        for number, notes in extra.get("headers", ()):
-            self._headers[number] = _Header(notes, self._all_outputs)
+    def _header(self, notes: dict[str, Any]) -> _Header:
+        return _Header(notes, self._all_outputs)

@@ -9,24 +9,9 @@ from typing import Any
 from naiad.worker.api.inference import InferenceRequest, InferenceResponse
 from naiad.worker.api.tensor import encode_strings
 from naiad.worker.channel import channel as channel_module
-from naiad.worker.channel.frame import ALIGNMENT, PADDING
+from naiad.worker.channel.layout import SentHeaders, TensorLayout
 
-MOST_HEADERS = 1024
-"""Headers that are remembered; then both sides begin anew."""
 _MANY_WORDS = 2048
-
-
-class _Header:
-    __slots__ = ("are_text", "has_sizes", "is_dense", "number", "payload_bytes")
-
-    def __init__(self, number: int, outputs: Sequence[tuple[str, str, Sequence[int]]], arrays: Sequence[Any]) -> None:
-        self.number = number
-        self.are_text = [datatype == "BYTES" for _, datatype, _ in outputs]
-        self.has_sizes = any(self.are_text)
-        sizes = [0 if self.has_sizes else array.nbytes for array in arrays]
-        self.is_dense = not self.has_sizes and not any(size % ALIGNMENT for size in sizes)
-        """Whether the tensors can follow each other without padding."""
-        self.payload_bytes = sum(sizes)
 
 
 class EncodedResponse:
@@ -75,21 +60,14 @@ class ResponseEncoder:
     """Remembers which headers the server knows already."""
 
     def __init__(self) -> None:
-        self._headers: dict[Any, _Header] = {}
-        self._restarts = False
-
-    def restart(self) -> None:
-        """Begin anew: a reply that was encoded will not be sent, and with it the headers that it tells of."""
-        self._headers.clear()
-        self._restarts = True
+        self._headers: SentHeaders[Any, TensorLayout] = SentHeaders()
+        self._layouts = self._headers.known
+        self.restart = self._headers.restart
 
     def begin(self) -> EncodedResponse:
         """Return an empty reply, the only one in the making."""
         reply = EncodedResponse()
-        if self._restarts or len(self._headers) > MOST_HEADERS:
-            self._headers.clear()
-            self._restarts = False
-            reply.reset = True
+        reply.reset = self._headers.begin()
         return reply
 
     def encode(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse]) -> EncodedResponse:
@@ -117,35 +95,29 @@ class ResponseEncoder:
                 array = tensor._array
                 parts.append(array)
                 key += (tensor._name, tensor._datatype, array.shape)
-        header = self._headers.get(tuple(key))
-        if header is None:
-            header = self._define(tuple(key), parts[begin:], reply)
+        layout = self._layouts.get(tuple(key))
+        if layout is None:
+            layout = self._define(tuple(key), parts[begin:], reply)
         if response._parameters:
             reply.parameters.append((index, json.loads(response._parameters)))
-        reply.words.append(header.number)
-        if header.is_dense:
-            reply.payload_bytes += header.payload_bytes
+        reply.words.append(layout.number)
+        if layout.is_dense:
+            reply.payload_bytes += layout.payload_bytes
         else:
-            _pad(reply, header, begin)
+            arrays = parts[begin:]
+            del parts[begin:]
+            reply.payload_bytes += pack_arrays(layout, arrays, reply.words, parts)
 
-    def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: EncodedResponse) -> _Header:
+    def _define(self, key: tuple[Any, ...], arrays: Sequence[Any], reply: EncodedResponse) -> TensorLayout:
         outputs = [(key[at], key[at + 1], key[at + 2]) for at in range(0, len(key), 3)]
-        header = self._headers[key] = _Header(len(self._headers) + 1, outputs, arrays)
-        reply.headers.append((header.number, outputs))
-        return header
+        sizes = [None if output[1] == "BYTES" else array.nbytes for output, array in zip(outputs, arrays)]
+        layout = self._headers.known[key] = TensorLayout(sizes, self._headers.next_number())
+        reply.headers.append((layout.number, outputs))
+        return layout
 
 
-def _pad(reply: EncodedResponse, header: _Header, begin: int) -> None:
-    """Encode the strings among the parts from `begin` on, and put padding between all."""
-    arrays = reply.parts[begin:]
-    del reply.parts[begin:]
-    for array, is_text in zip(arrays, header.are_text):
-        part: Any = encode_strings(array) if is_text else array
-        size = len(part) if is_text else part.nbytes
-        if header.has_sizes:
-            reply.words.append(size)
-        padding = -size % ALIGNMENT
-        reply.parts.append(part)
-        if padding:
-            reply.parts.append(PADDING[padding])
-        reply.payload_bytes += size + padding
+def pack_arrays(layout: TensorLayout, arrays: Sequence[Any], words: list[int], parts: list[Any]) -> int:
+    """Append arrays to a payload, strings encoded, as `TensorLayout.pack` does."""
+    tensors: list[Any] = [encode_strings(array) if array.dtype.kind in "OSU" else array for array in arrays]
+    sizes = [len(tensor) if type(tensor) is bytes else tensor.nbytes for tensor in tensors]
+    return layout.pack(tensors, sizes, words, parts)

@@ -13,7 +13,6 @@ from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.worker import call_codec as call_wire
 from naiad.worker.api.failure import ErrorCode as WorkerCode
 from naiad.worker.api.inference import InferenceRequest
 from naiad.worker.api.tensor import Tensor
@@ -82,12 +81,12 @@ def test_equal_calls_share_a_header_that_travels_once():
 
 
 def test_headers_are_forgotten_on_both_sides_after_so_many(monkeypatch):
-    monkeypatch.setattr(call_wire, "MOST_HEADERS", 4)
+    monkeypatch.setattr("naiad.worker.channel.layout.MOST_HEADERS", 4)
     caller = Caller()
     for number in range(40):
         header, _ = caller.send(call(correlation_id=number + 1))
         assert header.sequence_id == number + 1
-    assert len(caller.decoder._headers) <= 6
+    assert len(caller.decoder._headers.by_number) <= 6
 
 
 def test_a_call_that_was_not_sent_leaves_no_header_behind():
@@ -96,7 +95,7 @@ def test_a_call_that_was_not_sent_leaves_no_header_behind():
     caller.encoder.restart()
     header, _ = caller.send(call(Tensor("A", FLOATS)))
     assert header.inputs[0].name == "A"
-    assert caller.extras == [{"reset": True, "header": caller.extras[0]["header"]}]
+    assert caller.extras == [{"reset": True, "headers": caller.extras[0]["headers"]}]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +117,8 @@ def test_fields_of_wrong_types_are_named(fields, message):
     [
         ([9], None),
         ([], None),
-        ([1], {"header": [1]}),
-        ([1], {"header": [1, {"model": "m"}]}),
+        ([1], {"headers": [[1]]}),
+        ([1], {"headers": [[1, {"model": "m"}]]}),
     ],
 )
 def test_nonsense_is_an_error(words, extra):
@@ -185,14 +184,14 @@ def test_errors_parameters_and_ends_of_answers():
 
 
 def test_answer_headers_are_forgotten_on_both_sides(monkeypatch):
-    monkeypatch.setattr("naiad.backend.python.call_codec.MOST_HEADERS", 4)
+    monkeypatch.setattr("naiad.worker.channel.layout.MOST_HEADERS", 4)
     encoder, decoder = CallResponseEncoder(), CallResponseDecoder()
     for number in range(40):
         header = ResponseHeader("m", "1", [TensorSpec(f"T{number}", DataType.FP32, (1,))])
         response = decoder.response(sent(*encoder.encode(1, FINAL, InferResponse(header, [bytes(4)]))))
         assert response is not None
         assert response.output_tensors()[0].name() == f"T{number}"
-    assert len(decoder._headers) <= 6
+    assert len(decoder._headers.by_number) <= 6
     encoder.encode(
         1, FINAL, InferResponse(ResponseHeader("m", "1", [TensorSpec("X", DataType.FP32, (1,))]), [b"1234"])
     )

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from naiad.backend.python.codec import append_padded
-from naiad.core.datatype import BY_NAME, DataType
+from naiad.backend.python.codec import layout_of, read_specs
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
@@ -12,24 +11,16 @@ from naiad.worker.api.inference import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
 )
-from naiad.worker.call_codec import HAS_RESPONSE, MOST_HEADERS
-from naiad.worker.channel.frame import ALIGNMENT, ChannelError, Frame
-
-
-class _CallHeader:
-    __slots__ = ("has_sizes", "header", "sizes")
-
-    def __init__(self, header: RequestHeader) -> None:
-        self.header = header
-        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.inputs)
-        self.sizes = [spec.byte_size for spec in header.inputs]
+from naiad.worker.call_codec import HAS_RESPONSE
+from naiad.worker.channel.frame import ChannelError, Frame
+from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout
 
 
 class CallDecoder:
     """Remembers the headers of one worker's calls by their numbers."""
 
     def __init__(self) -> None:
-        self._headers: dict[int, _CallHeader] = {}
+        self._headers = ReceivedHeaders(_header_and_layout)
 
     def decode(self, frame: Frame, words: Iterator[int]) -> tuple[RequestHeader, list[Buffer]]:
         """Return header and input data of a call, whose data are views on the payload.
@@ -39,28 +30,21 @@ class CallDecoder:
         # hot: once a call
         try:
             if frame.extra:
-                self._learn(frame.extra)
-            known = self._headers[next(words)]
+                self._headers.learn(frame.extra)
+            header, layout = self._headers.by_number[next(words)]
             view = memoryview(frame.payload)
-            data: list[Buffer] = []
-            position = 0
-            for size in words if known.has_sizes else known.sizes:
-                data.append(view[position : position + size])
-                position += size + -size % ALIGNMENT
+            spans, size = layout.read(words)
+            data: list[Buffer] = [view[begin:end] for begin, end in spans]
         except (LookupError, TypeError, ValueError, StopIteration) as error:
             raise ChannelError(f"unreadable call: {error!r}") from None
-        if position != len(view) or len(data) != len(known.sizes):
-            raise ChannelError(f"{len(data)} inputs of {position} bytes in {len(view)}")
-        return known.header, data
+        if size != len(view):
+            raise ChannelError(f"{len(data)} inputs of {size} bytes in {len(view)}")
+        return header, data
 
-    def _learn(self, extra: Mapping[str, Any]) -> None:
-        if extra.get("reset"):
-            self._headers.clear()
-        if "header" in extra:
-            number, notes = extra["header"]
-            if len(self._headers) > 2 * MOST_HEADERS:
-                raise ValueError(f"{len(self._headers)} headers without a reset")
-            self._headers[number] = _CallHeader(_header_from(notes))
+
+def _header_and_layout(notes: Mapping[str, Any]) -> tuple[RequestHeader, TensorLayout]:
+    header = _header_from(notes)
+    return header, layout_of(header.inputs)
 
 
 def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
@@ -72,9 +56,7 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
     return RequestHeader(
         model_name=str(notes["model"]),
         model_version="" if version < 0 else str(version),
-        inputs=[
-            TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in notes["inputs"]
-        ],
+        inputs=read_specs(notes["inputs"]),
         outputs=[RequestedOutput(str(name)) for name in notes["outputs"]],
         parameters=parameters,
         # Beyond Triton, which has no way to give a call a priority.
@@ -86,25 +68,12 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
     )
 
 
-class _AnswerHeader:
-    __slots__ = ("has_sizes", "number")
-
-    def __init__(self, number: int, header: ResponseHeader) -> None:
-        self.number = number
-        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.outputs)
-
-
 class CallResponseEncoder:
     """Makes the variable part of answers to one worker; headers travel once."""
 
     def __init__(self) -> None:
-        self._headers: dict[ResponseHeader, _AnswerHeader] = {}
-        self._restarts = False
-
-    def restart(self) -> None:
-        """Begin anew: an answer that was encoded will not be sent, and with it the header that it tells of."""
-        self._headers.clear()
-        self._restarts = True
+        self._headers: SentHeaders[ResponseHeader, TensorLayout] = SentHeaders()
+        self.restart = self._headers.restart
 
     def encode(
         self, number: int, flags: int, response: InferResponse
@@ -117,22 +86,20 @@ class CallResponseEncoder:
         if response.empty_final:
             return [number, flags], None, [], 0
         extra: dict[str, Any] = {}
-        header = self._headers.get(response.header) or self._define(response.header, extra)
+        layout = self._headers.known.get(response.header) or self._define(response.header, extra)
         if response.parameters:
             extra["parameters"] = dict(response.parameters)
-        words = [number, flags | HAS_RESPONSE, header.number]
+        words = [number, flags | HAS_RESPONSE, layout.number]
         parts: list[Buffer] = []
-        payload_bytes = append_padded(response.data, header.has_sizes, words, parts)
+        payload_bytes = layout.pack(response.data, map(len, response.data), words, parts)
         return words, extra, parts, payload_bytes
 
-    def _define(self, header: ResponseHeader, extra: dict[str, Any]) -> _AnswerHeader:
-        if self._restarts or len(self._headers) > MOST_HEADERS:
-            self._headers.clear()
-            self._restarts = False
+    def _define(self, header: ResponseHeader, extra: dict[str, Any]) -> TensorLayout:
+        if self._headers.begin():
             extra["reset"] = True
-        made = self._headers[header] = _AnswerHeader(len(self._headers) + 1, header)
-        extra["header"] = [made.number, describe_outputs(header.outputs)]
-        return made
+        layout = self._headers.known[header] = layout_of(header.outputs, self._headers.next_number())
+        extra["headers"] = [(layout.number, describe_outputs(header.outputs))]
+        return layout
 
 
 def describe_outputs(outputs: Sequence[TensorSpec]) -> list[tuple[str, str, Sequence[int]]]:

@@ -14,22 +14,14 @@ from naiad.worker.api.inference import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
 )
-from naiad.worker.channel.frame import ALIGNMENT, PADDING, ChannelError, Frame
-
-MOST_HEADERS = 1024
-"""Request headers that are remembered; then both sides begin anew."""
+from naiad.worker.channel.frame import ChannelError, Frame
+from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout
 
 
-class _RequestShape:
-    __slots__ = ("has_sizes", "is_dense", "number", "payload_bytes")
-
-    def __init__(self, number: int, header: RequestHeader) -> None:
-        sizes = [spec.byte_size for spec in header.inputs]
-        self.number = number
-        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in header.inputs)
-        self.is_dense = not self.has_sizes and not any(size % ALIGNMENT for size in sizes)
-        """Whether the inputs can follow each other without padding."""
-        self.payload_bytes = sum(sizes)
+def layout_of(specs: Sequence[TensorSpec], number: int = 0) -> TensorLayout:
+    """Return where tensors of these specs lie in a payload."""
+    sizes = [None if spec.datatype is DataType.BYTES else spec.byte_size for spec in specs]
+    return TensorLayout(sizes, number)
 
 
 class BatchEncoder:
@@ -37,46 +29,40 @@ class BatchEncoder:
 
     def __init__(self, rules: TensorRules) -> None:
         self._rules = rules
-        self._shapes: dict[RequestHeader, _RequestShape] = {}
-        self._restarts = False
-
-    def restart(self) -> None:
-        """Begin anew: a frame that was encoded will not be sent, and with it the headers that it tells of."""
-        self._shapes.clear()
-        self._restarts = True
+        self._headers: SentHeaders[RequestHeader, TensorLayout] = SentHeaders()
+        self._layouts = self._headers.known
+        self.restart = self._headers.restart
 
     def encode(self, requests: Sequence[InferRequest]) -> tuple[list[int], dict[str, Any] | None, list[Buffer], int]:
         """Return table, JSON, payload parts and payload bytes of a batch."""
         # hot: bench/micro_worker.py
         extra: dict[str, Any] | None = None
-        if self._restarts or len(self._shapes) > MOST_HEADERS:
-            self._shapes.clear()
-            self._restarts = False
+        if self._headers.begin():
             extra = {"reset": True, "headers": []}
-        shapes = self._shapes
+        layouts = self._layouts
         words: list[int] = []
         parts: list[Buffer] = []
         payload_bytes = 0
         for request in requests:
             if request.times is not None and request.times.traceparent:
                 extra = _note_trace(extra, requests, request)
-            shape = shapes.get(request.header)
-            if shape is None:
+            layout = layouts.get(request.header)
+            if layout is None:
                 if extra is None:
                     extra = {}
-                shape = self._define(request.header, extra.setdefault("headers", []))
-            words.append(shape.number)
-            if shape.is_dense:
+                layout = self._define(request.header, extra.setdefault("headers", []))
+            words.append(layout.number)
+            if layout.is_dense:
                 parts += request.data
-                payload_bytes += shape.payload_bytes
+                payload_bytes += layout.payload_bytes
             else:
-                payload_bytes += append_padded(request.data, shape.has_sizes, words, parts)
+                payload_bytes += layout.pack(request.data, map(len, request.data), words, parts)
         return words, extra, parts, payload_bytes
 
-    def _define(self, header: RequestHeader, notes: list[Any]) -> _RequestShape:
-        shape = self._shapes[header] = _RequestShape(len(self._shapes) + 1, header)
-        notes.append((shape.number, describe_header(header, self._rules)))
-        return shape
+    def _define(self, header: RequestHeader, notes: list[Any]) -> TensorLayout:
+        layout = self._headers.known[header] = layout_of(header.inputs, self._headers.next_number())
+        notes.append((layout.number, describe_header(header, self._rules)))
+        return layout
 
 
 def _note_trace(
@@ -89,19 +75,9 @@ def _note_trace(
     return extra
 
 
-def append_padded(tensors: Sequence[Buffer], has_sizes: bool, words: list[int], parts: list[Buffer]) -> int:
-    """Append tensors to a payload, and their sizes to the table if it has them; return the bytes that they take."""
-    payload_bytes = 0
-    for data in tensors:
-        size = len(data)
-        if has_sizes:
-            words.append(size)
-        parts.append(data)
-        padding = -size % ALIGNMENT
-        if padding:
-            parts.append(PADDING[padding])
-        payload_bytes += size + padding
-    return payload_bytes
+def read_specs(tensors: Sequence[tuple[Any, Any, Any]]) -> list[TensorSpec]:
+    """Return the specs that a worker describes. Raises LookupError, TypeError and ValueError."""
+    return [TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors]
 
 
 def join_ids(requests: Sequence[InferRequest]) -> str:
@@ -132,7 +108,7 @@ def describe_header(header: RequestHeader, rules: TensorRules) -> dict[str, Any]
 class ResponseShape:
     """What a number in the table of a reply stands for."""
 
-    __slots__ = ("has_sizes", "header", "is_sound", "payload_bytes", "problem", "rows", "spans")
+    __slots__ = ("header", "is_sound", "layout", "problem", "rows")
 
     def __init__(
         self, model: str, version: str, specs: Sequence[TensorSpec], rules: TensorRules, *, may_vary: bool
@@ -142,14 +118,7 @@ class ResponseShape:
         self.problem = rules.problem_of(specs, is_decoupled=may_vary)
         self.is_sound = not self.problem and (may_vary or rules.is_complete(specs))
         self.rows = rules.rows_of(specs)
-        self.has_sizes = any(spec.datatype is DataType.BYTES for spec in specs)
-        self.spans: list[tuple[int, int]] = []
-        """Begin and end of each output behind the first, when no output has strings."""
-        self.payload_bytes = 0
-        for spec in specs:
-            size = spec.byte_size
-            self.spans.append((self.payload_bytes, self.payload_bytes + size))
-            self.payload_bytes += size + -size % ALIGNMENT
+        self.layout = layout_of(specs)
 
 
 class ResponseDecoder:
@@ -162,7 +131,8 @@ class ResponseDecoder:
         self._model = model
         self._rules = rules
         self._version = version
-        self._shapes: dict[int, ResponseShape] = {}
+        self._headers = ReceivedHeaders(self._shape)
+        self._shapes = self._headers.by_number
         self.failed_header = ResponseHeader(model, version, ())
         """Of responses without outputs."""
         self._failed = InferResponse(self.failed_header)
@@ -185,16 +155,10 @@ class ResponseDecoder:
                     responses.append(self._failed)
                     continue
                 shape = shapes[number]
-                data: list[Buffer]
-                if shape.has_sizes:
-                    data = []
-                    for _ in shape.spans:
-                        size = next(words)
-                        data.append(view[position : position + size])
-                        position += size + -size % ALIGNMENT
-                else:
-                    data = [view[position + begin : position + end] for begin, end in shape.spans]
-                    position += shape.payload_bytes
+                layout = shape.layout
+                spans, size = layout.read(words) if layout.has_sizes else (layout.spans, layout.payload_bytes)
+                data: list[Buffer] = [view[position + begin : position + end] for begin, end in spans]
+                position += size
                 request = requests[len(responses)]
                 if shape.is_sound and shape.rows in (0, request.batch_size):
                     responses.append(InferResponse(shape.header, data))
@@ -220,17 +184,12 @@ class ResponseDecoder:
 
     def _learn(self, extra: dict[str, Any]) -> None:
         try:
-            if extra.get("reset"):
-                self._shapes.clear()
-            for number, tensors in extra.get("headers", ()):
-                specs = [
-                    TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors
-                ]
-                self._shapes[number] = ResponseShape(
-                    self._model, self._version, specs, self._rules, may_vary=self.may_vary
-                )
+            self._headers.learn(extra)
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable headers: {error!r}") from None
+
+    def _shape(self, tensors: Sequence[tuple[Any, Any, Any]]) -> ResponseShape:
+        return ResponseShape(self._model, self._version, read_specs(tensors), self._rules, may_vary=self.may_vary)
 
     def _amend(self, responses: list[InferResponse], extra: dict[str, Any]) -> None:
         try:

@@ -26,7 +26,7 @@ from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, SLOTS
-from naiad.worker.channel.frame import ALIGNMENT, ChannelError, Frame
+from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
 _now_ns = time.monotonic_ns
@@ -105,15 +105,8 @@ class DecoupledDecoder(ResponseDecoder):
 
 def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> tuple[list[Buffer], int]:
     """Return the data of a response and where they end."""
-    if not shape.has_sizes:
-        data: list[Buffer] = [view[position + begin : position + end] for begin, end in shape.spans]
-        return data, position + shape.payload_bytes
-    data = []
-    for _ in shape.spans:
-        size = next(words)
-        data.append(view[position : position + size])
-        position += size + -size % ALIGNMENT
-    return data, position
+    spans, size = shape.layout.read(words)
+    return [view[position + begin : position + end] for begin, end in spans], position + size
 
 
 class DecoupledConversation(Conversation):
