@@ -81,9 +81,13 @@ def infer(server: ServerProcess, model: str, value: int) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def isolated(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server whose models all run in workers."""
-    root = tmp_path_factory.mktemp("models")
     config = add_sub_config("onnxruntime", max_batch_size=32, extra="dynamic_batching { }\n" + ISOLATED)
     write_model(root, "add_sub", config, {"1/model.onnx": onnx_models.add_sub()})
     # No inputs and outputs: they come from the model file.
@@ -176,6 +180,15 @@ def test_a_mismatch_with_the_model_is_a_load_error(isolated: ServerProcess, tmp_
     answer = isolated.post("/v2/repository/models/add_sub/load", content)
     assert answer.status == 400
     assert "unexpected datatype TYPE_INT8 for input 'INPUT0', expecting TYPE_FP32" in answer.json["error"]
+
+
+def test_a_model_that_cannot_batch_says_so_at_loading(isolated: ServerProcess, root: Path) -> None:
+    config = f'backend: "onnxruntime" max_batch_size: 4 {ISOLATED}'
+    write_model(root, "fixed", config, {"1/model.onnx": onnx_models.add_sub((2, 16))})
+    answer = isolated.post("/v2/repository/models/fixed/load")
+    assert answer.status == 400
+    assert "autofill failed for model 'fixed': model does not support batching" in answer.json["error"]
+    assert "auto_complete_config" not in answer.json["error"]
 
 
 def _json_config(text: str) -> str:

@@ -1,13 +1,22 @@
 """The table of backends agrees with the package: modules, extras, file names."""
 
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from naiad.backend.api import Backend
-from naiad.config.backends import BUILT_IN, EXTRAS, FILENAMES, FORMATS, KNOWN_BACKENDS, filenames_of
+from naiad.config.backends import (
+    BUILT_IN,
+    EXTRAS,
+    FILENAMES,
+    FORMATS,
+    KNOWN_BACKENDS,
+    PLATFORM_BACKENDS,
+    filenames_of,
+)
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -34,3 +43,13 @@ def test_names_and_files_are_unique():
 def test_first_file_of_a_backend_is_preferred():
     assert filenames_of("pytorch") == ["model.pt", "model.pt2"]
     assert filenames_of("unknown") == []
+
+
+def test_documented_files_are_those_of_the_table():
+    page = (PYPROJECT.parent / "docs" / "configuration.md").read_text()
+    section = page.split("### Backend by model file\n")[1].split("\n#")[0]
+    lines = re.findall(r"^\| `(.*?)\|(.*?)\|(.*?)\|$", section, re.MULTILINE)
+    rows = [[set(re.findall(r"[\w.]+", cell)) for cell in cells] for cells in lines]
+    found = {(name, backend) for names, backends, _ in rows for name in names for backend in backends}
+    assert found == {(known.filename, known.backend) for known in FORMATS}
+    assert set().union(*(platforms for _, _, platforms in rows)) == set(PLATFORM_BACKENDS)

@@ -96,7 +96,12 @@ class PythonBackend(Backend):
         source = self.source(context)
         if not may_complete(source.model_file):
             return context.config
-        extra = ask_once(context, source, read_settings(context))
+        settings = read_settings(context)
+        try:
+            extra = ask_once(context, source, settings)
+        except InferError as error:
+            error.message = f"auto_complete_config of model '{context.name}': {error.message}"
+            raise
         if extra.get("config") is None:
             return context.config
         completed, problems = config_from_dict(extra["config"])
@@ -428,9 +433,6 @@ def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettin
         raise internal(f"the worker cannot be started with {settings.interpreter.executable}: {error}") from None
     try:
         return begin(process, settings, notes, wake_read)
-    except InferError as error:
-        error.message = f"auto_complete_config of model '{context.name}': {error.message}"
-        raise
     finally:
         process.kill()
         end(process, 0.0, wake_read)
