@@ -18,10 +18,10 @@ from naiad.repository.check import MODEL_SUFFIXES, ModelReport, check_path
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
 
 _DESCRIPTION = """\
-Check a model repository, the directory of one model, or a config.pbtxt, and say everything that a server would say
-about it. Of a repository in an object store (s3://, gs://, as://) only the configurations are downloaded. No server
-is started and no model framework is imported, unless --load asks to load every model, each in a process of its own.
-The exit status is 1 when a model could not be loaded, 2 for a wrong command line.
+Check a model repository, the directory of one model, or a config.pbtxt, and report all problems that a server
+would report. From a repository in an object store (s3://, gs://, as://) only the configurations are downloaded.
+Without --load, no server is started and no model framework is imported; --load loads every model in its own process.
+The exit status is 1 if a model could not be loaded, 2 for an invalid command line.
 """
 
 

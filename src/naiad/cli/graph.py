@@ -17,9 +17,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 
 _DESCRIPTION = """\
-Draw the pipeline of the ensemble MODEL with the characters of a terminal, or as a Mermaid flowchart. The
-configuration is that of a running server, or with --model-repository that of a directory.
-The exit status is 1 when there is nothing to draw, 2 for a wrong command line.
+Draw the pipeline of the ensemble MODEL in the terminal, or as a Mermaid flowchart. The configuration comes from a
+running server, or with --model-repository from a directory.
+The exit status is 1 if there is nothing to draw, 2 for an invalid command line.
 """
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from naiad.options.access import KEY_CATEGORIES, format_line, parse_categories
 
 _DESCRIPTION = """\
-Print a fresh API key, for its holder, and the line for the server's --api-key-file, which does not tell the key.
+Print a new API key for a client, and the line for the server's --api-key-file, which contains only its hash.
 The key goes to standard error and the line to standard output: naiad key new NAME CATEGORIES >> FILE
-The exit status is 2 for a wrong command line.
+The exit status is 2 for an invalid command line.
 """
 
 
@@ -18,8 +18,8 @@ def run(argv: Sequence[str]) -> int:
     """Print a key and its line and return the exit status: 2 for an invalid command."""
     parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    new = verbs.add_parser("new", help="print a fresh key and its line for the file", description=_DESCRIPTION)
-    new.add_argument("name", help="a name for the holder, without spaces; the server's messages show it")
+    new = verbs.add_parser("new", help="print a new key and its line for the file", description=_DESCRIPTION)
+    new.add_argument("name", help="a name for the client, without spaces; the server's messages show it")
     new.add_argument(
         "categories",
         nargs="?",

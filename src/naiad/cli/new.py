@@ -11,11 +11,11 @@ from naiad.core.errors import InferError, invalid_argument
 
 _DESCRIPTION = """\
 Write a Python package with a backend: an entry point, a module with three small classes, tests and an example model.
-It works as it is; replace its computation with that of a framework.
+It works unchanged; replace its computation with calls of a framework.
 
 naiad new backend NAME     NAME is the 'backend' in config.pbtxt: letters, digits, '-' and '_'
 
-The exit status is 1 when the package cannot be written, 2 for a wrong command line.
+The exit status is 1 if the package cannot be written, 2 for an invalid command line.
 """
 _TEMPLATES = Path(__file__).parent / "templates" / "backend"
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")

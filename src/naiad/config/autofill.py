@@ -59,7 +59,7 @@ def _find_format(config: ModelConfig, version_files: Sequence[str]) -> ModelForm
 
 
 def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
-    """Fill in platform and file name: those of the existing file, otherwise the usual ones of the backend."""
+    """Fill in platform and file name: from the existing file, otherwise the backend's usual ones."""
     usual = [known for known in FORMATS if known.backend == config.backend]
     chosen = found or next(
         (known for known in usual if not config.platform or known.platform == config.platform), None

@@ -1,4 +1,4 @@
-"""The tensors of an execution: those of clients, and those that the server adds and keeps."""
+"""The tensors of an execution: tensors of clients, and tensors that the server adds and keeps."""
 
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelSequenceBatching
 from naiad.config.padding import added_inputs, added_names

@@ -1,4 +1,4 @@
-"""naiad's own model parameters, apart from those of Python models.
+"""naiad's own model parameters, apart from the parameters of Python models.
 
 They set the limit of a model in the response cache, adaptive batching, and the isolation of instances in worker
 processes.

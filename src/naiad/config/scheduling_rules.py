@@ -103,7 +103,7 @@ def _dynamic_rules(config: ModelConfig) -> Iterator[str]:
     yield from _adaptive_rules(config) if read_adaptive_batching(config) else _delay_rules(config)
     yield "While every instance is busy it waits, and its batch grows."
     if batching.preserve_ordering:
-        yield "Its response is sent after those of earlier requests."
+        yield "Its response is sent after the responses to earlier requests."
 
 
 def _same_shapes(config: ModelConfig) -> str:

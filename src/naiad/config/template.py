@@ -24,7 +24,7 @@ def format_commented(config: ModelConfig) -> str:
 
 
 _INSTANCES = """\
-# Instances execute batches side by side; without this the backend decides.
+# Instances execute batches in parallel; without this the backend decides.
 # instance_group [ { kind: KIND_CPU count: 2 } ]
 """
 _VERSIONS = """\
@@ -32,7 +32,7 @@ _VERSIONS = """\
 # version_policy { latest { num_versions: 1 } }
 """
 _SCHEDULING = """\
-# Requests that wait are executed together. A delay makes batches larger and answers later.
+# Waiting requests are executed together. A delay makes batches larger and responses later.
 dynamic_batching {
   # max_queue_delay_microseconds: 100
 }
@@ -49,7 +49,7 @@ def _format_backend(config: ModelConfig) -> str:
 def _format_batching(config: ModelConfig) -> str:
     if config.max_batch_size > 0:
         text = (
-            "# Largest batch. All tensors have a batch dimension first, which their dims leave out.\n"
+            "# Largest batch. All tensors have a batch dimension first, which dims omit.\n"
             f"max_batch_size: {config.max_batch_size}\n"
         )
     else:

@@ -47,7 +47,7 @@ class ModelCall(InferRequest):
         return self
 
     def ancestors(self) -> Iterator[InferRequest]:
-        """Yield the requests that cannot end before this call: its parents, and those of the calls before it."""
+        """Yield the requests that cannot end before this call: its parents, and the parents of earlier calls."""
         pending, seen = [self], {id(self)}
         while pending:
             call = pending.pop()

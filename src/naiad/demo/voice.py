@@ -51,7 +51,7 @@ def run(settings: Settings, console: Console, wav: Path | None = None) -> int:
 
 
 def speech() -> list[Path]:
-    """Return files of real speech: those of Debian's alsa-utils, otherwise one from Silero's source."""
+    """Return files of real speech: from Debian's alsa-utils, otherwise from Silero's source."""
     found = [_ALSA / name for name in _ALSA_NAMES if (_ALSA / name).is_file()]
     return found or list(fetch(SILERO_EXAMPLE).values())
 

@@ -189,7 +189,7 @@ def check_origin(origin: str) -> str:
 
 METRICS = "metrics"
 KEY_CATEGORIES = (*CATEGORIES, METRICS)
-"""Categories of a key: those of the protocols, and the metrics port."""
+"""Categories of a key: parts of the protocols, and the metrics port."""
 ALL = "all"
 OPEN = "-"
 

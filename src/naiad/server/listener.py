@@ -156,7 +156,7 @@ def _bind_internet(address: Address) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # `::` means every address, including IPv4, whatever the system's default is.
+            # `::` means every address, including IPv4, independent of the system's default.
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if address.reuse_port:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -26,7 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class BackendModel:
-    """One instance of a model; `close` closes both. Configuration and arrays are those of a server."""
+    """One instance of a model; `close` closes both. Configuration and arrays are as in a server."""
 
     def __init__(
         self,

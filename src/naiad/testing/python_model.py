@@ -84,7 +84,7 @@ class PythonModel:
     ) -> dict[str, Array]:
         """Execute one request and return its outputs by name. Raises ModelError if the model responds with an error.
 
-        Arrays have the batch dimension that a client would send. `flags` are those of sequences.
+        Arrays have the batch dimension that a client would send. `flags` are sequence flags.
         """
         (answer,) = self._execute([self._request(inputs, outputs, request_id, correlation_id, flags, parameters)])
         return _outputs(answer)

@@ -54,7 +54,7 @@ def config_of(text):
         (
             'max_batch_size: 8 input { name: "x" dims: [ -1 ] } dynamic_batching { preserve_ordering: true }',
             "dynamic",
-            ["not requests, of equal shapes.", "is sent after those"],
+            ["not requests, of equal shapes.", "is sent after the responses"],
         ),
         (
             f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 700 }} {ADAPTIVE} {GOAL}",

@@ -27,7 +27,7 @@ _COPY_LIMIT_BYTES = 32768
 
 
 class ResponseHeads:
-    """Encodes response headers; caches those of successful responses, which repeat."""
+    """Encodes response headers; caches the headers of successful responses, which repeat."""
 
     def __init__(self) -> None:
         self._prefixes: dict[object, bytes] = {}

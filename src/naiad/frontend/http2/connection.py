@@ -112,7 +112,7 @@ class Http2Close:
         return 0 if has_ended or self._connection.streams else heard_ns or self._begin_ns
 
     def make_way(self, transport: asyncio.Transport, loop: Loop) -> None:
-        """Close for a new connection; GOAWAY tells the peer that no further call is served."""
+        """Close for a new connection; after GOAWAY no further call is served."""
         self._connection.finish_drain()
         self.end(transport)
         loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too

@@ -209,7 +209,7 @@ class Http2Receiving:
             self._set_deadline(call, plan.timeout_ns)
 
     def body_received(self, call: Http2Call, data: memoryview) -> None:
-        """Collect messages; deliver those of a streaming call as they complete."""
+        """Collect messages; a streaming call gets each as it completes."""
         if call.exchange is not None:
             self._receive_rest(call, call.exchange, data)
             return

@@ -42,7 +42,7 @@ def _fields_of(head: RequestHead) -> HeaderFields:
 
 
 class Http2ResponseHeads:
-    """Encodes header blocks of responses; caches those of successful responses, which repeat."""
+    """Encodes header blocks of responses; caches the blocks of successful responses, which repeat."""
 
     def __init__(self) -> None:
         self._prefixes: dict[object, bytes] = {}

@@ -306,7 +306,7 @@ class InferRoute:
         batching = self._engine.model_config(model, version).max_batch_size > 0
         header, request_id, data = decode_raw(model, version, body, metadata, batching=batching)
         if exchange.headers.get(b"accept") == _JSON:
-            # Triton: the response to a raw body is binary, whatever the client accepts.
+            # Triton: the response to a raw body is binary, independent of Accept.
             header = without_binary_outputs(header)
         return header, request_id, data
 

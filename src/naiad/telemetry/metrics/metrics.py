@@ -32,7 +32,7 @@ class Registry:
     """
 
     def __init__(self, options: MetricsOptions | None = None) -> None:
-        """`options.settings` are those of --metrics-config. Raises ValueError for invalid quantiles."""
+        """`options.settings` are from --metrics-config. Raises ValueError for invalid quantiles."""
         options = options or MetricsOptions()
         settings = options.settings
         self._lock = threading.Lock()
@@ -159,7 +159,7 @@ class Registry:
     def render_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
         """Return the parts of the result of `render`, and yield about every millisecond until they are ready.
 
-        The values of one model version are from one moment; those of several versions are not.
+        The values of one model version are from one moment; values of several versions are not.
         """
         with self._lock:
             sources = [self._models[key] for key in sorted(self._models)]

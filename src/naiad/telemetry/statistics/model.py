@@ -27,7 +27,7 @@ LATENCY_BOUNDS_NS: tuple[int, ...] = (
 """Upper bounds of the latency buckets: 100 us, 200 us, 500 us, 1 ms .. 20 s, 60 s."""
 
 LATENCIES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
-"""The latencies with histograms; those of the request and its queue time differ within a batch."""
+"""The latencies with histograms; request and queue times differ within a batch."""
 
 _BUCKET_COUNT = len(LATENCY_BOUNDS_NS) + 1
 _SAMPLE_LIMIT = 8192
@@ -109,7 +109,7 @@ class ModelStatistics:
         *,
         done: Sequence[InferRequest] | None = None,
     ) -> None:
-        """Count an executed batch with its times; `responses` are those of its requests, in order.
+        """Count an executed batch with its times; `responses` belong to its requests, in order.
 
         For an iterative model only the requests in `done` count, and `responses` are theirs. `end_ns` is the
         monotonic end time of the requests, `wall_ms` the epoch time, by default the present.
@@ -174,7 +174,7 @@ class ModelStatistics:
             self._record_failure(request, reason, end_ns)
 
     def record_cancelled(self, *, in_queue: bool) -> None:
-        """Count a request cancelled by its client, whatever its result."""
+        """Count a request cancelled by its client, independent of its result."""
         with self._lock:
             self._cancelled[in_queue] += 1
 

@@ -39,7 +39,7 @@ def _added_batches(one: Sequence[BatchStatistics], other: Sequence[BatchStatisti
 
 
 def _added(one: _T, other: _T) -> _T:
-    """Add values of the same form: numbers, and structures of numbers; names are those of `one`."""
+    """Add values of the same form: numbers, and structures of numbers; names are from `one`."""
     values: tuple[Any, Any] = (one, other)
     if is_dataclass(one) and not isinstance(one, type):
         return replace(one, **{f.name: _added(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)})
