@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import hpack
 
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.context import GrpcCall
 from naiad.frontend.http2.server import Http2Server
 from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
 from naiad.wire.preface import PREFACE
@@ -42,7 +42,7 @@ class EchoService:
     def message_began(self, call: object, beginning: object) -> None:
         """Refuse nothing."""
 
-    def refusal(self, path: str) -> None:
+    def rejection(self, path: str) -> None:
         """Answer every path."""
 
     def is_streaming(self, path: str) -> bool:

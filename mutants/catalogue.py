@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="pipelined_bytes",
         file="src/naiad/frontend/http1/responses.py",
-        text="                exchange.held_bytes = 0\n",
+        text="                context.waiting_bytes = 0\n",
         replacement="",
         tests=("unit/frontend/test_http1_connection.py", "property/test_http1_pipelining.py"),
         harm="a pipelined streamed response counts as unsent after it was sent: its connection is dropped",

@@ -7,7 +7,7 @@ from random import Random
 from fuzz.fakes import Loop, Transport
 from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
-from naiad.frontend.exchange import HttpContext
+from naiad.frontend.context import HttpContext
 from naiad.frontend.http1.server import Http1Server
 from naiad.wire.http1 import Http1Limits
 

@@ -10,7 +10,7 @@ from fuzz.fakes import Loop, Transport
 from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.context import GrpcCall
 from naiad.frontend.http2.server import Http2Server
 from naiad.wire.http2.frames import (
     CONTINUATION,
@@ -54,7 +54,7 @@ class _Service:
     def message_began(self, call: object, beginning: object) -> None:
         """Refuse nothing."""
 
-    def refusal(self, path: str) -> None:
+    def rejection(self, path: str) -> None:
         """Answer every path."""
 
     def is_streaming(self, path: str) -> bool:
@@ -102,7 +102,7 @@ def _play(pieces: Sequence[bytes]) -> _Outcome:
     assert not streams
     request_bytes = protocol._responses.request_bytes
     assert not request_bytes.collecting_bytes
-    assert not request_bytes.held_bytes
+    assert not request_bytes.reserved_bytes
     return outcome
 
 

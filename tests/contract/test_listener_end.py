@@ -79,7 +79,7 @@ def test_a_handshake_that_begins_too_late_goes_to_another_server() -> None:
     port = old.socket.getsockname()[1]
     new = bind(Address(("HTTPService",), "http", "127.0.0.1", port, reuse_port=True))
     new.socket.listen(1000)
-    old.turn_away()
+    old.block_new_connections()
 
     async def main() -> int:
         loop = asyncio.get_running_loop()

@@ -57,9 +57,9 @@ class Loop:
 def serve(pieces):
     seen = []
 
-    def handle(exchange):
-        seen.append((exchange.method, exchange.path, bytes(exchange.body)))
-        exchange.respond(200, (), (b"%d" % len(seen),))
+    def handle(context):
+        seen.append((context.method, context.path, bytes(context.body)))
+        context.respond(200, (), (b"%d" % len(seen),))
 
     transport = Sink()
     connection = Http1Server(handle, Loop(), Http1Limits(head_bytes=2048, pipelined_requests=4)).protocol()

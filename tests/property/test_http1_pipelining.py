@@ -14,25 +14,25 @@ _DATE = re.compile(rb"\r\nDate: [^\r]*")
 def steps_of(which, pieces):
     """Yield the calls that write one response: at once, or streamed if it has pieces."""
     if not pieces:
-        return [lambda exchange: answer(exchange, b"whole %d" % which)]
-    sends = [lambda exchange, piece=piece: exchange.send((piece,)) for piece in pieces]
-    return [lambda exchange: exchange.start_stream(200, ()), *sends, lambda exchange: exchange.end()]
+        return [lambda context: answer(context, b"whole %d" % which)]
+    sends = [lambda context, piece=piece: context.send((piece,)) for piece in pieces]
+    return [lambda context: context.start_stream(200, ()), *sends, lambda context: context.end()]
 
 
 def play(responses, order):
-    """Write responses by steps in an order of exchanges; return the output without dates."""
+    """Write responses by steps in an order of contexts; return the output without dates."""
     peer = Peer()
     peer.send(GET * len(responses))
-    exchanges = list(peer.exchanges)
+    contexts = list(peer.contexts)
     left = [steps_of(which, pieces) for which, pieces in enumerate(responses)]
     for which in order:
-        left[which].pop(0)(exchanges[which])
-        waiting = list(peer.connection._answers.exchanges)
-        for exchange in exchanges:
+        left[which].pop(0)(contexts[which])
+        waiting = list(peer.connection._responses.contexts)
+        for context in contexts:
             # A response that has left, or whose turn it is, holds nothing back.
-            is_held = exchange in waiting[1:]
-            assert is_held or (not exchange.held and not exchange.held_bytes)
-            assert exchange.held_bytes <= sum(map(len, exchange.held))
+            is_held = context in waiting[1:]
+            assert is_held or (not context.waiting_buffers and not context.waiting_bytes)
+            assert context.waiting_bytes <= sum(map(len, context.waiting_buffers))
     assert not any(left)
     return _DATE.sub(b"", peer.output)
 

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.rest_head import RestSide
+from naiad.frontend.http2.rest_headers import RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from support.http1_scene import Loop, Peer, post
@@ -25,15 +25,15 @@ class BudgetMachine(RuleBasedStateMachine):
     @initialize()
     def open(self):
         self.budget = RequestBudget(LIMIT)
-        self.exchanges = []
-        self.http1 = Http1Server(self.exchanges.append, Loop(), budget=self.budget)
+        self.contexts = []
+        self.http1 = Http1Server(self.contexts.append, Loop(), budget=self.budget)
         self.peers = [Peer(self.http1) for _ in range(3)]
         self.scenes = [self.new_scene() for _ in range(2)]
         self.next_id = dict.fromkeys(range(2), 1)
         self.partial = []
 
     def new_scene(self):
-        return Scene(budget=self.budget, rest=RestSide(self.exchanges.append)).open()
+        return Scene(budget=self.budget, rest=RestSide(self.contexts.append)).open()
 
     @rule(index=st.integers(0, 2), size=SIZES, part=PARTS, chunked=st.booleans())
     def send_http1(self, index, size, part, chunked):
@@ -76,17 +76,17 @@ class BudgetMachine(RuleBasedStateMachine):
         self.partial = [entry for entry in self.partial if entry[0] != index]
 
     @rule(number=st.integers(0, 100), more=st.integers(0, 100_000), is_streamed=st.booleans())
-    @precondition(lambda self: self.exchanges)
+    @precondition(lambda self: self.contexts)
     def answer_exchange(self, number, more, is_streamed):
-        exchange = self.exchanges.pop(number % len(self.exchanges))
-        if exchange.reserve_bytes(more):
-            exchange.release_bytes(more // 2)
+        context = self.contexts.pop(number % len(self.contexts))
+        if context.reserve_bytes(more):
+            context.release_bytes(more // 2)
         if is_streamed:
-            exchange.start_stream(200, ())
-            exchange.send((b"x",))
-            exchange.end()
+            context.start_stream(200, ())
+            context.send((b"x",))
+            context.end()
         else:
-            exchange.respond(200, (), (b"x",))
+            context.respond(200, (), (b"x",))
 
     @rule(index=st.integers(0, 1), number=st.integers(0, 100), more=st.integers(0, 100_000))
     def answer_call(self, index, number, more):

@@ -68,11 +68,11 @@ class Call:
         assert self.status is None
         self.status = status
 
-    def hold(self):
+    def pause(self):
         assert not self.is_held
         self.is_held = True
 
-    def release(self):
+    def resume(self):
         assert self.is_held
         self.is_held = False
         self.pump()
@@ -84,7 +84,7 @@ class Engine:
         self.shared_memory = SharedMemory()
 
     def submit(self, request, served=None):
-        if request.id.startswith("refused"):
+        if request.id.startswith("rejected"):
             raise invalid_argument("no")
         self.open.append(request)
 
@@ -102,7 +102,7 @@ def message(kind, number):
     return request.SerializeToString()
 
 
-KINDS = st.sampled_from(["ordinary", "decoupled", "refused"])
+KINDS = st.sampled_from(["ordinary", "decoupled", "rejected"])
 ACTIONS = st.sampled_from(["final", "more", "empty", "error", "read"])
 
 

@@ -1,4 +1,4 @@
-"""A client, a server's HTTP/1.1 connection with a fake loop and transport, and exchanges that tests answer."""
+"""A client, a server's HTTP/1.1 connection with a fake loop and transport, and contexts that tests answer."""
 
 import asyncio
 import re
@@ -105,12 +105,12 @@ class Loop:
 
 
 class Peer:
-    """A client of one connection of a server that keeps exchanges until the test answers them."""
+    """A client of one connection of a server that keeps contexts until the test answers them."""
 
     def __init__(self, server=None, **limits):
-        self.exchanges = []
+        self.contexts = []
         self.loop = Loop()
-        self.server = server or Http1Server(self.exchanges.append, self.loop, Http1Limits(**limits))
+        self.server = server or Http1Server(self.contexts.append, self.loop, Http1Limits(**limits))
         self.transport = Transport()
         self.connection = self.server.protocol()
         self.connection.connection_made(self.transport)
@@ -141,5 +141,5 @@ def post(body, *fields):
     return head + body
 
 
-def answer(exchange, text=b"ok", status=200):
-    exchange.respond(status, ((b"Content-Type", b"text/plain"),), (text,))
+def answer(context, text=b"ok", status=200):
+    context.respond(status, ((b"Content-Type", b"text/plain"),), (text,))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import hpack
 
-from naiad.frontend.exchange import GrpcService
+from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.server import Http2Server
-from naiad.frontend.side_threads import RunAside, run_here
+from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.wire.http2.keepalive import KeepaliveRules
 from naiad.wire.http2.limits import Http2Limits
 from support.raw_http2 import (
@@ -61,7 +61,7 @@ class Service:
     def message_began(self, call: object, beginning: object) -> None:
         """Refuse nothing."""
 
-    def refusal(self, path: str) -> None:
+    def rejection(self, path: str) -> None:
         """Answer every path."""
 
     def is_streaming(self, path: str) -> bool:
@@ -158,14 +158,14 @@ class Conversation:
         *,
         opened: bool = True,
         service: GrpcService | None = None,
-        run_aside: RunAside = run_here,
+        run_in_thread: RunInThread = run_at_once,
     ) -> None:
         self._piece_bytes = piece_bytes
         self._loop = Loop()
         self.transport = Transport()
         # A PING after every step is what tells the tests that it was read.
         limits = replace(limits or Http2Limits(), keepalive=KeepaliveRules(peer_strikes=0))
-        self._protocol = Http2Server(service or Service(), self._loop, limits, run_aside=run_aside).protocol()
+        self._protocol = Http2Server(service or Service(), self._loop, limits, run_in_thread=run_in_thread).protocol()
         self._encoder = hpack.Encoder()
         self._decoder = hpack.Decoder()
         self._protocol.connection_made(self.transport)

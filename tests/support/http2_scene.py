@@ -111,7 +111,7 @@ class FakeService:
     def message_began(self, call, beginning):
         pass
 
-    def refusal(self, path):
+    def rejection(self, path):
         return None
 
     def is_streaming(self, path):
@@ -123,7 +123,7 @@ class FakeService:
         self.messages.append(bytes(message))
         call.on_cancel = lambda why: self.cancelled.append((call, why))
         if self.held_after and len(self.messages) % self.held_after == 0:
-            call.hold()
+            call.pause()
 
     def stream_half_closed(self, call):
         self.half_closed += 1
@@ -199,4 +199,4 @@ def held_scene(limits=None, after=1):
 
 
 def start_ns(scene):
-    return scene.protocol._ending._clock._begin_ns
+    return scene.protocol._close._clock._begin_ns

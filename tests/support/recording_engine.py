@@ -11,15 +11,15 @@ class RecordingEngine:
     def __init__(self) -> None:
         self.submitted: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
-        self.refusal: Exception | None = None
+        self.rejection: Exception | None = None
         """Raised at the door."""
         self.waits = False
         """Whether a request that is cancelled has not begun to execute."""
         self.shared_memory = SharedMemory()
 
     def submit(self, request: InferRequest, served: object = None) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        if self.rejection is not None:
+            raise self.rejection
         header = request.header
         for each in (header, header.origin):
             if each is not None:

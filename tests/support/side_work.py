@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from naiad.frontend.side_threads import run_here
+from naiad.frontend.thread_pool import run_at_once
 
 
 class Aside:
@@ -15,4 +15,4 @@ class Aside:
         self.waiting.append(work)
 
     def go(self) -> None:
-        run_here(*self.waiting.pop(0))
+        run_at_once(*self.waiting.pop(0))

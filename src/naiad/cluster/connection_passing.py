@@ -183,9 +183,9 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener.fileno(), self._on_readable)
 
-    def turn_away(self) -> None:
+    def block_new_connections(self) -> None:
         """Let no new connection begin; those that have begun are still handed over."""
-        self._bound.turn_away()
+        self._bound.block_new_connections()
 
     def finish(self) -> None:
         """Hand over what has begun, and close the port."""

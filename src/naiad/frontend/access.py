@@ -103,7 +103,7 @@ class AccessRule(Protocol):
     def concerns(self, category: str) -> bool:
         """Return whether the rule may reject requests of a category; the result never changes."""
 
-    def refusal(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: str, field: FindField) -> Rejection | None:
         """Return the rejection of a request, None if it is accepted."""
 
 
@@ -129,14 +129,14 @@ class Restrictions:
         """Return whether a category is restricted."""
         return category in self._required
 
-    def refusal(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: str, field: FindField) -> Rejection | None:
         """Return the rejection of a request, None if it is accepted."""
         required = self._required.get(category)
         if required is None:
             return None
-        name, value, refusal = required
+        name, value, rejection = required
         # In constant time: the duration must not show how much of a guessed value is right.
-        return None if hmac.compare_digest(field(name) or b"", value) else refusal
+        return None if hmac.compare_digest(field(name) or b"", value) else rejection
 
 
 class Closed:
@@ -144,15 +144,15 @@ class Closed:
 
     def __init__(self, reason: str) -> None:
         """`reason` is part of the error message."""
-        self._refusal = Rejection(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
+        self._rejection = Rejection(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
 
     def concerns(self, category: str) -> bool:
         """Return True: the rule applies to every category."""
         return True
 
-    def refusal(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: str, field: FindField) -> Rejection | None:
         """Return the rejection."""
-        return self._refusal
+        return self._rejection
 
 
 class AllOf:
@@ -165,12 +165,12 @@ class AllOf:
         """Return whether any rule applies to a category."""
         return any(rule.concerns(category) for rule in self._rules)
 
-    def refusal(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: str, field: FindField) -> Rejection | None:
         """Return the first rejection."""
         for rule in self._rules:
-            refusal = rule.refusal(category, field)
-            if refusal is not None:
-                return refusal
+            rejection = rule.rejection(category, field)
+            if rejection is not None:
+                return rejection
         return None
 
 
@@ -204,7 +204,7 @@ class ApiKeyRule:
         """Return whether requests of a category need no key."""
         return category in self.keys.open_categories
 
-    def refusal(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: str, field: FindField) -> Rejection | None:
         """Return the rejection of a request, None if it is accepted."""
         if self.is_open(category):
             return None

@@ -11,7 +11,9 @@ from naiad.wire.http1 import HttpError
 _FIRST_STEP_BYTES = 64 * 1024
 _LARGEST_STEP_BYTES = 4 * 1024 * 1024
 _FLAG = "--max-request-bytes-in-flight"
-NO_ROOM = f"requests in flight use all bytes of the server's request budget; try again later, or raise {_FLAG}"
+BUDGET_EXCEEDED = (
+    f"requests in flight use all bytes of the server's request budget; try again later, or raise {_FLAG}"
+)
 """Error message of a rejected request, over either protocol."""
 
 
@@ -19,7 +21,7 @@ class BudgetExceededError(GrpcError):
     """The request budget has no room for the bytes of an HTTP/2 request."""
 
     def __init__(self) -> None:
-        super().__init__(GrpcStatus.RESOURCE_EXHAUSTED, NO_ROOM)
+        super().__init__(GrpcStatus.RESOURCE_EXHAUSTED, BUDGET_EXCEEDED)
 
 
 def check_length(budget: RequestBudget, length: int) -> None:
@@ -30,12 +32,12 @@ def check_length(budget: RequestBudget, length: int) -> None:
         raise HttpError(
             413, f"request body of {length} bytes exceeds the limit of {budget.limit_bytes} bytes of {_FLAG}"
         )
-    raise no_room()
+    raise budget_exceeded()
 
 
-def no_room() -> HttpError:
+def budget_exceeded() -> HttpError:
     """Return the HTTP error of a request whose bytes do not fit into the budget."""
-    return HttpError(503, NO_ROOM, ((b"Retry-After", b"1"),))
+    return HttpError(503, BUDGET_EXCEEDED, ((b"Retry-After", b"1"),))
 
 
 class BodyReservation:
@@ -55,7 +57,7 @@ class BodyReservation:
         step = max(_FIRST_STEP_BYTES, min(size, _LARGEST_STEP_BYTES))
         wanted = min(max(needed_bytes, size + step), most_bytes)
         if not self._budget.reserve(wanted - size):
-            raise no_room()
+            raise budget_exceeded()
         self.size_bytes = wanted
 
     def take(self, size: int) -> int:

@@ -11,7 +11,7 @@ import time
 from typing import Generic, Protocol, TypeVar
 
 _SORT_PAUSE_NS = 1_000_000_000
-_LEAST_IDLE_NS = 1_000_000_000
+_MIN_IDLE_NS = 1_000_000_000
 """A connection that has just opened, or has just received a response, will probably be used soon."""
 _IPV6_PREFIX_BITS = 64
 """Address prefix that counts as one client: a customer usually has at least a /64 network of IPv6."""
@@ -24,7 +24,7 @@ class RegisteredConnection(Protocol):
     def idle_since_ns(self) -> int:
         """Time since which it is idle; 0 if it is busy, or was until a moment ago."""
 
-    def make_way(self) -> None:
+    def close_idle(self) -> None:
         """Close for a new connection."""
 
 
@@ -86,7 +86,7 @@ class ConnectionRegister(Generic[C]):
 
     def admit(self, connection: C, transport: asyncio.BaseTransport) -> str:
         """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
-        if len(self.open) >= self._most and not self._make_room():
+        if len(self.open) >= self._most and not self._close_one_idle():
             return f"too many connections; the limit is {self._most}"
         if self._addresses is not None:
             address = self._addresses.admit(transport)
@@ -103,20 +103,20 @@ class ConnectionRegister(Generic[C]):
         if address and self._addresses is not None:
             self._addresses.remove(address)
 
-    def _make_room(self) -> bool:
+    def _close_one_idle(self) -> bool:
         """Close the connection with the longest idle time; return False if none is idle."""
         for attempt in range(2):
             while self._idle:
                 since_ns, connection = self._idle.pop()
                 if connection in self.open and connection.idle_since_ns == since_ns:
                     self.open.discard(connection)
-                    connection.make_way()
+                    connection.close_idle()
                     return True
             now_ns = time.monotonic_ns()
             if attempt or now_ns - self._sorted_ns < _SORT_PAUSE_NS:
                 break
             self._sorted_ns = now_ns
-            latest_ns = now_ns - _LEAST_IDLE_NS
+            latest_ns = now_ns - _MIN_IDLE_NS
             found = [(connection.idle_since_ns, connection) for connection in self.open]
             self._idle = sorted([entry for entry in found if 0 < entry[0] <= latest_ns], key=_since, reverse=True)
         return False

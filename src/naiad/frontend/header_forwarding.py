@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.request import RequestHeader
-from naiad.frontend.exchange import GrpcCall, HttpContext
+from naiad.frontend.context import GrpcCall, HttpContext
 
 Parameters = tuple[tuple[str, str], ...]
 
@@ -92,9 +92,9 @@ TraceFields = tuple[bytes, bytes]
 _PARENT, _STATE = b"traceparent", b"tracestate"
 
 
-def fields_of_exchange(exchange: HttpContext) -> TraceFields:
+def fields_of_context(context: HttpContext) -> TraceFields:
     """Return the trace context of an HTTP request."""
-    return exchange.headers.get(_PARENT, b""), exchange.headers.get(_STATE, b"")
+    return context.headers.get(_PARENT, b""), context.headers.get(_STATE, b"")
 
 
 def fields_of_call(call: GrpcCall) -> TraceFields:

@@ -16,7 +16,7 @@ from naiad.wire.least_rate import LeastRate
 
 LINGER_S = 5.0
 """Time in which a peer that has received everything must close its side."""
-LEAST_BYTES_PER_S = 1024
+MIN_BYTES_PER_S = 1024
 """Minimum rate at which a peer must read waiting bytes."""
 _NS_PER_S = 1_000_000_000
 _TCP_INFO_BYTES = 128
@@ -72,11 +72,11 @@ class ResponseQueue:
             self._rate = None
             return False
         if self._rate is None:
-            self._rate = LeastRate(LEAST_BYTES_PER_S, self._grace_s)
+            self._rate = LeastRate(MIN_BYTES_PER_S, self._grace_s)
         taken = acknowledged_bytes(transport)
         if not taken and undelivered != self._undelivered_bytes:
             # A Unix socket, for example: the number of bytes is unknown, only that some were read.
-            self._rate = LeastRate(LEAST_BYTES_PER_S, self._grace_s)
+            self._rate = LeastRate(MIN_BYTES_PER_S, self._grace_s)
         self._undelivered_bytes = undelivered
         return self._rate.is_too_slow(taken, now_ns)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, excerpt
 from naiad.frontend.access import AccessRule, category_of_path
-from naiad.frontend.exchange import HttpContext
+from naiad.frontend.context import HttpContext
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.status import status_of
 from naiad.wire.header_fields import Headers
@@ -76,40 +76,40 @@ class Router:
         self._rule = rule
         self._found.clear()
 
-    def handle(self, exchange: HttpContext) -> None:
+    def handle(self, context: HttpContext) -> None:
         """Handle a request. An InferError raised by the action becomes the response."""
         # hot: once a request
-        path = exchange.path
+        path = context.path
         try:
             found = self._found[path]
         except KeyError:
             found = self._find(path)
         if found is None:
-            respond_error(exchange, 404, _not_found(exchange))
+            respond_error(context, 404, _not_found(context))
             return
-        action = found.actions.get(exchange.method)
+        action = found.actions.get(context.method)
         if action is None:
-            _respond_not_allowed(exchange, found.actions)
+            _respond_not_allowed(context, found.actions)
             return
         try:
-            action(exchange, found.arguments)
+            action(context, found.arguments)
         except InferError as error:
-            respond_error(exchange, status_of(error.code).http, error.message)
+            respond_error(context, status_of(error.code).http, error.message)
 
-    def refuse(self, exchange: HttpContext) -> None:
+    def reject(self, context: HttpContext) -> None:
         """Respond to a request without its body if its headers are enough to reject it."""
-        path = exchange.path
+        path = context.path
         found = self._found.get(path) or self._find(path)
         if found is None:
-            respond_error(exchange, 404, _not_found(exchange))
+            respond_error(context, 404, _not_found(context))
             return
         actions = found.actions
-        if isinstance(actions, _Restricted) and actions.refuse(exchange):
+        if isinstance(actions, _Restricted) and actions.reject(context):
             return
-        if exchange.method not in actions:
-            _respond_not_allowed(exchange, actions)
+        if context.method not in actions:
+            _respond_not_allowed(context, actions)
         elif found.check is not None:
-            found.check(exchange, found.arguments)
+            found.check(context, found.arguments)
 
     def _restricted(self, category: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
         rule = self._rule
@@ -140,32 +140,32 @@ class _Restricted(dict[str, Action]):
         """Return an action that applies the rule first."""
         return self._act
 
-    def refuse(self, exchange: HttpContext) -> bool:
+    def reject(self, context: HttpContext) -> bool:
         """Respond to a request that the rule rejects; return whether it did."""
-        refusal = self._rule.refusal(self._category, exchange.headers.get)
-        if refusal is None:
+        rejection = self._rule.rejection(self._category, context.headers.get)
+        if rejection is None:
             return False
-        respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
+        respond_error(context, rejection.http_status, rejection.message, rejection.headers)
         return True
 
-    def _act(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        if self.refuse(exchange):
+    def _act(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        if self.reject(context):
             return
-        action = super().get(exchange.method)
+        action = super().get(context.method)
         if action is None:
-            _respond_not_allowed(exchange, self)
+            _respond_not_allowed(context, self)
         else:
-            action(exchange, arguments)
+            action(context, arguments)
 
 
-def _respond_not_allowed(exchange: HttpContext, actions: Mapping[str, Action]) -> None:
+def _respond_not_allowed(context: HttpContext, actions: Mapping[str, Action]) -> None:
     allowed = ", ".join(sorted(actions))
-    message = f"Method Not Allowed: {excerpt(exchange.path)} takes {allowed}"
-    respond_error(exchange, 405, message, ((b"Allow", allowed.encode()),))
+    message = f"Method Not Allowed: {excerpt(context.path)} takes {allowed}"
+    respond_error(context, 405, message, ((b"Allow", allowed.encode()),))
 
 
-def _not_found(exchange: HttpContext) -> str:
-    path = exchange.path
+def _not_found(context: HttpContext) -> str:
+    path = context.path
     if path == "/metrics":
         return "Not Found: metrics have a port of their own, --metrics-port (8002)"
     return f"Not Found: there is no {excerpt(path)} here; requests for a model go to /v2/models/NAME/infer"
@@ -176,6 +176,6 @@ def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
 
 
-def respond_error(exchange: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
+def respond_error(context: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
     """Respond with the error body of every failure."""
-    exchange.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))
+    context.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))

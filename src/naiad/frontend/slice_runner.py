@@ -170,8 +170,8 @@ class SliceRunner:
             outcome = work(job.slices)
         except StopIteration as end:
             outcome = end.value
-        except InferError as refusal:
-            error = refusal
+        except InferError as rejection:
+            error = rejection
         except Exception:
             _log.exception("decoding or encoding in slices failed")
             error = internal("internal error; see the server log")

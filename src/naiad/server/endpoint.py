@@ -101,7 +101,7 @@ class Endpoint:
 
     async def stop_listening(self) -> None:
         """Accept the connections that have begun, and then no more; open ones stay."""
-        self._listener.turn_away()
+        self._listener.block_new_connections()
         await asyncio.sleep(HANDSHAKES_S)
         # No code may run between this and the close of the socket: connections in between would be reset.
         accepted = self._listener.accept_waiting()

@@ -66,7 +66,7 @@ class Listener:
         host, port = where[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def turn_away(self) -> None:
+    def block_new_connections(self) -> None:
         """Block new connections; connections in progress can still be accepted.
 
         Closing a socket resets its queue and unfinished handshakes. A socket filter therefore drops new handshakes

@@ -16,7 +16,7 @@ from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.rest_head import RestSide
+from naiad.frontend.http2.rest_headers import RestSide
 from naiad.frontend.http2.server import Http2Server
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
@@ -25,8 +25,8 @@ from naiad.frontend.rest.cors import Cors
 from naiad.frontend.rest.metrics import MetricsRoute, SlicedMetricsRoute
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
-from naiad.frontend.side_threads import SideThreads
 from naiad.frontend.slice_runner import SliceRunner
+from naiad.frontend.thread_pool import ThreadPool
 from naiad.options.access import RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.endpoints import GrpcOptions, HttpOptions
@@ -100,11 +100,11 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
-        self._side_threads = SideThreads(loop, "side")
+        self._side_threads = ThreadPool(loop, "side")
         """Threads for work of milliseconds: compression of large bodies."""
-        self._index_threads = SideThreads(loop, "index")
+        self._index_threads = ThreadPool(loop, "index")
         """Threads for the repository index, which reads the stores: an unreachable one blocks no other work."""
-        self._control_threads = SideThreads(loop, "control", _CONTROL_THREADS)
+        self._control_threads = ThreadPool(loop, "control", _CONTROL_THREADS)
         """Threads for work that may take minutes: loading and unloading."""
         self._codings = ContentCodings(
             self._side_threads.run,
@@ -197,7 +197,7 @@ class Ports:
         if rule is not None:
             router.restrict(rule)
         origins = access.http_cors_origins
-        return Cors(origins, router.handle, router.refuse) if origins else router
+        return Cors(origins, router.handle, router.reject) if origins else router
 
     # --- access ---------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class Ports:
             route: MetricsRoute = SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
         else:
             route = self._group.metrics_route(self._keys)
-        handle = self._codings.around_answers(route.handle)
+        handle = self._codings.wrap_responses(route.handle)
         limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
         return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
 
@@ -272,7 +272,7 @@ class Ports:
         """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""
         front, limits = self._front, _http1_limits(self._options.http)
         http1 = Http1Server(
-            front.handle, self._loop, limits, self._budget, front.refuse, self._connections_of_addresses
+            front.handle, self._loop, limits, self._budget, front.reject, self._connections_of_addresses
         )
         return OnePort(http1, self._http2(rest=True, grpc_unsupported_reason=grpc_unsupported_reason))
 
@@ -288,8 +288,8 @@ class Ports:
             _http2_limits(options.grpc, options.http.body_timeout_s),
             connections=ConnectionRegister(options.grpc.max_connections, self._connections_of_addresses),
             rule=rule,
-            run_aside=self._side_threads.run,
-            rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.refuse) if rest else None,
+            run_in_thread=self._side_threads.run,
+            rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.reject) if rest else None,
             budget=self._budget,
         )
         self._http2_servers.append(server)

@@ -53,11 +53,11 @@ class ServerContext(ssl.SSLContext):
 class _Handshake(ssl.SSLObject):
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
-    _was_refused = False
+    _was_rejected = False
 
     def do_handshake(self) -> None:
         """Continue the handshake. Raises ssl.SSLError."""
-        if self._was_refused:
+        if self._was_rejected:
             self._linger()
         try:
             super().do_handshake()
@@ -67,7 +67,7 @@ class _Handshake(ssl.SSLObject):
             _log.info("TLS handshake failed: %s", _explained(error))
             if error.reason != "HTTP_REQUEST":
                 raise
-            self._was_refused = True
+            self._was_rejected = True
             self.outgoing.write(_REFUSAL)
             self._linger()
 
@@ -124,14 +124,14 @@ def load(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
 
 
 def _load_chain(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
-    def refuse_password() -> str:
+    def reject_password() -> str:
         # Without this OpenSSL would prompt on the terminal.
         raise internal(f"--{protocol}-server-key {options.server_key} is encrypted; give the key without a password")
 
     _check_readable(options.server_cert, f"--{protocol}-server-cert")
     _check_readable(options.server_key, f"--{protocol}-server-key")
     try:
-        context.load_cert_chain(options.server_cert, options.server_key, refuse_password)
+        context.load_cert_chain(options.server_cert, options.server_key, reject_password)
     except ssl.SSLError as error:
         raise internal(
             f"--{protocol}-server-cert {options.server_cert} and --{protocol}-server-key {options.server_key} "

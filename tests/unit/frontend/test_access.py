@@ -29,9 +29,9 @@ class Exchange:
 def restricted_router(*categories: str) -> tuple[Router, list[str]]:
     reached: list[str] = []
 
-    def act(exchange: Any, arguments: Any) -> None:
-        reached.append(exchange.path)
-        exchange.respond(200, (), ())
+    def act(context: Any, arguments: Any) -> None:
+        reached.append(context.path)
+        context.respond(200, (), ())
 
     router = Router(
         [
@@ -43,19 +43,19 @@ def restricted_router(*categories: str) -> tuple[Router, list[str]]:
     return router, reached
 
 
-def ask(router: Router, exchange: Exchange) -> tuple[int, Any]:
-    router.handle(exchange)  # type: ignore[arg-type]
-    assert exchange.answer is not None
-    return exchange.answer
+def ask(router: Router, context: Exchange) -> tuple[int, Any]:
+    router.handle(context)  # type: ignore[arg-type]
+    assert context.answer is not None
+    return context.answer
 
 
 def test_restricted_route_names_the_header_it_expects() -> None:
     router, reached = restricted_router("model-config")
-    refused = (403, {"error": "This API is restricted, expecting header 'Admin-Key'"})
-    assert ask(router, Exchange("GET", "/v2/models/m/config")) == refused
-    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="wrong")) == refused
-    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="")) == refused
-    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="s3cret ")) == refused
+    rejected = (403, {"error": "This API is restricted, expecting header 'Admin-Key'"})
+    assert ask(router, Exchange("GET", "/v2/models/m/config")) == rejected
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="wrong")) == rejected
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="")) == rejected
+    assert ask(router, Exchange("GET", "/v2/models/m/config", admin_key="s3cret ")) == rejected
     assert reached == []
 
 
@@ -90,7 +90,7 @@ class Service:
     def message_began(self, call: object, beginning: object) -> None:
         """Refuse nothing."""
 
-    def refusal(self, path: str) -> None:
+    def rejection(self, path: str) -> None:
         """Answer every path."""
 
     def is_streaming(self, path: str) -> bool:
@@ -114,18 +114,18 @@ def plan(method: str, **metadata: str) -> Any:
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "RepositoryModelLoad"])
 def test_restricted_call_ends_unavailable(method: str) -> None:
     for metadata in ({}, {"triton_grpc_protocol_admin": "wrong"}, {"admin": "s3cret"}):
-        block = plan(method, **metadata).refusal_block
+        block = plan(method, **metadata).rejection_block
         assert encode_fields([(b"grpc-status", b"14")]) in block
         assert b"This protocol is restricted, expecting header 'triton-grpc-protocol-admin'" in block
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "RepositoryModelLoad"])
 def test_right_metadata_opens_a_restricted_call(method: str) -> None:
-    assert plan(method, triton_grpc_protocol_admin="s3cret").refusal_block is None
+    assert plan(method, triton_grpc_protocol_admin="s3cret").rejection_block is None
 
 
 def test_unrestricted_call_is_answered() -> None:
-    assert plan("ServerLive").refusal_block is None
+    assert plan("ServerLive").rejection_block is None
 
 
 def test_value_is_not_shown_where_options_are_printed() -> None:
@@ -138,7 +138,7 @@ def test_first_rule_that_refuses_counts() -> None:
     both = AllOf(first, second)
     assert both.concerns("trace")
     assert not both.concerns("logging")
-    refusal = both.refusal("health", {b"b": b"2"}.get)
-    assert refusal is not None
-    assert "'a'" in refusal.message
-    assert both.refusal("health", {b"a": b"1", b"b": b"2"}.get) is None
+    rejection = both.rejection("health", {b"b": b"2"}.get)
+    assert rejection is not None
+    assert "'a'" in rejection.message
+    assert both.rejection("health", {b"a": b"1", b"b": b"2"}.get) is None

@@ -27,49 +27,49 @@ def fields(authorization: str) -> Any:
 
 
 def test_open_category_needs_no_key(rule: ApiKeyRule) -> None:
-    assert rule.refusal("health", {}.get) is None
+    assert rule.rejection("health", {}.get) is None
 
 
 def test_missing_key_is_asked_for(rule: ApiKeyRule) -> None:
-    refusal = rule.refusal("inference", {}.get)
-    assert refusal is not None
-    assert (refusal.http_status, refusal.grpc_status) == (401, GrpcStatus.UNAUTHENTICATED)
-    assert refusal.headers == ((b"WWW-Authenticate", b'Bearer realm="naiad"'),)
+    rejection = rule.rejection("inference", {}.get)
+    assert rejection is not None
+    assert (rejection.http_status, rejection.grpc_status) == (401, GrpcStatus.UNAUTHENTICATED)
+    assert rejection.headers == ((b"WWW-Authenticate", b'Bearer realm="naiad"'),)
 
 
 @pytest.mark.parametrize(
     "authorization", ["Bearer wrong", "Bearer ", "Bearer", "", "Basic ci-key", "ci-key", "Bearer " + "x" * 10000]
 )
 def test_wrong_key_is_refused(rule: ApiKeyRule, authorization: str) -> None:
-    refusal = rule.refusal("inference", fields(authorization))
-    assert refusal is not None
-    assert (refusal.http_status, refusal.grpc_status) == (401, GrpcStatus.UNAUTHENTICATED)
-    assert dict(refusal.headers)[b"WWW-Authenticate"].startswith(b"Bearer ")
+    rejection = rule.rejection("inference", fields(authorization))
+    assert rejection is not None
+    assert (rejection.http_status, rejection.grpc_status) == (401, GrpcStatus.UNAUTHENTICATED)
+    assert dict(rejection.headers)[b"WWW-Authenticate"].startswith(b"Bearer ")
 
 
 @pytest.mark.parametrize("authorization", ["Bearer ci-key", "bearer ci-key", "BEARER  ci-key "])
 def test_right_key_opens_its_categories(rule: ApiKeyRule, authorization: str) -> None:
-    assert rule.refusal("inference", fields(authorization)) is None
-    assert rule.refusal("metadata", fields(authorization)) is None
+    assert rule.rejection("inference", fields(authorization)) is None
+    assert rule.rejection("metadata", fields(authorization)) is None
 
 
 def test_key_for_something_else_is_told_so_by_name(rule: ApiKeyRule) -> None:
-    refusal = rule.refusal("model-repository", fields("Bearer ci-key"))
-    assert refusal is not None
-    assert (refusal.http_status, refusal.grpc_status) == (403, GrpcStatus.PERMISSION_DENIED)
-    assert refusal.message == "the API key 'ci' is not for 'model-repository'"
+    rejection = rule.rejection("model-repository", fields("Bearer ci-key"))
+    assert rejection is not None
+    assert (rejection.http_status, rejection.grpc_status) == (403, GrpcStatus.PERMISSION_DENIED)
+    assert rejection.message == "the API key 'ci' is not for 'model-repository'"
 
 
 def test_key_for_all_opens_everything(rule: ApiKeyRule) -> None:
     for category in ("inference", "metrics", "other"):
-        assert rule.refusal(category, fields("Bearer admin-key")) is None
+        assert rule.rejection(category, fields("Bearer admin-key")) is None
 
 
 def test_exchanged_keys_count_at_once(rule: ApiKeyRule) -> None:
     rule.keys = parse_api_keys(format_line("new", ["all"], "new-key"))
-    assert rule.refusal("inference", fields("Bearer ci-key")) is not None
-    assert rule.refusal("inference", fields("Bearer new-key")) is None
-    assert rule.refusal("health", {}.get) is not None
+    assert rule.rejection("inference", fields("Bearer ci-key")) is not None
+    assert rule.rejection("inference", fields("Bearer new-key")) is None
+    assert rule.rejection("health", {}.get) is not None
 
 
 class Exchange:
@@ -84,10 +84,10 @@ class Exchange:
 
 def test_metrics_need_a_key_for_metrics(rule: ApiKeyRule) -> None:
     route = MetricsRoute(lambda: b"up 1\n", rule)
-    refused, opened = Exchange(authorization="Bearer ci-key"), Exchange(authorization="Bearer admin-key")
-    route.handle(refused)  # type: ignore[arg-type]
+    rejected, opened = Exchange(authorization="Bearer ci-key"), Exchange(authorization="Bearer admin-key")
+    route.handle(rejected)  # type: ignore[arg-type]
     route.handle(opened)  # type: ignore[arg-type]
-    assert refused.status == 403
-    assert "error" in json.loads(refused.body)
-    assert b"WWW-Authenticate" in refused.sent
+    assert rejected.status == 403
+    assert "error" in json.loads(rejected.body)
+    assert b"WWW-Authenticate" in rejected.sent
     assert (opened.status, opened.body) == (200, b"up 1\n")

@@ -135,7 +135,7 @@ def test_lost_idle_http2_connections_are_freed_in_slices():
 
 
 def test_lost_http1_connection_is_freed_at_once():
-    server = Http1Server(lambda exchange: None, Loop())
+    server = Http1Server(lambda context: None, Loop())
     protocol = server.protocol()
     protocol.connection_made(Http1SocketTransport())
     reference = weakref.ref(protocol)

@@ -19,7 +19,7 @@ class Connection:
         self.idle_since_ns = 0 if idle_s is None else time.monotonic_ns() - int(idle_s * SECOND_NS)
         self.has_made_way = False
 
-    def make_way(self):
+    def close_idle(self):
         self.has_made_way = True
 
 
@@ -132,7 +132,7 @@ def test_an_idle_http1_connection_makes_way():
     assert newer.statuses == []
     first.connection.connection_lost(None)
     assert first.server.connection_count == 2
-    answer(first.exchanges[0])
+    answer(first.contexts[0])
 
 
 def test_an_idle_http2_connection_makes_way(monkeypatch):
@@ -165,7 +165,7 @@ def test_too_many_connections_of_an_address_get_503():
         def get_extra_info(self, name, default=None):
             return ("10.0.0.1", 1) if name == "peername" else super().get_extra_info(name, default)
 
-    server = Http1Server(lambda exchange: None, Loop(), Http1Limits(), addresses=AddressLimit(1))
+    server = Http1Server(lambda context: None, Loop(), Http1Limits(), addresses=AddressLimit(1))
     transports = [Remote(), Remote()]
     for transport in transports:
         server.protocol().connection_made(transport)

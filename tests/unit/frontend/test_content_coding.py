@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from naiad.core.errors import not_found
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.wire.compression import plain_limit
 from naiad.wire.header_fields import HeaderFields, written_fields
@@ -67,10 +67,10 @@ class Route:
         self.answer = answer or (200, (), (b"answer",))
         self.seen = []
 
-    def __call__(self, exchange, arguments):
-        self.seen.append(exchange)
+    def __call__(self, context, arguments):
+        self.seen.append(context)
         assert arguments is PLACE or arguments["model"] == "nothing"
-        exchange.respond(*self.answer)
+        context.respond(*self.answer)
 
 
 @pytest.fixture
@@ -84,47 +84,47 @@ def logged(caplog):
     return caplog
 
 
-def handle(exchange, route, aside, limit=10**6, place=PLACE):
-    ContentCodings(aside, Models(), limit).around(route)(exchange, place)
-    return exchange
+def handle(context, route, aside, limit=10**6, place=PLACE):
+    ContentCodings(aside, Models(), limit).wrap(route)(context, place)
+    return context
 
 
 @pytest.mark.parametrize("coding", [b"identity", b"br", b"", b"gzip, gzip"])
 def test_other_codings_are_the_routes_business(aside, coding):
-    exchange, route = Exchange(b"body", content_encoding=coding), Route()
-    handle(exchange, route, aside)
-    assert route.seen == [exchange]
+    context, route = Exchange(b"body", content_encoding=coding), Route()
+    handle(context, route, aside)
+    assert route.seen == [context]
 
 
 @pytest.mark.parametrize(("coding", "pack"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
 def test_small_body_is_plain_at_once(aside, coding, pack):
     route = Route()
-    exchange = handle(Exchange(pack(b"body"), content_encoding=coding, x_more=b"1"), route, aside)
+    context = handle(Exchange(pack(b"body"), content_encoding=coding, x_more=b"1"), route, aside)
     (seen,) = route.seen
     assert seen.body == b"body"
     assert (seen.method, seen.path, seen.arrival_ns) == ("POST", "/v2/models/m/infer", 5)
     assert seen.headers == {b"x-more": b"1"}
     assert (b"x_more", b"1") in written_fields(seen.headers)
-    assert exchange.answers == [(200, {}, b"answer")]
+    assert context.answers == [(200, {}, b"answer")]
     assert aside.waiting == []
 
 
 @pytest.mark.parametrize("plain", [LARGE, bytes(100_000)])
 def test_large_body_is_decompressed_aside(aside, plain):
     route = Route()
-    exchange = handle(Exchange(gzip.compress(plain), content_encoding=b"GZip"), route, aside)
+    context = handle(Exchange(gzip.compress(plain), content_encoding=b"GZip"), route, aside)
     assert route.seen == []
     aside.go()
     assert [seen.body for seen in route.seen] == [plain]
-    assert exchange.answers[0][2] == b"answer"
+    assert context.answers[0][2] == b"answer"
 
 
 @pytest.mark.parametrize("limit", [1000, 150_000])
 def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
     route = Route()
-    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside, limit)
+    context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside, limit)
     aside.go()
-    ((status, headers, body),) = exchange.answers
+    ((status, headers, body),) = context.answers
     assert status == 400
     assert f"exceeds the maximum allowed value of {limit} bytes" in orjson.loads(body)["error"]
     assert headers[b"triton-request-id"].decode() in logged.text
@@ -133,46 +133,46 @@ def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
 
 @pytest.mark.parametrize("body", [b"no gzip", gzip.compress(LARGE, mtime=0)[:-1]])
 def test_damaged_body_is_refused(aside, logged, body):
-    exchange = handle(Exchange(body, content_encoding=b"gzip"), Route(), aside)
+    context = handle(Exchange(body, content_encoding=b"gzip"), Route(), aside)
     for _ in aside.waiting:
         aside.go()
-    ((status, _, answer),) = exchange.answers
+    ((status, _, answer),) = context.answers
     assert status == 400
     assert "does not match its Content-Encoding 'gzip': " in orjson.loads(answer)["error"]
 
 
 def test_body_for_an_unknown_model_is_not_decompressed(aside):
-    exchange, route = Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), Route()
-    handle(exchange, route, aside, place={"model": "nothing", "version": ""})
-    assert route.seen == [exchange]
+    context, route = Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), Route()
+    handle(context, route, aside, place={"model": "nothing", "version": ""})
+    assert route.seen == [context]
     assert aside.waiting == []
 
 
 def test_nothing_is_done_for_a_client_that_has_gone(aside):
     route = Route()
-    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
+    context.on_disconnect(CancelReason.DISCONNECTED)
     aside.go()
     assert route.seen == []
 
 
 def test_nothing_is_submitted_for_a_client_that_left_while_its_body_was_decompressed(aside):
     route = Route()
-    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
+    context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
     work, done, _ = aside.waiting.pop()
     plain = work()
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    context.on_disconnect(CancelReason.DISCONNECTED)
     done(plain)
     assert route.seen == []
 
 
 def test_defect_of_the_route_costs_one_answer(aside, logged):
-    def broken(exchange, arguments):
+    def broken(context, arguments):
         raise ZeroDivisionError
 
-    exchange = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), broken, aside)
+    context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), broken, aside)
     aside.go()
-    assert exchange.answers[0][0] == 500
+    assert context.answers[0][0] == 500
     assert "ZeroDivisionError" in logged.text
 
 
@@ -184,90 +184,90 @@ ANSWER = b'{"data":[1.0]}' * 100
 )
 def test_answer_is_compressed_when_asked(aside, accept, coding, unpack):
     route = Route(200, ((b"X", b"1"),), (ANSWER[:5], memoryview(ANSWER[5:])))
-    exchange = handle(Exchange(accept_encoding=accept), route, aside)
-    ((status, headers, body),) = exchange.answers
+    context = handle(Exchange(accept_encoding=accept), route, aside)
+    ((status, headers, body),) = context.answers
     assert (status, headers) == (200, {b"X": b"1", b"Content-Encoding": coding})
     assert len(body) < len(ANSWER)
     assert unpack(body) == ANSWER
 
 
 def test_large_answer_is_compressed_aside_and_has_nothing_left_to_cancel(aside):
-    exchange = Exchange(accept_encoding=b"gzip")
-    exchange.on_disconnect = pytest.fail
-    handle(exchange, Route(200, (), (LARGE,)), aside)
-    assert exchange.answers == []
-    assert exchange.on_disconnect is None
+    context = Exchange(accept_encoding=b"gzip")
+    context.on_disconnect = pytest.fail
+    handle(context, Route(200, (), (LARGE,)), aside)
+    assert context.answers == []
+    assert context.on_disconnect is None
     aside.go()
-    assert gzip.decompress(exchange.answers[0][2]) == LARGE
+    assert gzip.decompress(context.answers[0][2]) == LARGE
 
 
 @pytest.mark.parametrize("answer", [(200, (), (b"small",)), (400, (), (ANSWER,))])
 def test_small_answers_and_failures_stay_as_they_are(aside, answer):
-    exchange = handle(Exchange(accept_encoding=b"gzip"), Route(*answer), aside)
-    assert exchange.answers == [(answer[0], {}, answer[2][0])]
+    context = handle(Exchange(accept_encoding=b"gzip"), Route(*answer), aside)
+    assert context.answers == [(answer[0], {}, answer[2][0])]
 
 
 @pytest.mark.parametrize("accept", [b"br", b"identity", b"gzip;q=0"])
 def test_answer_stays_as_it_is_when_nothing_fits(aside, accept):
-    exchange, route = Exchange(accept_encoding=accept), Route(200, (), (ANSWER,))
-    handle(exchange, route, aside)
-    assert route.seen == [exchange]
+    context, route = Exchange(accept_encoding=accept), Route(200, (), (ANSWER,))
+    handle(context, route, aside)
+    assert route.seen == [context]
 
 
 def test_streamed_answer_stays_as_it_is(aside):
-    def stream(exchange, arguments):
-        exchange.on_pause = print
-        exchange.start_stream(200, ())
-        exchange.send((ANSWER,))
-        exchange.end()
+    def stream(context, arguments):
+        context.on_pause = print
+        context.start_stream(200, ())
+        context.send((ANSWER,))
+        context.end()
 
-    exchange = handle(Exchange(accept_encoding=b"gzip"), stream, aside)
-    assert exchange.streamed == [(200, {}), ANSWER, "end"]
-    assert exchange.on_pause is print
+    context = handle(Exchange(accept_encoding=b"gzip"), stream, aside)
+    assert context.streamed == [(200, {}), ANSWER, "end"]
+    assert context.on_pause is print
 
 
 def test_what_fails_aside_is_answered(aside, logged):
-    exchange = handle(Exchange(accept_encoding=b"gzip"), Route(200, (), (LARGE, None)[:1]), aside)
+    context = handle(Exchange(accept_encoding=b"gzip"), Route(200, (), (LARGE, None)[:1]), aside)
     _, _, failed = aside.waiting.pop()
     failed(MemoryError("no memory"))
-    assert exchange.answers[0][0] == 500
+    assert context.answers[0][0] == 500
     assert "no memory" in logged.text
 
 
 @pytest.mark.parametrize(("accept", "coding"), [(None, None), (b"identity", None), (b"gzip", b"gzip")])
 def test_answers_of_a_port_without_routes_are_compressed_when_asked(aside, accept, coding):
-    exchange = Exchange() if accept is None else Exchange(accept_encoding=accept)
-    answer = ContentCodings(aside, Models()).around_answers(lambda found: found.respond(200, (), (ANSWER,)))
-    answer(exchange)
-    ((status, headers, body),) = exchange.answers
+    context = Exchange() if accept is None else Exchange(accept_encoding=accept)
+    answer = ContentCodings(aside, Models()).wrap_responses(lambda found: found.respond(200, (), (ANSWER,)))
+    answer(context)
+    ((status, headers, body),) = context.answers
     assert (status, headers.get(b"Content-Encoding")) == (200, coding)
     assert (gzip.decompress(body) if coding else body) == ANSWER
 
 
 def test_many_accept_fields_are_not_kept_for_ever(aside):
     codings = ContentCodings(aside, Models())
-    handle = codings.around(Route())
+    handle = codings.wrap(Route())
     for number in range(1000):
         handle(Exchange(accept_encoding=b"gzip;q=0.%d" % number), PLACE)
     assert len(codings._accepted) <= 256
 
 
 def test_a_body_without_room_is_refused_before_it_is_decompressed(aside):
-    exchange = Exchange(zlib.compress(bytes(1_000_000)), content_encoding=b"deflate")
-    exchange.has_room = False
+    context = Exchange(zlib.compress(bytes(1_000_000)), content_encoding=b"deflate")
+    context.has_room = False
     route = Route()
-    ContentCodings(aside, Models()).around(route)(exchange, PLACE)
-    assert exchange.answers[0][0] == 503
+    ContentCodings(aside, Models()).wrap(route)(context, PLACE)
+    assert context.answers[0][0] == 503
     assert not route.seen
 
 
 @pytest.mark.parametrize(("coding", "pack"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
 def test_the_budget_counts_the_bytes_that_came_out(aside, coding, pack):
     # What deflate becomes is not known before: more is reserved, and given back.
-    exchange = Exchange(pack(bytes(1_000_000)), content_encoding=coding)
-    ContentCodings(aside, Models()).around(lambda *_: None)(exchange, PLACE)
+    context = Exchange(pack(bytes(1_000_000)), content_encoding=coding)
+    ContentCodings(aside, Models()).wrap(lambda *_: None)(context, PLACE)
     aside.go()
-    assert exchange.reserved_bytes == 1_000_000
+    assert context.reserved_bytes == 1_000_000
 
 
 def test_any_ratio_is_allowed_up_to_the_floor():
@@ -278,7 +278,7 @@ def test_any_ratio_is_allowed_up_to_the_floor():
 
 def test_a_lying_gzip_trailer_is_an_error(aside):
     body = gzip.compress(bytes(1_000_000))
-    exchange = Exchange(body[:-4] + (70_000).to_bytes(4, "little"), content_encoding=b"gzip")
-    ContentCodings(aside, Models()).around(Route())(exchange, PLACE)
+    context = Exchange(body[:-4] + (70_000).to_bytes(4, "little"), content_encoding=b"gzip")
+    ContentCodings(aside, Models()).wrap(Route())(context, PLACE)
     aside.go()
-    assert exchange.answers[0][0] == 400
+    assert context.answers[0][0] == 400

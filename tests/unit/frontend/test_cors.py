@@ -31,14 +31,14 @@ class Exchange:
         self.calls.append(("end",))
 
 
-def ask(exchange: Exchange, *origins: str) -> Any:
+def ask(context: Exchange, *origins: str) -> Any:
     """Return the status and headers of the answer; what the route is given answers with its method and body."""
 
     def route(given: Any) -> None:
         given.respond(200, ((b"Content-Type", b"text/plain"),), (given.method.encode(), given.body))
 
-    Cors(origins or (PAGE,), route, route).handle(exchange)  # type: ignore[arg-type]
-    ((_, status, headers, body),) = exchange.calls
+    Cors(origins or (PAGE,), route, route).handle(context)  # type: ignore[arg-type]
+    ((_, status, headers, body),) = context.calls
     return status, headers, body
 
 
@@ -53,10 +53,10 @@ def test_allowed_page_may_read_the_answer() -> None:
 
 def test_preflight_is_answered_without_the_route() -> None:
     requested = "authorization,content-type,inference-header-content-length"
-    exchange = Exchange(
+    context = Exchange(
         "OPTIONS", origin=PAGE, access_control_request_method="POST", access_control_request_headers=requested
     )
-    status, headers, body = ask(exchange)
+    status, headers, body = ask(context)
     assert (status, body) == (200, b"")
     assert headers[b"Access-Control-Allow-Origin"] == PAGE.encode()
     assert b"POST" in headers[b"Access-Control-Allow-Methods"]
@@ -73,8 +73,8 @@ def test_other_pages_get_no_header_and_a_debug_line(caplog: pytest.LogCaptureFix
 
 
 def test_preflight_of_another_page_goes_to_the_route() -> None:
-    exchange = Exchange("OPTIONS", origin="https://evil.example", access_control_request_method="POST")
-    _, headers, body = ask(exchange)
+    context = Exchange("OPTIONS", origin="https://evil.example", access_control_request_method="POST")
+    _, headers, body = ask(context)
     assert body == b"OPTIONSbody"
     assert b"Access-Control-Allow-Origin" not in headers
 
@@ -96,14 +96,14 @@ def test_answer_without_an_origin_varies_all_the_same() -> None:
 
 
 def test_long_list_of_requested_headers_is_not_repeated() -> None:
-    exchange = Exchange(
+    context = Exchange(
         "OPTIONS", origin=PAGE, access_control_request_method="POST", access_control_request_headers="x" * 5000
     )
-    assert b"Access-Control-Allow-Headers" not in ask(exchange)[1]
+    assert b"Access-Control-Allow-Headers" not in ask(context)[1]
 
 
 def test_streams_and_disconnects_pass_through() -> None:
-    exchange = Exchange(origin=PAGE)
+    context = Exchange(origin=PAGE)
 
     def route(given: Any) -> None:
         given.on_disconnect = print
@@ -112,7 +112,7 @@ def test_streams_and_disconnects_pass_through() -> None:
         given.send((b"a", b"b"))
         given.end()
 
-    Cors((PAGE,), route, route).handle(exchange)  # type: ignore[arg-type]
-    assert exchange.on_disconnect is print
-    assert [call[0] for call in exchange.calls] == ["start_stream", "send", "end"]
-    assert b"Access-Control-Allow-Origin" in exchange.calls[0][2]
+    Cors((PAGE,), route, route).handle(context)  # type: ignore[arg-type]
+    assert context.on_disconnect is print
+    assert [call[0] for call in context.calls] == ["start_stream", "send", "end"]
+    assert b"Access-Control-Allow-Origin" in context.calls[0][2]

@@ -2,7 +2,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.frontend.exchange import CancelReason, version_of
+from naiad.frontend.context import CancelReason, version_of
 
 
 @pytest.mark.parametrize("why", CancelReason)

@@ -1,4 +1,4 @@
-"""Requests that are refused by their head, before their body is buffered."""
+"""Requests that are rejected by their head, before their body is buffered."""
 
 import json
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from naiad.core.errors import not_found
 from naiad.core.request_limits import RequestBudget, unlimited
 from naiad.frontend.access import Rejection
 from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.rest_head import RestSide
+from naiad.frontend.http2.rest_headers import RestSide
 from naiad.frontend.rest.cors import Cors
 from naiad.frontend.rest.infer import InferRoute
 from naiad.frontend.router import Route, Router
@@ -50,7 +50,7 @@ class KeyRule:
     def concerns(self, category):
         return True
 
-    def refusal(self, category, field):
+    def rejection(self, category, field):
         return None if field(b"key") == b"x" else Rejection(401, GrpcStatus.UNAUTHENTICATED, "a key is needed")
 
 
@@ -63,7 +63,7 @@ def make_router(engine, rule=None):
 
 
 class Case:
-    """A request with a large body: its head, and how it is refused."""
+    """A request with a large body: its head, and how it is rejected."""
 
     def __init__(self, status, words, path=ADD, method="POST", length=LARGE, rule=None, fields=()):
         self.status, self.words, self.path, self.method = status, words, path, method
@@ -102,7 +102,7 @@ def case(request):
 def http1_peer(rule=None):
     engine, budget = Engine(), RequestBudget()
     router = make_router(engine, rule)
-    peer = Peer(Http1Server(router.handle, Loop(), budget=budget, refuse=router.refuse))
+    peer = Peer(Http1Server(router.handle, Loop(), budget=budget, reject=router.reject))
     peer.engine, peer.budget = engine, budget
     return peer
 
@@ -125,7 +125,7 @@ def test_a_refused_head_is_answered_over_http1(case):
 
 def test_a_refused_head_is_answered_over_http2(case):
     router, budget = make_router(Engine(), case.rule), RequestBudget()
-    scene = Scene(budget=budget, rest=RestSide(router.handle, refuse=router.refuse)).open()
+    scene = Scene(budget=budget, rest=RestSide(router.handle, reject=router.reject)).open()
     fields = [(":method", case.method), (":scheme", "http"), (":path", case.path), (":authority", "x")]
     fields += [("content-length", str(case.length)), *case.fields]
     scene.send(frame(wire.HEADERS, 4, 1, scene.encoder.encode(fields)))
@@ -213,26 +213,26 @@ def test_a_refused_peer_that_never_stops_is_dropped():
 
 def test_a_refused_page_may_read_its_answer():
     router = make_router(Engine())
-    cors = Cors(("https://a.example",), router.handle, router.refuse)
-    peer = Peer(Http1Server(cors.handle, Loop(), refuse=cors.refuse))
+    cors = Cors(("https://a.example",), router.handle, router.reject)
+    peer = Peer(Http1Server(cors.handle, Loop(), reject=cors.reject))
     peer.send(head_of(MODEL.format("none"), ("origin", "https://a.example")))
     assert peer.statuses == [404]
     assert b"Access-Control-Allow-Origin: https://a.example\r\n" in peer.output
 
 
 def test_answers_before_a_refused_head_come_first():
-    exchanges = []
+    contexts = []
     router = make_router(Engine())
-    peer = Peer(Http1Server(exchanges.append, Loop(), refuse=router.refuse))
+    peer = Peer(Http1Server(contexts.append, Loop(), reject=router.reject))
     peer.send(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" + head_of(MODEL.format("none")))
     assert peer.output == b""
-    exchanges[0].respond(200, (), (b"ok",))
+    contexts[0].respond(200, (), (b"ok",))
     assert peer.statuses == [200, 404]
 
 
 def test_an_unknown_method_is_refused_before_its_message():
     scene = Scene()
-    scene.service.refusal = lambda path: not_found("unknown method") if path == "/s/None" else None
+    scene.service.rejection = lambda path: not_found("unknown method") if path == "/s/None" else None
     scene.open()
     scene.send(scene.headers(1, "/s/None"))
     frames = scene.frames()

@@ -10,7 +10,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.protocol import service_pb2 as pb
 from support.recording_engine import RecordingEngine
@@ -158,7 +158,7 @@ class TestInfer:
         assert all(word in line.getMessage() for word in ("7", "m", "1", "it broke", "model.py:3"))
 
     def test_refused_at_the_door(self, service, engine, failures):
-        engine.refusal = unavailable("Exceeds maximum queue size")
+        engine.rejection = unavailable("Exceeds maximum queue size")
         it = call(service, "ModelInfer", infer_message())
         assert (it.status, it.message, it.on_cancel) == (14, "Exceeds maximum queue size", None)
         (line,) = failures()
@@ -213,7 +213,7 @@ class TestInfer:
         assert len(failures()) == 1
 
     def test_defect_costs_one_call(self, service, engine, caplog):
-        engine.refusal = ZeroDivisionError("defect")
+        engine.rejection = ZeroDivisionError("defect")
         it = call(service, "ModelInfer", infer_message())
         assert it.status == 13
         assert "internal error" in it.message

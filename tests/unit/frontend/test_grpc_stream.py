@@ -10,7 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument, not_found, unavailable
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.grpc import stream as grpc_stream
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -41,8 +41,8 @@ class Call:
         self.sent = []
         self.encoded = []
         self.status = None
-        self.is_held = False
-        self.holds = 0
+        self.is_paused = False
+        self.pauses = 0
 
     def respond(self, parts):
         raise AssertionError("the answer of a stream is not unary")
@@ -59,13 +59,13 @@ class Call:
         assert self.status is None
         self.status, self.message = status, message
 
-    def hold(self):
-        self.is_held = True
-        self.holds += 1
+    def pause(self):
+        self.is_paused = True
+        self.pauses += 1
 
-    def release(self):
-        assert self.is_held
-        self.is_held = False
+    def resume(self):
+        assert self.is_paused
+        self.is_paused = False
 
     @property
     def ids(self):
@@ -256,7 +256,7 @@ class TestErrors:
 
     def test_early_ones_carry_the_id_only(self, stage, failures):
         stage.send("a", data=False)
-        stage.engine.refusal = unavailable("Exceeds maximum queue size")
+        stage.engine.rejection = unavailable("Exceeds maximum queue size")
         stage.send("b")
         texts = [sent.error_message for sent in stage.call.sent]
         assert texts == [
@@ -266,7 +266,7 @@ class TestErrors:
         for sent, name in zip(stage.call.sent, ("a", "b"), strict=True):
             assert sent.infer_response == pb.ModelInferResponse(id=name)
         assert len(failures()) == 2
-        stage.engine.refusal = None
+        stage.engine.rejection = None
         stage.send("c")
         stage.answer("c")
         assert stage.call.ids == ["a", "b", "c"]
@@ -300,7 +300,7 @@ class TestErrors:
 
     def test_a_defect_ends_the_call_and_cancels_what_is_open(self, stage):
         stage.send("a")
-        stage.engine.refusal = ZeroDivisionError("defect")
+        stage.engine.rejection = ZeroDivisionError("defect")
         with pytest.raises(ZeroDivisionError):
             stage.send("b")
         assert stage.request("a").cancelled
@@ -440,41 +440,41 @@ class TestBounds:
 
     def test_many_open_requests_hold_the_call(self, stage):
         stage.send("a", "b", model="d")
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
         stage.send("c", model="d")
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.answer("b", final=False)
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.answer("b")
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
 
     def test_large_requests_hold_the_call(self, stage):
         stage.send("x" * 600)
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
         stage.send("y" * 600)
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.answer("x" * 600)
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
 
     def test_refused_requests_that_wait_for_their_turn_hold_the_call(self, stage):
         stage.send("a")
         stage.send("b", "c", data=False)
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.answer("a")
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
 
     def test_a_slow_reader_is_held_until_it_has_read(self, stage):
         stage.send("a", model="d")
         stage.call.queued_bytes = 101
         stage.answer("a", final=False)
-        assert stage.call.is_held
+        assert stage.call.is_paused
         assert stage.request("a").is_paused
         stage.call.queued_bytes = 51
         stage.service.stream_writable(stage.call)
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.call.queued_bytes = 50
         stage.service.stream_writable(stage.call)
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
         assert not stage.request("a").is_paused
 
     def test_answers_of_ordinary_models_wait_for_a_slow_reader_and_are_all_sent(self, stage):
@@ -485,11 +485,11 @@ class TestBounds:
         stage.answer("b")
         stage.answer("c")
         assert stage.call.ids == ["a"]
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.call.queued_bytes = 50
         stage.service.stream_writable(stage.call)
         assert stage.call.ids == ["a", "b", "c"]
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
 
     def test_the_end_waits_for_answers_that_wait_for_a_slow_reader(self, stage):
         stage.send("a", "b")
@@ -507,25 +507,25 @@ class TestBounds:
         stage.send("a")
         stage.answer("a", value=bytes(600))
         stage.send("b")
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
         stage.send("c")
-        assert stage.call.is_held
+        assert stage.call.is_paused
         stage.answer("b")
-        assert not stage.call.is_held
+        assert not stage.call.is_paused
 
     def test_requests_that_are_handed_over_on_release_may_hold_again(self, stage):
-        def release():
-            stage.call.is_held = False
+        def resume():
+            stage.call.is_paused = False
             stage.send("d", model="d")
 
-        stage.call.release = release
+        stage.call.resume = resume
         stage.send("a", "b", "c", model="d")
         stage.answer("a")
-        assert stage.call.is_held
-        assert stage.call.holds == 2
+        assert stage.call.is_paused
+        assert stage.call.pauses == 2
 
     def test_nothing_is_released_after_the_end(self, stage):
         stage.send("a", "b", "c", model="d")
         stage.call.on_cancel(CancelReason.CANCELLED)
         stage.answer("a")
-        assert stage.call.is_held
+        assert stage.call.is_paused

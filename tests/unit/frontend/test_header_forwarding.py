@@ -74,10 +74,10 @@ def test_memory_is_bounded() -> None:
 
 @pytest.mark.parametrize("name", ["timeout", "headers", "priority", "sequence_id", "triton_x"])
 def test_reserved_names_are_refused(name: str) -> None:
-    with pytest.raises(InferError) as refused:
+    with pytest.raises(InferError) as rejected:
         forwarding(".*").apply(header(), [(name.encode(), b"1")])
-    assert refused.value.code is ErrorCode.INVALID_ARG
-    assert refused.value.message == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+    assert rejected.value.code is ErrorCode.INVALID_ARG
+    assert rejected.value.message == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
 
 
 def test_what_grpc_keeps_to_itself_is_not_metadata() -> None:

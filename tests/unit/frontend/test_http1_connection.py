@@ -3,7 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.http1.server import Http1Server
 from support.http1_scene import GET, Loop, Peer, answer, post
 
@@ -16,13 +16,13 @@ def test_peer_that_fills_the_buffer_lets_others_pass():
         callback()
     assert peer.transport.reading
     peer.send(GET)
-    assert (len(peer.exchanges), peer.transport.reading) == (1, True)
+    assert (len(peer.contexts), peer.transport.reading) == (1, True)
 
 
 def test_a_body_of_known_length_is_read_without_a_pause():
     peer = Peer()
     peer.send(post(bytes(1_000_000)))
-    assert (len(peer.exchanges), peer.loop.next) == (1, [])
+    assert (len(peer.contexts), peer.loop.next) == (1, [])
 
 
 def test_a_pause_ends_when_the_connection_may_be_read_and_not_before():
@@ -32,8 +32,8 @@ def test_a_pause_ends_when_the_connection_may_be_read_and_not_before():
     for callback in peer.loop.next:
         callback()
     assert not peer.transport.reading
-    answer(peer.exchanges[0])
-    answer(peer.exchanges[1])
+    answer(peer.contexts[0])
+    answer(peer.contexts[1])
     assert peer.transport.reading
 
 
@@ -43,8 +43,8 @@ def test_empty_lines_before_a_request_are_ignored_in_any_pieces(size):
     text = b"\r\n" * 40 + GET + b"\n\r\n" * 500 + GET
     for at in range(0, len(text), size):
         peer.send(text[at : at + size])
-        while peer.exchanges and peer.output.count(b"200 OK") != len(peer.exchanges):
-            answer(peer.exchanges[-1])
+        while peer.contexts and peer.output.count(b"200 OK") != len(peer.contexts):
+            answer(peer.contexts[-1])
     assert peer.statuses == [200, 200]
 
 
@@ -85,16 +85,16 @@ def test_shapes_that_two_servers_may_read_differently_are_refused(data, size):
     peer = Peer()
     for at in range(0, len(data), size):
         peer.send(data[at : at + size])
-    assert (peer.statuses, peer.exchanges) == ([400], [])
+    assert (peer.statuses, peer.contexts) == ([400], [])
 
 
 def test_answer_has_status_fields_date_and_length():
     peer = Peer()
     peer.send(GET)
-    (exchange,) = peer.exchanges
-    assert (exchange.method, exchange.path, exchange.body) == ("GET", "/a", b"")
-    assert exchange.arrival_ns > 0
-    answer(exchange)
+    (context,) = peer.contexts
+    assert (context.method, context.path, context.body) == ("GET", "/a", b"")
+    assert context.arrival_ns > 0
+    answer(context)
     head, _, body = peer.output.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
     assert line == b"HTTP/1.1 200 OK"
@@ -107,8 +107,8 @@ def test_answer_has_status_fields_date_and_length():
 def test_an_exchange_is_answered_once():
     peer = Peer()
     peer.send(GET)
-    answer(peer.exchanges[0])
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
+    answer(peer.contexts[0])
     assert peer.statuses == [200]
 
 
@@ -117,7 +117,7 @@ def test_body_arrives_whole_and_its_tensors_aligned(size):
     body = bytes(range(256)) * (size // 256 + 1)
     peer = Peer()
     peer.send(post(body, b"Inference-Header-Content-Length: 7"))
-    received = peer.exchanges[0].body
+    received = peer.contexts[0].body
     assert bytes(received) == body
     if size >= 5000:
         assert np.frombuffer(received[7:], np.uint8).ctypes.data % 64 == 0
@@ -134,7 +134,7 @@ def test_chunked_body_and_the_request_behind_it():
     peer = Peer()
     head = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     peer.send(head + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n" + GET)
-    assert [(e.method, bytes(e.body)) for e in peer.exchanges] == [("POST", b"abc"), ("GET", b"")]
+    assert [(e.method, bytes(e.body)) for e in peer.contexts] == [("POST", b"abc"), ("GET", b"")]
 
 
 def test_empty_lines_before_a_request_are_ignored():
@@ -142,13 +142,13 @@ def test_empty_lines_before_a_request_are_ignored():
     peer.send(b"\r\n\r\n" + GET)
     peer.send(b"\r\n")
     peer.send(GET)
-    assert len(peer.exchanges) == 2
+    assert len(peer.contexts) == 2
 
 
 def test_pipelined_answers_leave_in_order_of_the_requests():
     peer = Peer()
     peer.send(GET * 3)
-    first, second, third = peer.exchanges
+    first, second, third = peer.contexts
     answer(third, b"3")
     answer(second, b"2")
     assert peer.output == b""
@@ -170,7 +170,7 @@ def test_large_parts_are_written_without_a_copy():
     written = []
     peer.transport.writelines = written.extend
     large = memoryview(bytes(100_000))
-    peer.exchanges[0].respond(200, (), (b"small", large, b"tail"))
+    peer.contexts[0].respond(200, (), (b"small", large, b"tail"))
     assert written[1] is large
     assert written[0].endswith(b"small")
     assert written[2] == b"tail"
@@ -179,15 +179,15 @@ def test_large_parts_are_written_without_a_copy():
 def test_too_many_pipelined_requests_pause_reading_until_answered():
     peer = Peer(pipelined_requests=2)
     peer.send(GET * 5)
-    assert len(peer.exchanges) == 2
+    assert len(peer.contexts) == 2
     assert not peer.transport.reading
-    answer(peer.exchanges[0])
-    assert len(peer.exchanges) == 3
+    answer(peer.contexts[0])
+    assert len(peer.contexts) == 3
     for _ in range(3):
-        answer(peer.exchanges[len(peer.statuses)])
-    assert len(peer.exchanges) == 5
+        answer(peer.contexts[len(peer.statuses)])
+    assert len(peer.contexts) == 5
     assert peer.transport.reading
-    answer(peer.exchanges[4])
+    answer(peer.contexts[4])
     assert peer.statuses == [200] * 5
 
 
@@ -215,7 +215,7 @@ def test_peer_that_takes_nothing_is_dropped_but_a_slow_one_is_not():
 def test_head_request_gets_the_length_but_no_body():
     peer = Peer()
     peer.send(GET.replace(b"GET", b"HEAD"))
-    answer(peer.exchanges[0], b"12345")
+    answer(peer.contexts[0], b"12345")
     assert peer.output.endswith(b"Content-Length: 5\r\n\r\n")
 
 
@@ -231,7 +231,7 @@ def test_head_request_gets_the_length_but_no_body():
 def test_persistence(request_bytes, option, closed):
     peer = Peer()
     peer.send(request_bytes)
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.transport.closed is closed
     assert (b"\r\nConnection: " + (option or b"")) in peer.output or option is None
     assert (b"Connection" in peer.output) is (option is not None)
@@ -240,7 +240,7 @@ def test_persistence(request_bytes, option, closed):
 def test_requests_behind_connection_close_are_not_served():
     peer = Peer()
     peer.send(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET)
-    assert len(peer.exchanges) == 1
+    assert len(peer.contexts) == 1
 
 
 def test_expectation_is_met_before_the_body():
@@ -249,7 +249,7 @@ def test_expectation_is_met_before_the_body():
     peer.send(request[:-3])
     assert peer.output == b"HTTP/1.1 100 Continue\r\n\r\n"
     peer.send(request[-3:])
-    assert bytes(peer.exchanges[0].body) == b"abc"
+    assert bytes(peer.contexts[0].body) == b"abc"
 
 
 def test_expectation_that_was_not_waited_for_is_not_met_in_the_next_request():
@@ -257,8 +257,8 @@ def test_expectation_that_was_not_waited_for_is_not_met_in_the_next_request():
     peer.send(GET)
     peer.send(post(b"abc", b"Expect: 100-continue")[:-3])
     peer.send(b"abc" + post(b"body")[:-1])
-    answer(peer.exchanges[0])
-    answer(peer.exchanges[1])
+    answer(peer.contexts[0])
+    answer(peer.contexts[1])
     assert peer.statuses == [200, 200]
 
 
@@ -267,11 +267,11 @@ def test_expectation_waits_for_earlier_answers_and_is_dropped_when_the_body_is_t
     request = post(b"abc", b"Expect: 100-continue")
     peer.send(GET + request[:-3])
     assert peer.output == b""
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.output.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
     other = Peer()
     other.send(request)
-    assert len(other.exchanges) == 1
+    assert len(other.contexts) == 1
     assert other.output == b""
 
 
@@ -290,7 +290,7 @@ def test_expectation_waits_for_earlier_answers_and_is_dropped_when_the_body_is_t
 def test_refusal_answers_then_lingers_then_drops(data, status):
     peer = Peer()
     peer.send(GET + data)
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.statuses == [200, status]
     assert b"Connection: close" in peer.output
     assert peer.transport.eof_written
@@ -299,7 +299,7 @@ def test_refusal_answers_then_lingers_then_drops(data, status):
     assert not peer.transport.aborted
     peer.sweep(10)
     assert peer.transport.aborted
-    assert len(peer.exchanges) == 1
+    assert len(peer.contexts) == 1
 
 
 def test_length_that_lies_takes_no_memory_and_the_cut_off_body_is_told():
@@ -323,8 +323,8 @@ def test_half_closed_peer_gets_the_answers_to_all_that_is_complete_even_in_the_m
     peer = Peer()
     peer.send(GET * 2 + GET[:-5])
     assert peer.connection.eof_received()
-    answer(peer.exchanges[1])
-    answer(peer.exchanges[0])
+    answer(peer.contexts[1])
+    answer(peer.contexts[0])
     assert peer.statuses == [200, 200]
     assert peer.transport.closed
     peer.loop.run_later()  # nobody is asked who has been answered
@@ -341,7 +341,7 @@ def test_half_closed_peer_that_waits_is_asked_once_whether_it_listens():
     peer.loop.run_later()
     peer.sweep(1, 2)
     assert not peer.transport.is_closing()
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.statuses == [100, 200]
     assert b"Connection: close" in peer.output
     assert peer.transport.closed
@@ -365,7 +365,7 @@ def test_half_closed_peer_is_not_read_again():
     peer.connection.pause_writing()
     peer.connection.resume_writing()
     assert peer.transport.reading  # as it was: the loop itself has stopped at the end
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.transport.closed
 
 
@@ -375,7 +375,7 @@ def test_half_closed_peer_of_http_1_0_is_answered_and_not_asked():
     assert peer.connection.eof_received()
     peer.loop.run_later()
     assert peer.output == b""
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.statuses == [200]
     assert peer.transport.closed
 
@@ -383,7 +383,7 @@ def test_half_closed_peer_of_http_1_0_is_answered_and_not_asked():
 def test_peer_that_closes_in_the_middle_of_a_stream_is_gone():
     peer = Peer()
     peer.send(GET)
-    peer.exchanges[0].start_stream(200, ())
+    peer.contexts[0].start_stream(200, ())
     assert not peer.connection.eof_received()
 
 
@@ -416,7 +416,7 @@ def test_connection_that_waits_for_an_answer_never_times_out():
     peer = Peer(idle_timeout_s=5)
     peer.send(GET)
     peer.sweep(1, 1000)
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.statuses == [200]
     peer.sweep(1001, 1002)
     assert not peer.transport.closed
@@ -426,12 +426,12 @@ def test_lost_connection_is_told_to_those_who_work_on_answers():
     peer = Peer()
     peer.send(GET * 2)
     told = []
-    for i, exchange in enumerate(peer.exchanges):
-        exchange.on_disconnect = lambda why, i=i: told.append((i, why))
-    answer(peer.exchanges[0])
+    for i, context in enumerate(peer.contexts):
+        context.on_disconnect = lambda why, i=i: told.append((i, why))
+    answer(peer.contexts[0])
     peer.connection.connection_lost(None)
     assert told == [(1, CancelReason.DISCONNECTED)]
-    answer(peer.exchanges[1])
+    answer(peer.contexts[1])
     assert peer.statuses == [200]
     assert peer.server.connection_count == 0
 
@@ -440,7 +440,7 @@ def test_answer_on_a_dropped_connection_goes_nowhere():
     peer = Peer()
     peer.send(GET)
     peer.server.abort()
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.transport.aborted
     assert peer.output == b""
 
@@ -449,7 +449,7 @@ def test_peer_that_takes_its_last_answer_slowly_gets_all_of_it_and_one_that_take
     peer = Peer(send_timeout_s=5)
     peer.transport.unsent = 1000
     peer.send(GET[:-2] + b"Connection: close\r\n\r\n")
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.transport.closed
     for second in range(1, 100):
         peer.transport.unsent -= 1
@@ -463,7 +463,7 @@ def test_peer_that_takes_its_last_answer_slowly_gets_all_of_it_and_one_that_take
 def test_peer_that_has_its_last_answer_may_take_a_moment_to_close():
     peer = Peer()
     peer.send(GET[:-2] + b"Connection: close\r\n\r\n")
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     peer.sweep(1, 5)
     assert not peer.transport.aborted
     peer.sweep(6)
@@ -474,7 +474,7 @@ def test_refused_peer_keeps_the_time_for_the_answers_before():
     peer = Peer(linger_s=2, send_timeout_s=60)
     peer.send(GET + b"nonsense\r\n\r\n")
     peer.transport.unsent = 1000
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     peer.sweep(1, 30)
     assert not peer.transport.aborted
     peer.transport.unsent = 0
@@ -499,14 +499,14 @@ def test_drain_tells_busy_connections_and_serves_idle_ones():
     busy.send(GET)
     busy.server.drain()
     busy.sweep(1)
-    answer(busy.exchanges[0])
+    answer(busy.contexts[0])
     assert b"Connection: close" in busy.output
     assert busy.transport.eof_written
     busy.sweep(3, 20)
     assert not idle.transport.closed
     for _ in range(2):  # the connection goes on
         idle.send(GET)
-        answer(busy.exchanges[-1])
+        answer(busy.contexts[-1])
     assert idle.statuses == [200, 200]
     assert b"Connection" not in idle.output
 
@@ -520,7 +520,7 @@ def test_the_end_of_a_drain_closes_idle_connections():
     idle.server.finish()
     assert idle.transport.closed
     assert not last.transport.closed
-    answer(idle.exchanges[0])
+    answer(idle.contexts[0])
     assert b"Connection: close" in last.output
     assert last.transport.eof_written
 
@@ -529,9 +529,9 @@ def test_drain_lets_pipelined_requests_finish():
     peer = Peer()
     peer.send(GET * 2)
     peer.server.drain()
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert b"Connection" not in peer.output
-    answer(peer.exchanges[1])
+    answer(peer.contexts[1])
     assert b"Connection: close" in peer.output
     assert peer.transport.eof_written
     peer.connection.eof_received()
@@ -544,11 +544,11 @@ def test_drain_does_not_reset_a_peer_that_sends_its_next_request():
     peer = Peer()
     peer.send(GET + post(b"body")[:-1])
     peer.server.drain()
-    answer(peer.exchanges[0])
+    answer(peer.contexts[0])
     assert peer.transport.eof_written
     assert not peer.transport.closed
     peer.send(b"y" + GET)
-    assert len(peer.exchanges) == 1  # what was told to be the last answer stays it
+    assert len(peer.contexts) == 1  # what was told to be the last answer stays it
     peer.sweep(1, 4)
     assert peer.transport.aborted
 
@@ -567,7 +567,7 @@ def test_wait_closed_returns_when_the_last_connection_is_lost():
 
 
 def test_route_that_raises_is_answered_500(caplog):
-    def fail(exchange):
+    def fail(context):
         raise ValueError("broken")
 
     peer = Peer(Http1Server(fail, Loop()))
@@ -579,11 +579,11 @@ def test_route_that_raises_is_answered_500(caplog):
 def test_streamed_answer_is_chunked():
     peer = Peer()
     peer.send(GET)
-    (exchange,) = peer.exchanges
-    exchange.start_stream(200, ((b"Content-Type", b"text/event-stream"),))
-    exchange.send((b"ab", b"c"))
-    exchange.send(())
-    exchange.end()
+    (context,) = peer.contexts
+    context.start_stream(200, ((b"Content-Type", b"text/event-stream"),))
+    context.send((b"ab", b"c"))
+    context.send(())
+    context.end()
     head, _, body = peer.output.partition(b"\r\n\r\n")
     assert b"Transfer-Encoding: chunked" in head
     assert b"Content-Length" not in head
@@ -594,9 +594,9 @@ def test_streamed_answer_is_chunked():
 def test_streamed_answer_to_http_1_0_ends_by_closing():
     peer = Peer()
     peer.send(b"GET /a HTTP/1.0\r\n\r\n")
-    peer.exchanges[0].start_stream(200, ())
-    peer.exchanges[0].send((b"abc",))
-    peer.exchanges[0].end()
+    peer.contexts[0].start_stream(200, ())
+    peer.contexts[0].send((b"abc",))
+    peer.contexts[0].end()
     assert peer.output.endswith(b"\r\n\r\nabc")
     assert peer.transport.closed
 
@@ -604,7 +604,7 @@ def test_streamed_answer_to_http_1_0_ends_by_closing():
 def test_streamed_answer_waits_for_its_turn():
     peer = Peer()
     peer.send(GET * 2)
-    first, second = peer.exchanges
+    first, second = peer.contexts
     second.start_stream(200, ())
     second.send((b"xyz",))
     assert peer.output == b""
@@ -617,17 +617,17 @@ def test_streamed_answer_waits_for_its_turn():
 def test_stream_is_told_when_the_peer_does_not_read_and_when_it_does_again():
     peer = Peer()
     peer.send(GET)
-    (exchange,) = peer.exchanges
+    (context,) = peer.contexts
     told = []
-    exchange.on_pause = told.append
-    exchange.start_stream(200, ())
+    context.on_pause = told.append
+    context.start_stream(200, ())
     peer.connection.pause_writing()
-    exchange.send((b"abc",))
+    context.send((b"abc",))
     assert told == [True]
     peer.connection.resume_writing()
     peer.connection.pause_writing()
     assert told == [True, False, True]
-    exchange.end()
+    context.end()
     peer.connection.resume_writing()
     assert told == [True, False, True]
 
@@ -636,20 +636,20 @@ def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
     peer = Peer(streamed_bytes=1000)
     gone = []
     peer.send(GET)
-    (exchange,) = peer.exchanges
-    exchange.on_disconnect = gone.append
-    exchange.start_stream(200, ())
+    (context,) = peer.contexts
+    context.on_disconnect = gone.append
+    context.start_stream(200, ())
     peer.transport.unsent = 2000
-    exchange.send((b"abc",))
+    context.send((b"abc",))
     # One large piece is no reason: only what stays unsent is.
     assert not peer.transport.aborted
     peer.connection.pause_writing()
     peer.transport.unsent = 1000
-    exchange.send((b"abc",))
+    context.send((b"abc",))
     assert not peer.transport.aborted
     peer.transport.unsent = 1001
-    exchange.send((b"abc",))
-    exchange.send((b"abc",))
+    context.send((b"abc",))
+    context.send((b"abc",))
     assert peer.transport.aborted
     assert caplog.text.count("1001 unread bytes of streamed responses") == 1
     peer.connection.connection_lost(None)
@@ -659,11 +659,11 @@ def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
 def test_streams_that_wait_for_their_turn_are_bounded():
     peer = Peer(write_buffer_bytes=10, streamed_bytes=100)
     peer.send(GET * 3)
-    first, second, third = peer.exchanges
-    told = {exchange: [] for exchange in (second, third)}
-    for exchange in told:
-        exchange.on_pause = told[exchange].append
-        exchange.start_stream(200, ())
+    first, second, third = peer.contexts
+    told = {context: [] for context in (second, third)}
+    for context in told:
+        context.on_pause = told[context].append
+        context.start_stream(200, ())
     second.send((b"x" * 10,))
     assert told[second] == [True]
     third.send((b"x" * 50,))
@@ -677,9 +677,9 @@ def test_streams_that_wait_for_their_turn_are_bounded():
 def test_pieces_that_have_left_count_no_more():
     peer = Peer(streamed_bytes=100)
     peer.send(GET * 3)
-    first, second, third = peer.exchanges
-    for exchange in (second, third):
-        exchange.start_stream(200, ())
+    first, second, third = peer.contexts
+    for context in (second, third):
+        context.start_stream(200, ())
     second.send((b"x" * 80,))
     answer(first)
     third.send((b"x" * 80,))
@@ -689,7 +689,7 @@ def test_pieces_that_have_left_count_no_more():
 def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
     peer = Peer(write_buffer_bytes=10)
     peer.send(GET * 2)
-    first, second = peer.exchanges
+    first, second = peer.contexts
     told = []
     second.on_pause = told.append
     second.start_stream(200, ())
@@ -704,7 +704,7 @@ def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
 def test_a_connection_without_a_first_byte_is_closed():
     silent, used = Peer(), Peer()
     used.send(GET)
-    answer(used.exchanges[0])
+    answer(used.contexts[0])
     for peer in (silent, used):
         peer.sweep(1, 30)
         assert not peer.transport.closed
@@ -728,8 +728,8 @@ def test_a_client_that_reads_a_byte_now_and_then_is_dropped(monkeypatch):
     peer = Peer()
     peer.send(GET)
     gone = []
-    peer.exchanges[0].on_disconnect = gone.append
-    peer.exchanges[0].start_stream(200, ())
+    peer.contexts[0].on_disconnect = gone.append
+    peer.contexts[0].start_stream(200, ())
     peer.transport.unsent = 2_000_000
     peer.connection.pause_writing()
     for second in range(1, 60):
@@ -746,7 +746,7 @@ def test_a_client_that_reads_at_the_least_rate_is_kept(monkeypatch):
     monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()
     peer.send(GET)
-    peer.exchanges[0].start_stream(200, ())
+    peer.contexts[0].start_stream(200, ())
     peer.transport.unsent = 2_000_000  # what the model adds makes up for what the client takes
     peer.connection.pause_writing()
     for second in range(1, 300):

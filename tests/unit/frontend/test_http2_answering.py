@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame, window_update
 from naiad.wire.http2.limits import Http2Limits
@@ -183,7 +183,7 @@ def test_large_messages_that_wait_get_no_window_for_more():
     assert scene.service.cancelled == [(scene.service.calls[0], CancelReason.CANCELLED)]
     assert len(connection_updates(scene.frames())) == 1
     scene.service.calls[1].finish(13)
-    assert scene.protocol._responses.request_bytes.held_bytes == 60_000
+    assert scene.protocol._responses.request_bytes.reserved_bytes == 60_000
 
 
 def test_window_of_messages_that_wait_comes_back_with_an_answer():
@@ -219,7 +219,7 @@ def test_requests_wait_while_the_peer_does_not_take_answers(size):
     assert scene.service.messages == [b"a", message, message]
     answers = scene.answers()
     assert [answers[stream_id][1] for stream_id in (3, 5)] == [framed(message)] * 2
-    assert scene.protocol._responses.request_bytes.held_bytes == 0
+    assert scene.protocol._responses.request_bytes.reserved_bytes == 0
 
 
 def test_requests_that_wait_are_served_when_the_answer_before_them_is_given_up():

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_conversation import ECHO, STREAM, Conversation
@@ -35,7 +35,7 @@ class Service:
     def message_began(self, call, beginning):
         pass
 
-    def refusal(self, path):
+    def rejection(self, path):
         return None
 
     def is_streaming(self, path):
@@ -44,7 +44,7 @@ class Service:
     def stream_message(self, call, message):
         self.unary(call, message)
         if self.holds:
-            call.hold()
+            call.pause()
 
     def stream_half_closed(self, call):
         self.ended += 1
@@ -57,7 +57,7 @@ class Scene:
     def __init__(self, **limits):
         self.service = Service()
         self.aside = Aside()
-        self.talk = Conversation(limits=Http2Limits(**limits), service=self.service, run_aside=self.aside)
+        self.talk = Conversation(limits=Http2Limits(**limits), service=self.service, run_in_thread=self.aside)
 
     def send(self, path, *messages, end=True, more=()):
         body = b"".join(grpc_message(data, flag=flag) for flag, data in messages)
@@ -139,10 +139,10 @@ def test_plain_messages_wait_for_a_compressed_one_before_them(scene):
 def test_stream_that_its_service_holds_meanwhile_stays_held(scene):
     scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"))
     (call,) = scene.service.calls
-    call.hold()
+    call.pause()
     scene.aside.go()
     assert scene.service.messages == [b"first"]
-    call.release()
+    call.resume()
     assert scene.service.messages == [b"first", LARGE, b"last"]
     assert scene.service.ended == 1
 
@@ -150,8 +150,8 @@ def test_stream_that_its_service_holds_meanwhile_stays_held(scene):
 def test_service_that_releases_a_stream_meanwhile_does_not_change_the_order(scene):
     scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"))
     (call,) = scene.service.calls
-    call.hold()
-    call.release()
+    call.pause()
+    call.resume()
     assert scene.service.messages == [b"first"]
     scene.aside.go()
     assert scene.service.messages == [b"first", LARGE, b"last"]
@@ -162,7 +162,7 @@ def test_service_may_hold_at_the_message_itself(scene):
     scene.send(STREAM, (1, gzip.compress(LARGE)), (0, b"last"))
     scene.aside.go()
     assert scene.service.messages == [LARGE]
-    scene.service.calls[0].release()
+    scene.service.calls[0].resume()
     assert scene.service.messages == [LARGE, b"last"]
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.http2.call import PausedBody
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
@@ -136,12 +136,12 @@ def test_held_call_gets_its_messages_when_it_is_released():
     (call,) = scene.service.calls
     for messages in ([b"a", b"b"], [b"a", b"b", b"c"], [b"a", b"b", b"c", b"d"]):
         assert scene.service.half_closed == 0
-        call.release()
+        call.resume()
         assert scene.service.messages == messages
-    call.release()
+    call.resume()
     assert scene.service.half_closed == 1
     assert call.arrival_ns > 0
-    call.release()
+    call.resume()
     assert scene.service.half_closed == 1
 
 
@@ -161,7 +161,7 @@ def test_held_call_gets_no_window_until_it_is_released():
     assert [f for f in scene.frames() if f[0] == wire.WINDOW_UPDATE and f[2] == 1] == []
     scene.service.held_after = 0
     (call,) = scene.service.calls
-    call.release()
+    call.resume()
     (update,) = [f for f in scene.frames() if f[0] == wire.WINDOW_UPDATE and f[2] == 1]
     assert int.from_bytes(update[3], "big") == 3 * 16_005 + 6
     assert len(scene.service.messages) == 4
@@ -172,7 +172,7 @@ def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(b"".join(data_frame(1, framed(bytes(16_000))) for _ in range(5)))
     assert scene.frames()[-1][0] == wire.RST_STREAM
-    assert scene.service.cancelled == [(call, CancelReason.REFUSED) for call in scene.service.calls]
+    assert scene.service.cancelled == [(call, CancelReason.REJECTED) for call in scene.service.calls]
 
 
 def test_what_a_held_call_has_not_taken_counts_as_incomplete():
@@ -180,7 +180,7 @@ def test_what_a_held_call_has_not_taken_counts_as_incomplete():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(data_frame(1, framed(bytes(40))) + data_frame(1, framed(bytes(60))))
     assert scene.status(1)[0] == "8"
-    assert scene.service.cancelled == [(call, CancelReason.REFUSED) for call in scene.service.calls]
+    assert scene.service.cancelled == [(call, CancelReason.REJECTED) for call in scene.service.calls]
 
 
 def test_held_call_that_is_reset_is_forgotten():
@@ -191,8 +191,8 @@ def test_held_call_that_is_reset_is_forgotten():
     scene.service.writable.clear()
     scene.send(frame(wire.PING, 0, 0, bytes(8)))
     assert scene.service.writable == []
-    call.release()
-    call.hold()
+    call.resume()
+    call.pause()
     assert scene.service.messages == [b"a"]
 
 
@@ -201,7 +201,7 @@ def test_bad_message_among_those_that_waited_ends_the_call():
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(data_frame(1, b"\x07\0\0\0\0"))
     (call,) = scene.service.calls
-    call.release()
+    call.resume()
     assert scene.status(1)[0] == "13"
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import Closed
-from naiad.frontend.exchange import CancelReason
-from naiad.frontend.http2.rest_head import Http2ResponseHeads, RestSide
+from naiad.frontend.context import CancelReason
+from naiad.frontend.http2.rest_headers import Http2ResponseHeaders, RestSide
 from naiad.frontend.http2.server import Http2Server
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame, settings, window_update
@@ -75,11 +75,11 @@ class NoCalls:
 
 
 class Scene:
-    """A client of HTTP/2, a server, and the exchanges that its routes were given."""
+    """A client of HTTP/2, a server, and the contexts that its routes were given."""
 
     def __init__(self, limits=None, *, body_bytes=1 << 20, echo=False, **options):
         self.loop = Loop()
-        self.exchanges = []
+        self.contexts = []
         self.echo = echo
         self.side = RestSide(self.handle, body_bytes)
         self.server = Http2Server(NoCalls(), self.loop, limits, rest=self.side, **options)
@@ -90,10 +90,10 @@ class Scene:
         self.send(OPENING)
         self.frames()
 
-    def handle(self, exchange):
-        self.exchanges.append(exchange)
+    def handle(self, context):
+        self.contexts.append(context)
         if self.echo:
-            exchange.respond(200, ((b"Content-Type", b"text/plain"),), (exchange.body,))
+            context.respond(200, ((b"Content-Type", b"text/plain"),), (context.body,))
 
     def send(self, data):
         self.protocol.data_received(data)
@@ -128,8 +128,8 @@ class Scene:
 def exchange_of(scene, *frames):
     for each in frames:
         scene.send(each)
-    (exchange,) = scene.exchanges
-    return exchange
+    (context,) = scene.contexts
+    return context
 
 
 # --- requests
@@ -137,11 +137,11 @@ def exchange_of(scene, *frames):
 
 def test_request_without_a_body_is_handed_over_as_routes_know_it():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head(1, "GET", "/v2/models/a%20b?x=1", ("x-Custom".lower(), "1")))
-    assert (exchange.method, exchange.path, exchange.body) == ("GET", "/v2/models/a b", b"")
-    assert exchange.headers == {b"host": b"host:1", b"x-custom": b"1"}
-    assert exchange.headers.written == [(b"x-custom", b"1")]
-    assert exchange.arrival_ns > 0
+    context = exchange_of(scene, scene.head(1, "GET", "/v2/models/a%20b?x=1", ("x-Custom".lower(), "1")))
+    assert (context.method, context.path, context.body) == ("GET", "/v2/models/a b", b"")
+    assert context.headers == {b"host": b"host:1", b"x-custom": b"1"}
+    assert context.headers.written == [(b"x-custom", b"1")]
+    assert context.arrival_ns > 0
 
 
 def test_repeated_fields_are_joined_cookies_with_semicolons():
@@ -158,10 +158,10 @@ def test_body_arrives_whole_however_it_is_framed(cuts, with_length):
     length = [("content-length", "10")] if with_length else []
     edges = [0, *cuts, len(body)]
     pieces = [data_frame(1, body[a:b]) for a, b in itertools.pairwise(edges)]
-    exchange = exchange_of(
+    context = exchange_of(
         scene, scene.head(1, "POST", "/p", *length, end=False), *pieces, frame(wire.DATA, wire.FLAG_END_STREAM, 1)
     )
-    assert bytes(exchange.body) == body
+    assert bytes(context.body) == body
 
 
 def test_request_in_one_piece():
@@ -172,7 +172,7 @@ def test_request_in_one_piece():
         wire.HEADERS, 4, 3, scene.encoder.encode([(":method", "POST"), (":scheme", "http"), (":path", "/p")])
     )
     scene.send(repeated + data_frame(3, b"second", end=True))
-    assert [bytes(exchange.body) for exchange in scene.exchanges] == [b"first", b"second"]
+    assert [bytes(context.body) for context in scene.contexts] == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -182,12 +182,12 @@ def test_binary_tensors_of_a_large_body_are_aligned(pieces):
     body = bytes(range(250)) * (size // 250)
     step = size // pieces
     parts = [data_frame(1, body[i : i + step]) for i in range(0, size, step)]
-    exchange = exchange_of(
+    context = exchange_of(
         scene, scene.head(1, "POST", "/p", *fields, end=False), b"".join(parts), data_frame(1, b"", end=True)
     )
-    assert bytes(exchange.body) == body
-    assert exchange.body.readonly
-    assert _address(exchange.body) % 64 == -json_bytes % 64
+    assert bytes(context.body) == body
+    assert context.body.readonly
+    assert _address(context.body) % 64 == -json_bytes % 64
 
 
 def _address(view: Buffer) -> int:
@@ -202,7 +202,7 @@ def test_path_that_is_no_text_is_refused():
     fields, body, is_complete = scene.answer()
     assert (fields[":status"], is_complete) == ("400", True)
     assert b"UTF-8" in body
-    assert not scene.exchanges
+    assert not scene.contexts
 
 
 @pytest.mark.parametrize("with_length", [True, False])
@@ -213,7 +213,7 @@ def test_body_beyond_the_limit_is_413_and_never_seen_by_routes(with_length):
     fields, body, is_complete = scene.answer()
     assert (fields[":status"], is_complete) == ("413", True)
     assert "limit of 8" in json.loads(body)["error"]
-    assert not scene.exchanges
+    assert not scene.contexts
 
 
 def test_bodies_of_a_connection_together_are_limited():
@@ -223,7 +223,7 @@ def test_bodies_of_a_connection_together_are_limited():
     fields, _, _ = scene.answer(3)
     assert fields[":status"] == "413"
     scene.send(data_frame(1, b"", end=True))
-    assert bytes(scene.exchanges[0].body) == b"12345678"
+    assert bytes(scene.contexts[0].body) == b"12345678"
 
 
 def test_body_that_makes_no_progress_is_408():
@@ -273,9 +273,9 @@ def test_answer_to_head_has_the_fields_without_the_body():
 
 def test_later_answer_is_written_at_the_end_of_the_callback():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
+    context = exchange_of(scene, scene.head())
     assert not scene.frames()
-    exchange.respond(404, ((b"X", b"y"),), (b"a", b"b"))
+    context.respond(404, ((b"X", b"y"),), (b"a", b"b"))
     fields, body, _ = scene.answer()
     assert (fields[":status"], fields["x"], body) == ("404", "y", b"ab")
 
@@ -283,8 +283,8 @@ def test_later_answer_is_written_at_the_end_of_the_callback():
 def test_answer_that_does_not_fit_the_window_waits_for_it():
     scene = Scene()
     scene.send(settings({wire.SETTING_INITIAL_WINDOW_SIZE: 3}))
-    exchange = exchange_of(scene, scene.head())
-    exchange.respond(200, (), (b"12345",))
+    context = exchange_of(scene, scene.head())
+    context.respond(200, (), (b"12345",))
     assert scene.answer()[1:] == (b"123", False)
     scene.send(window_update(1, 10))
     assert scene.answer()[1:] == (b"45", True)
@@ -292,49 +292,49 @@ def test_answer_that_does_not_fit_the_window_waits_for_it():
 
 def test_only_the_first_answer_counts():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
-    exchange.respond(200, (), (b"a",))
-    exchange.respond(500, (), (b"b",))
-    exchange.end()
+    context = exchange_of(scene, scene.head())
+    context.respond(200, (), (b"a",))
+    context.respond(500, (), (b"b",))
+    context.end()
     assert scene.answer()[1] == b"a"
 
 
 def test_streamed_answer():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
-    exchange.start_stream(200, ((b"Content-Type", b"text/event-stream"),))
-    exchange.send((b"one", b"two"))
+    context = exchange_of(scene, scene.head())
+    context.start_stream(200, ((b"Content-Type", b"text/event-stream"),))
+    context.send((b"one", b"two"))
     fields, body, is_complete = scene.answer()
     assert ("content-length" in fields, body, is_complete) == (False, b"onetwo", False)
-    exchange.send((b"three",))
-    exchange.end()
+    context.send((b"three",))
+    context.end()
     assert scene.answer()[1:] == (b"three", True)
 
 
 def test_streamed_answer_that_is_not_taken_is_given_up():
     scene = Scene(Http2Limits(queued_bytes=4))
     scene.send(settings({wire.SETTING_INITIAL_WINDOW_SIZE: 0}))
-    exchange = exchange_of(scene, scene.head())
+    context = exchange_of(scene, scene.head())
     gone = []
-    exchange.on_disconnect = gone.append
-    exchange.start_stream(200, ())
-    exchange.send((b"12345",))
-    exchange.send((b"more",))
+    context.on_disconnect = gone.append
+    context.start_stream(200, ())
+    context.send((b"12345",))
+    context.send((b"more",))
     fields, _, _ = scene.answer()
     assert (fields["reset"], gone) == (wire.Http2Code.ENHANCE_YOUR_CALM, [CancelReason.DROPPED])
-    exchange.send((b"nobody",))
-    exchange.end()
+    context.send((b"nobody",))
+    context.end()
     assert not scene.frames()
 
 
 def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
+    context = exchange_of(scene, scene.head())
     told = []
-    exchange.on_pause = told.append
-    exchange.start_stream(200, ())
+    context.on_pause = told.append
+    context.start_stream(200, ())
     for _ in range(5):
-        exchange.send((bytes(100_000),))
+        context.send((bytes(100_000),))
     assert told == [True]
     scene.frames()
     scene.send(window_update(0, 1 << 20) + window_update(1, 300_000))
@@ -346,12 +346,12 @@ def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery()
 
 def test_end_of_a_paused_answer_tells_nobody_any_more():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
+    context = exchange_of(scene, scene.head())
     told = []
-    exchange.on_pause = told.append
-    exchange.start_stream(200, ())
-    exchange.send((bytes(500_000),))
-    exchange.end()
+    context.on_pause = told.append
+    context.start_stream(200, ())
+    context.send((bytes(500_000),))
+    context.end()
     scene.send(window_update(0, 1 << 20) + window_update(1, 1 << 20))
     assert scene.answer()[2]
     assert told == [True]
@@ -359,7 +359,7 @@ def test_end_of_a_paused_answer_tells_nobody_any_more():
 
 def test_route_that_fails_answers_500_and_the_connection_goes_on(caplog):
     scene = Scene()
-    scene.side.handle = lambda exchange: 1 / 0
+    scene.side.handle = lambda context: 1 / 0
     scene.send(scene.head())
     fields, body, _ = scene.answer()
     assert (fields[":status"], json.loads(body)["error"]) == ("500", "internal error; see the server log")
@@ -371,9 +371,9 @@ def test_route_that_fails_answers_500_and_the_connection_goes_on(caplog):
 
 
 def test_route_that_fails_in_the_middle_of_its_answer_resets_the_stream(caplog):
-    def fail(exchange):
-        exchange.start_stream(200, ())
-        exchange.send((b"half",))
+    def fail(context):
+        context.start_stream(200, ())
+        context.send((b"half",))
         raise ZeroDivisionError
 
     scene = Scene()
@@ -390,25 +390,25 @@ def test_route_that_fails_in_the_middle_of_its_answer_resets_the_stream(caplog):
 @pytest.mark.parametrize("why", [CancelReason.CANCELLED, CancelReason.DISCONNECTED])
 def test_route_is_told_when_the_peer_goes_away(why):
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
+    context = exchange_of(scene, scene.head())
     gone = []
-    exchange.on_disconnect = gone.append
+    context.on_disconnect = gone.append
     if why is CancelReason.CANCELLED:
         scene.send(wire.rst_stream(1, wire.Http2Code.CANCEL))
     else:
         scene.protocol.connection_lost(None)
     assert gone == [why]
-    exchange.respond(200, (), (b"late",))
+    context.respond(200, (), (b"late",))
     assert not scene.frames()
 
 
 def test_answered_exchange_is_not_told():
     scene = Scene()
-    exchange = exchange_of(scene, scene.head())
+    context = exchange_of(scene, scene.head())
     gone = []
-    exchange.on_disconnect = gone.append
-    exchange.respond(200, (), ())
-    assert exchange.on_disconnect is None
+    context.on_disconnect = gone.append
+    context.respond(200, (), ())
+    assert context.on_disconnect is None
     scene.protocol.connection_lost(None)
     assert not gone
 
@@ -437,7 +437,7 @@ def test_rest_is_refused_where_it_is_not_served():
 
 
 def test_heads_of_answers_are_remembered_within_bounds():
-    heads = Http2ResponseHeads()
+    heads = Http2ResponseHeaders()
     first = heads.complete(200, ((b"A", b"b"),), 1)
     for number in range(1000):
         heads.complete(200, ((b"A", b"%d" % number),), 1)

@@ -24,15 +24,15 @@ def test_the_loop_gets_its_turn_between_slices() -> None:
         return [b"a 1\n", b"b 2\n"]
 
     waiting: list[Callable[[], object]] = []
-    exchange = Exchange()
-    SlicedMetricsRoute(slices, waiting.append).handle(exchange)  # type: ignore[arg-type]
+    context = Exchange()
+    SlicedMetricsRoute(slices, waiting.append).handle(context)  # type: ignore[arg-type]
     turns = 0
     while waiting:
-        assert exchange.answers == []
+        assert context.answers == []
         waiting.pop(0)()
         turns += 1
     assert turns == 2
-    assert exchange.answers == [(200, b"a 1\nb 2\n")]
+    assert context.answers == [(200, b"a 1\nb 2\n")]
 
 
 def test_a_failure_in_a_later_slice_is_answered(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,10 +41,10 @@ def test_a_failure_in_a_later_slice_is_answered(caplog: pytest.LogCaptureFixture
         raise ValueError("unreadable")
 
     waiting: list[Callable[[], object]] = []
-    exchange = Exchange()
-    SlicedMetricsRoute(slices, waiting.append).handle(exchange)  # type: ignore[arg-type]
+    context = Exchange()
+    SlicedMetricsRoute(slices, waiting.append).handle(context)  # type: ignore[arg-type]
     waiting.pop()()
-    ((status, body),) = exchange.answers
+    ((status, body),) = context.answers
     assert (status, waiting) == (500, [])
     assert b"internal error" in body
     assert "rendering the metrics failed" in caplog.text

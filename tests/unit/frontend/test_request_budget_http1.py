@@ -109,31 +109,31 @@ def test_a_lost_connection_releases_its_bytes(is_complete):
 def test_decompressed_bytes_are_released_with_the_answer():
     peer = BudgetedPeer(100 * KB)
     peer.send(post(zlib.compress(bytes(10))))
-    (exchange,) = peer.received
-    assert exchange.reserve_bytes(90 * KB)
-    assert not exchange.reserve_bytes(20 * KB)
-    exchange.release_bytes(30 * KB)
+    (context,) = peer.received
+    assert context.reserve_bytes(90 * KB)
+    assert not context.reserve_bytes(20 * KB)
+    context.release_bytes(30 * KB)
     assert peer.budget.used_bytes == 60 * KB
-    answer(exchange)
+    answer(context)
     assert peer.budget.used_bytes == 0
 
 
 def test_bytes_of_an_answered_exchange_are_not_counted():
     peer = BudgetedPeer(100 * KB)
     peer.send(post(b""))
-    (exchange,) = peer.received
-    answer(exchange)
-    assert exchange.reserve_bytes(50 * KB)
-    exchange.release_bytes(50 * KB)
+    (context,) = peer.received
+    answer(context)
+    assert context.reserve_bytes(50 * KB)
+    context.release_bytes(50 * KB)
     assert peer.budget.used_bytes == 0
 
 
 def test_a_streamed_answer_releases_at_its_end():
     peer = BudgetedPeer(100 * KB)
     peer.send(post(bytes(50 * KB)))
-    (exchange,) = peer.received
-    exchange.start_stream(200, ())
-    exchange.send((b"x",))
+    (context,) = peer.received
+    context.start_stream(200, ())
+    context.send((b"x",))
     assert peer.budget.used_bytes == 50 * KB
-    exchange.end()
+    context.end()
     assert peer.budget.used_bytes == 0

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.http2.rest_head import RestSide
+from naiad.frontend.http2.rest_headers import RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from support.http2_peer import data_frame

@@ -14,7 +14,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.rest.metrics import MetricsRoute
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
@@ -119,9 +119,9 @@ def server():
 
     def call(method, path, body=b"", **headers):
         fields = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-        exchange = Exchange(method, path, body, fields)
-        router.handle(exchange)
-        return exchange
+        context = Exchange(method, path, body, fields)
+        router.handle(context)
+        return context
 
     def ask(*arguments, **headers):
         ((status, _, body),) = call(*arguments, **headers).answers
@@ -216,12 +216,12 @@ def test_draining_server_is_not_ready_and_takes_no_commands_but_serves(server):
 
 
 def test_json_inference(server):
-    exchange = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
+    context = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
     (request,) = server.engine.submitted
     assert (request.header.model_name, request.header.model_version, request.arrival_ns) == ("m", "1", 5)
-    assert exchange.answers == []
+    assert context.answers == []
     server.engine.answer()
-    ((status, headers, body),) = exchange.answers
+    ((status, headers, body),) = context.answers
     assert (status, headers) == (200, {b"Content-Type": b"application/json"})
     assert json.loads(body)["outputs"] == [{"name": "OUT", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}]
 
@@ -229,9 +229,9 @@ def test_json_inference(server):
 def test_binary_inference(server):
     length = str(len(BINARY)).encode()
     for _ in range(2):
-        exchange = server.call("POST", "/v2/models/m/infer", BINARY + b"abcd", inference_header_content_length=length)
+        context = server.call("POST", "/v2/models/m/infer", BINARY + b"abcd", inference_header_content_length=length)
         server.engine.answer()
-        ((status, headers, body),) = exchange.answers
+        ((status, headers, body),) = context.answers
         assert status == 200
         assert headers[b"Content-Type"] == b"application/octet-stream"
         json_length = int(headers[b"Inference-Header-Content-Length"])
@@ -242,12 +242,12 @@ def test_binary_inference(server):
 @pytest.mark.parametrize("headers", [{"inference_header_content_length": b"0"}, {}])
 def test_raw_inference(server, headers):
     body = struct.pack("<3f", 1, 2, 3) if headers else b""
-    exchange = server.call("POST", "/v2/models/m/infer", body, **headers)
+    context = server.call("POST", "/v2/models/m/infer", body, **headers)
     (request,) = server.engine.submitted
     assert request.header.inputs[0].shape == (1, len(body) // 4)
     server.engine.answer()
-    assert exchange.answers[0][0] == 200
-    assert exchange.answers[0][2].endswith(body)
+    assert context.answers[0][0] == 200
+    assert context.answers[0][2].endswith(body)
 
 
 @pytest.mark.parametrize("media_type", [b"image/jpeg", b"Audio/wav", b"video/mp4; codecs=x"])
@@ -265,17 +265,17 @@ def test_json_of_any_other_type_is_json(server):
 
 def test_a_raw_request_may_have_its_answer_as_json(server):
     body = struct.pack("<2f", 1, 2)
-    exchange = server.call("POST", "/v2/models/m/infer", body, content_type=b"image/x", accept=b"application/json")
+    context = server.call("POST", "/v2/models/m/infer", body, content_type=b"image/x", accept=b"application/json")
     server.engine.answer()
-    ((status, headers, answer),) = exchange.answers
+    ((status, headers, answer),) = context.answers
     assert (status, headers) == (200, {b"Content-Type": b"application/json"})
     assert json.loads(answer)["outputs"][0]["data"] == [1, 2]
 
 
 def test_a_json_request_may_have_its_answer_in_binary(server):
-    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), accept=b"application/octet-stream")
+    context = server.call("POST", "/v2/models/m/infer", infer_body(), accept=b"application/octet-stream")
     server.engine.answer()
-    ((_, headers, answer),) = exchange.answers
+    ((_, headers, answer),) = context.answers
     assert answer[int(headers[b"Inference-Header-Content-Length"]) :] == struct.pack("<2f", 1, 2)
 
 
@@ -287,9 +287,9 @@ def test_large_json_is_told_what_it_cost_and_logged_once(server, caplog):
     caplog.set_level(logging.INFO)
     assert len(large_json()) > 1 << 20
     for _ in range(2):
-        exchange = server.call("POST", "/v2/models/m/infer", large_json())
+        context = server.call("POST", "/v2/models/m/infer", large_json())
         server.engine.answer()
-        (name, duration) = exchange.answers[0][1][b"Server-Timing"].split(b";dur=")
+        (name, duration) = context.answers[0][1][b"Server-Timing"].split(b";dur=")
         assert (name, float(duration) > 0) == (b"decode", True)
     (line,) = [record.getMessage() for record in caplog.records if "of JSON took" in record.getMessage()]
     assert line.startswith("model 'm': decoding 1.5 MB of JSON took ")
@@ -303,19 +303,19 @@ def test_large_binary_bodies_are_told_nothing(server):
         (text + tail, {"inference_header_content_length": length}),
         (tail, {"content_type": b"image/x"}),
     ):
-        exchange = server.call("POST", "/v2/models/m/infer", body, **fields)
+        context = server.call("POST", "/v2/models/m/infer", body, **fields)
         server.engine.answer()
-        assert (exchange.answers[0][0], b"Server-Timing" in exchange.answers[0][1]) == (200, False)
+        assert (context.answers[0][0], b"Server-Timing" in context.answers[0][1]) == (200, False)
 
 
 def test_disconnect_cancels(server):
-    exchange = server.call("POST", "/v2/models/m/infer", infer_body())
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    context = server.call("POST", "/v2/models/m/infer", infer_body())
+    context.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
 
 
-def failure(exchange):
-    ((status, headers, body),) = exchange.answers
+def failure(context):
+    ((status, headers, body),) = context.answers
     return status, json.loads(body)["error"], headers[b"triton-request-id"].decode()
 
 
@@ -327,14 +327,14 @@ def logged(monkeypatch):
 
 
 def test_failure_is_logged_once_and_answered_under_the_same_id(server, logged):
-    server.engine.refusal = invalid_argument("no")
+    server.engine.rejection = invalid_argument("no")
     body = infer_body()[:-1] + b',"id":"r 1"}'
-    exchange = server.call("POST", "/v2/models/m/infer", body)
-    assert failure(exchange) == (400, "no", "r 1")
+    context = server.call("POST", "/v2/models/m/infer", body)
+    assert failure(context) == (400, "no", "r 1")
     (line,) = logged
     assert line["level"] == logging.WARNING
     assert (line["protocol"], line["request_id"], line["model"], line["version"]) == ("HTTP", "r 1", "m", "")
-    assert line["error"] is server.engine.refusal
+    assert line["error"] is server.engine.rejection
 
 
 def test_failure_without_an_id_gets_one(server, logged):
@@ -352,39 +352,39 @@ def test_id_is_found_in_a_request_that_cannot_be_decoded_and_made_safe_for_a_hea
 
 @pytest.mark.parametrize("letter", ["x", "é", "\N{ROCKET}"])
 def test_a_long_id_is_cut_in_the_header_that_clients_have_to_read(server, letter):
-    server.engine.refusal = invalid_argument("no")
+    server.engine.rejection = invalid_argument("no")
     body = json.dumps({**json.loads(infer_body()), "id": letter * 300_000}).encode()
-    exchange = server.call("POST", "/v2/models/m/infer", body)
-    _, said, answered_id = failure(exchange)
+    context = server.call("POST", "/v2/models/m/infer", body)
+    _, said, answered_id = failure(context)
     assert said == "no"
     assert unquote(answered_id) == letter * 200
     assert len(answered_id) < 4096
 
 
 def test_failed_response_is_logged_and_answered(server, logged):
-    exchange = server.call("POST", "/v2/models/m/infer", infer_body())
+    context = server.call("POST", "/v2/models/m/infer", infer_body())
     server.engine.answer(error=InferError(ErrorCode.INTERNAL, "broke"))
-    assert failure(exchange)[:2] == (500, "broke")
+    assert failure(context)[:2] == (500, "broke")
     assert [line["level"] for line in logged] == [logging.ERROR]
 
 
 @pytest.mark.parametrize(("waits", "doing"), [(True, "it waited"), (False, "it was executed")])
 def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logged, waits, doing):
     server.engine.waits = waits
-    exchange = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    context = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
+    context.on_disconnect(CancelReason.DISCONNECTED)
     server.engine.answer()
-    assert not exchange.answers
+    assert not context.answers
     (line,) = logged
     assert (line["error"].code, line["version"], line["level"]) == (ErrorCode.CANCELLED, "1", logging.WARNING)
     assert line["error"].message == f"the client disconnected while {doing}"
 
 
 def test_who_is_not_served_now_is_told_when_to_ask_again(server):
-    server.engine.refusal = unavailable("Exceeds maximum queue size")
+    server.engine.rejection = unavailable("Exceeds maximum queue size")
     ((status, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
     assert (status, headers[b"Retry-After"]) == (503, b"1")
-    server.engine.refusal = invalid_argument("no")
+    server.engine.rejection = invalid_argument("no")
     ((_, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
     assert b"Retry-After" not in headers
 
@@ -393,9 +393,9 @@ def test_response_that_json_cannot_carry_is_a_failure(server, logged):
     text = BINARY.replace(b"FP32", b"FP16").replace(b'"binary_data_size":4', b'"binary_data_size":2')
     text = text.replace(b"true", b"false")
     length = str(len(text)).encode()
-    exchange = server.call("POST", "/v2/models/m/infer", text + b"ab", inference_header_content_length=length)
+    context = server.call("POST", "/v2/models/m/infer", text + b"ab", inference_header_content_length=length)
     server.engine.answer()
-    status, message, _ = failure(exchange)
+    status, message, _ = failure(context)
     assert status == 400
     assert message.startswith("sending FP16 data via JSON is not supported")
     assert len(logged) == 1
@@ -411,17 +411,17 @@ def test_decoupled_model_is_refused(server, logged):
 
 @pytest.mark.parametrize("coding", [b"br", b"gzip, identity", b"zstd"])
 def test_body_of_another_coding_is_refused_and_not_taken_for_data(server, logged, coding):
-    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
-    status, message, _ = failure(exchange)
+    context = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
+    status, message, _ = failure(context)
     assert status == 501
     assert message == f"Unsupported compression type '{coding.decode()}'; use gzip, deflate or none"
 
 
 @pytest.mark.parametrize("coding", [b"identity", b"Identity", b""])
 def test_identity_is_no_compression(server, coding):
-    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
+    context = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
     server.engine.answer()
-    assert exchange.answers[0][0] == 200
+    assert context.answers[0][0] == 200
 
 
 def test_log_of_a_failed_execution_has_the_version_that_executed(server, logged):
@@ -432,8 +432,8 @@ def test_log_of_a_failed_execution_has_the_version_that_executed(server, logged)
 
 @pytest.mark.parametrize("length", [b"abc", b"12abc", b"", b"9" * 5000])
 def test_json_length_that_is_no_number_is_refused(server, logged, length):
-    exchange = server.call("POST", "/v2/models/m/infer", infer_body(), inference_header_content_length=length)
-    status, message, _ = failure(exchange)
+    context = server.call("POST", "/v2/models/m/infer", infer_body(), inference_header_content_length=length)
+    status, message, _ = failure(context)
     assert status == 400
     assert message.startswith("Unable to parse Inference-Header-Content-Length")
 
@@ -449,9 +449,9 @@ def test_json_length_that_is_no_number_is_refused(server, logged, length):
     ],
 )
 def test_metrics_port(method, path, status, body):
-    exchange = Exchange(method, path, b"", {})
-    MetricsRoute(lambda: b"text").handle(exchange)
-    ((found_status, headers, found_body),) = exchange.answers
+    context = Exchange(method, path, b"", {})
+    MetricsRoute(lambda: b"text").handle(context)
+    ((found_status, headers, found_body),) = context.answers
     assert (found_status, found_body) == (status, body)
     if status == 200:
         assert headers[b"Content-Type"] == b"text/plain; charset=utf-8"
@@ -460,7 +460,7 @@ def test_metrics_port(method, path, status, body):
 def test_long_paths_are_not_remembered():
     lengths = []
 
-    def act(exchange, arguments):
+    def act(context, arguments):
         lengths.append(len(arguments["model"]))
 
     router = Router([Route(r"/v2/models/(?P<model>[^/]+)/ready", {"GET": act})])

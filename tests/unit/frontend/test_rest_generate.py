@@ -13,7 +13,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import ModelMetadata
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.slice_runner import SliceRunner
@@ -119,9 +119,9 @@ def server(monkeypatch):
 
     def call(verb, body=b'{"IN":[1,2]}', *, model="m", **headers):
         fields = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-        exchange = Exchange(f"/v2/models/{model}/{verb}", body, fields)
-        router.handle(exchange)
-        return exchange
+        context = Exchange(f"/v2/models/{model}/{verb}", body, fields)
+        router.handle(context)
+        return context
 
     return types.SimpleNamespace(engine=engine, call=call, logged=logged)
 
@@ -130,17 +130,17 @@ def answer_of(value, **more):
     return {"OUT": value, "model_name": "m", "model_version": "1", **more}
 
 
-def events(exchange):
+def events(context):
     """The objects of a well-formed event stream."""
-    pieces = exchange.answer.decode().split("\n\n")
+    pieces = context.answer.decode().split("\n\n")
     assert pieces.pop() == ""
     assert all(piece.startswith("data: ") for piece in pieces)
     return [json.loads(piece[6:]) for piece in pieces]
 
 
-def lines(exchange):
-    assert not exchange.answer or exchange.answer.endswith(b"\n")
-    return [json.loads(line) for line in exchange.answer.splitlines()]
+def lines(context):
+    assert not context.answer or context.answer.endswith(b"\n")
+    return [json.loads(line) for line in context.answer.splitlines()]
 
 
 def failed(message="broke"):
@@ -173,11 +173,11 @@ def test_request_is_submitted_with_the_tensors_of_the_model(server, verb):
     ],
 )
 def test_request_that_is_wrong_is_answered_as_json_and_logged(server, verb, body, headers, status, message):
-    exchange = server.call(verb, body, **headers)
-    assert exchange.status == status
-    request_id = exchange.answer_headers[b"triton-request-id"].decode()
-    assert exchange.answer_headers[b"Content-Type"] == b"application/json"
-    assert json.loads(exchange.answer)["error"].startswith(message)
+    context = server.call(verb, body, **headers)
+    assert context.status == status
+    request_id = context.answer_headers[b"triton-request-id"].decode()
+    assert context.answer_headers[b"Content-Type"] == b"application/json"
+    assert json.loads(context.answer)["error"].startswith(message)
     (line,) = server.logged
     assert line["request_id"] == request_id
     assert request_id == "7" or len(body) > 300
@@ -186,10 +186,10 @@ def test_request_that_is_wrong_is_answered_as_json_and_logged(server, verb, body
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 def test_refusal_at_the_door_is_answered_as_json(server, verb):
-    server.engine.refusal = invalid_argument("no")
-    exchange = server.call(verb, b'{"id":"7","IN":1}')
-    assert (exchange.status, json.loads(exchange.answer)) == (400, {"error": "no"})
-    assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
+    server.engine.rejection = invalid_argument("no")
+    context = server.call(verb, b'{"id":"7","IN":1}')
+    assert (context.status, json.loads(context.answer)) == (400, {"error": "no"})
+    assert context.answer_headers == {**JSON, b"triton-request-id": b"7"}
     assert [line["level"] for line in server.logged] == [logging.WARNING]
 
 
@@ -216,35 +216,35 @@ def test_header_fields_are_forwarded_as_parameters():
 
 
 def test_one_response_is_the_answer(server):
-    exchange = server.call("generate", b'{"IN":1,"id":"7"}')
+    context = server.call("generate", b'{"IN":1,"id":"7"}')
     server.engine.emit(5, final=True)
-    assert (exchange.status, exchange.answer_headers) == (200, JSON)
-    assert json.loads(exchange.answer) == answer_of(5, id="7")
+    assert (context.status, context.answer_headers) == (200, JSON)
+    assert json.loads(context.answer) == answer_of(5, id="7")
 
 
 def test_one_response_may_be_followed_by_an_empty_final_one(server):
-    exchange = server.call("generate")
+    context = server.call("generate")
     server.engine.emit(5)
-    assert exchange.status is None
+    assert context.status is None
     server.engine.emit(final=True)
-    assert json.loads(exchange.answer) == answer_of(5)
+    assert json.loads(context.answer) == answer_of(5)
 
 
 def test_no_response_is_an_error(server):
-    exchange = server.call("generate")
+    context = server.call("generate")
     server.engine.emit(final=True)
-    assert exchange.status == 500
-    assert json.loads(exchange.answer)["error"].startswith(COUNT)
+    assert context.status == 500
+    assert json.loads(context.answer)["error"].startswith(COUNT)
 
 
 @pytest.mark.parametrize("first", [{"value": 5}, {"error": failed()}])
 @pytest.mark.parametrize("second", [{"value": 6}, {"error": failed(), "final": True}])
 def test_second_response_is_an_error_and_cancels_the_rest(server, first, second):
-    exchange = server.call("generate")
+    context = server.call("generate")
     server.engine.emit(**first)
     server.engine.emit(**second)
-    assert exchange.status == 500
-    assert json.loads(exchange.answer)["error"].startswith(COUNT)
+    assert context.status == 500
+    assert json.loads(context.answer)["error"].startswith(COUNT)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(7)
     server.engine.emit(final=True)
@@ -253,25 +253,25 @@ def test_second_response_is_an_error_and_cancels_the_rest(server, first, second)
 
 @pytest.mark.parametrize("final", [True, False])
 def test_failed_response_is_the_answer(server, final):
-    exchange = server.call("generate", b'{"IN":1,"id":"7"}')
+    context = server.call("generate", b'{"IN":1,"id":"7"}')
     server.engine.emit(error=failed(), final=final)
     if not final:
         server.engine.emit(final=True)
-    assert (exchange.status, json.loads(exchange.answer)) == (500, {"error": "broke"})
-    assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
+    assert (context.status, json.loads(context.answer)) == (500, {"error": "broke"})
+    assert context.answer_headers == {**JSON, b"triton-request-id": b"7"}
     assert len(server.logged) == 1
 
 
 def test_response_that_json_cannot_carry_is_a_failure(server):
-    exchange = server.call("generate")
+    context = server.call("generate")
     server.engine.emit(1, datatype=DataType.FP16, final=True)
-    assert exchange.status == 400
-    assert "FP16" in json.loads(exchange.answer)["error"]
+    assert context.status == 400
+    assert "FP16" in json.loads(context.answer)["error"]
 
 
 def test_client_that_goes_away_cancels_its_request(server):
-    exchange = server.call("generate")
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    context = server.call("generate")
+    context.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(5)
     server.engine.emit(final=True)
@@ -282,79 +282,79 @@ def test_client_that_goes_away_cancels_its_request(server):
 
 
 def test_every_response_is_an_event_when_it_comes(server):
-    exchange = server.call("generate_stream", b'{"IN":1,"id":"7"}')
-    assert exchange.status is None
+    context = server.call("generate_stream", b'{"IN":1,"id":"7"}')
+    assert context.status is None
     server.engine.emit(5)
-    assert (exchange.status, exchange.answer_headers) == (200, EVENTS)
-    assert events(exchange) == [answer_of(5, id="7")]
+    assert (context.status, context.answer_headers) == (200, EVENTS)
+    assert events(context) == [answer_of(5, id="7")]
     server.engine.emit(6, final=True)
-    assert events(exchange) == [answer_of(5, id="7"), answer_of(6, id="7")]
-    assert exchange.ended
+    assert events(context) == [answer_of(5, id="7"), answer_of(6, id="7")]
+    assert context.ended
 
 
 def test_empty_final_response_ends_the_events(server):
-    exchange = server.call("generate_stream")
+    context = server.call("generate_stream")
     server.engine.emit(5)
     server.engine.emit(final=True)
-    assert events(exchange) == [answer_of(5)]
-    assert exchange.ended
+    assert events(context) == [answer_of(5)]
+    assert context.ended
 
 
 def test_stream_without_responses_is_empty(server):
-    exchange = server.call("generate_stream")
+    context = server.call("generate_stream")
     server.engine.emit(final=True)
-    assert (exchange.status, exchange.answer_headers, exchange.answer) == (200, EVENTS, b"")
-    assert exchange.ended
+    assert (context.status, context.answer_headers, context.answer) == (200, EVENTS, b"")
+    assert context.ended
 
 
 def test_first_response_decides_about_the_status(server):
-    exchange = server.call("generate_stream", b'{"IN":1,"id":"7"}')
+    context = server.call("generate_stream", b'{"IN":1,"id":"7"}')
     server.engine.emit(error=failed())
-    assert (exchange.status, exchange.answer_headers) == (500, {**EVENTS, b"triton-request-id": b"7"})
+    assert (context.status, context.answer_headers) == (500, {**EVENTS, b"triton-request-id": b"7"})
     server.engine.emit(6, final=True)
-    assert events(exchange) == [{"error": "broke"}, answer_of(6, id="7")]
+    assert events(context) == [{"error": "broke"}, answer_of(6, id="7")]
 
 
 def test_error_after_the_first_response_is_an_event(server):
-    exchange = server.call("generate_stream")
+    context = server.call("generate_stream")
     server.engine.emit(5)
     server.engine.emit(error=failed(), final=True)
-    assert exchange.status == 200
-    assert events(exchange) == [answer_of(5), {"error": "broke"}]
-    assert exchange.ended
+    assert context.status == 200
+    assert events(context) == [answer_of(5), {"error": "broke"}]
+    assert context.ended
     assert len(server.logged) == 1
 
 
 def test_response_that_json_cannot_carry_is_an_error_event(server):
-    exchange = server.call("generate_stream")
+    context = server.call("generate_stream")
     server.engine.emit(1, datatype=DataType.FP16)
     server.engine.emit(2, final=True)
-    assert exchange.status == 400
-    first, second = events(exchange)
+    assert context.status == 400
+    first, second = events(context)
     assert "FP16" in first["error"]
     assert second == answer_of(2)
 
 
 @pytest.mark.parametrize("emitted", [0, 1])
 def test_client_that_leaves_a_stream_cancels_its_request(server, emitted):
-    exchange = server.call("generate_stream")
+    context = server.call("generate_stream")
     for number in range(emitted):
         server.engine.emit(number)
-    sent = exchange.answer
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    sent = context.answer
+    context.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(5)
     server.engine.emit(final=True)
-    assert exchange.answer == sent
+    assert context.answer == sent
     assert [line["error"].code for line in server.logged] == [ErrorCode.CANCELLED]
 
 
 def test_request_knows_that_its_client_is_slow(server):
-    exchange = server.call("generate_stream")
+    context = server.call("generate_stream")
     (request,) = server.engine.submitted
-    exchange.on_pause(True)
+    context.on_pause(True)
     assert request.is_paused
-    exchange.on_pause(False)
+    context.on_pause(False)
     assert not request.is_paused
 
 
@@ -396,10 +396,10 @@ def busy(monkeypatch, turns):
     logged = []
     monkeypatch.setattr("naiad.frontend.rest.failure.log_request_failure", lambda **fields: logged.append(fields))
     runner = SliceRunner(turns.call_soon, clock_ns=turns.now_ns)
-    exchange = Exchange("/v2/models/m/generate_stream", b'{"IN":1,"id":"7"}', {})
-    RestApi(engine, runner=runner).router().handle(exchange)
+    context = Exchange("/v2/models/m/generate_stream", b'{"IN":1,"id":"7"}', {})
+    RestApi(engine, runner=runner).router().handle(context)
     turns.take()
-    return types.SimpleNamespace(engine=engine, exchange=exchange, logged=logged, runner=runner)
+    return types.SimpleNamespace(engine=engine, context=context, logged=logged, runner=runner)
 
 
 def emit_long(engine, text=LONG_TEXT):
@@ -413,10 +413,10 @@ def test_responses_behind_a_large_one_keep_order(busy, turns):
     busy.engine.emit(5)
     emit_long(busy.engine)
     busy.engine.emit(6, final=True)
-    assert busy.exchange.answer == b""
+    assert busy.context.answer == b""
     turns.take()
-    assert [event["OUT"] for event in events(busy.exchange)] == [LONG_TEXT, 5, LONG_TEXT, 6]
-    assert busy.exchange.ended
+    assert [event["OUT"] for event in events(busy.context)] == [LONG_TEXT, 5, LONG_TEXT, 6]
+    assert busy.context.ended
 
 
 def test_failure_behind_a_large_response_is_told(busy, turns):
@@ -427,10 +427,10 @@ def test_failure_behind_a_large_response_is_told(busy, turns):
     busy.engine.emit(error=failed("too slow"), final=True)
     request.cancelled = True
     turns.take()
-    *responses, last = events(busy.exchange)
+    *responses, last = events(busy.context)
     assert [event["OUT"] for event in responses] == [LONG_TEXT, 5]
     assert last == {"error": "too slow"}
-    assert busy.exchange.ended
+    assert busy.context.ended
     assert [(line["request_id"], line["error"].message) for line in busy.logged] == [("7", "too slow")]
 
 
@@ -442,10 +442,10 @@ def test_client_leaves_while_responses_wait(busy, turns, is_marked):
     if is_marked:
         busy.engine.emit(error=failed("too slow"), final=True)
         request.cancelled = True
-    busy.exchange.on_disconnect(CancelReason.DISCONNECTED)
+    busy.context.on_disconnect(CancelReason.DISCONNECTED)
     turns.take()
     busy.engine.emit(6)
-    assert (busy.exchange.answer, busy.exchange.ended) == (b"", False)
+    assert (busy.context.answer, busy.context.ended) == (b"", False)
     assert [line["error"].code for line in busy.logged] == [ErrorCode.CANCELLED]
     assert busy.runner.job_count == busy.runner.waiting_bytes == 0
 
@@ -455,9 +455,9 @@ def test_too_many_waiting_responses_end_the_stream(busy, turns):
     for number in range(2000):
         busy.engine.emit(number)
     turns.take()
-    (event,) = events(busy.exchange)
+    (event,) = events(busy.context)
     assert event["error"].startswith("responses arrive faster")
-    assert busy.exchange.ended
+    assert busy.context.ended
     assert busy.engine.cancelled == busy.engine.submitted
     assert len(busy.logged) == 1
 
@@ -469,10 +469,10 @@ def test_many_large_responses_take_turns(busy, turns):
         emit_long(busy.engine, "x" * 70_000)
     busy.engine.emit(final=True)
     turns.take(200)
-    assert not busy.exchange.ended
+    assert not busy.context.ended
     turns.take()
-    assert busy.exchange.answer.count(b"\n\n") == 401
-    assert busy.exchange.ended
+    assert busy.context.answer.count(b"\n\n") == 401
+    assert busy.context.ended
 
 
 def test_request_is_paused_while_a_response_is_written(busy, turns):
@@ -481,7 +481,7 @@ def test_request_is_paused_while_a_response_is_written(busy, turns):
     assert request.is_paused
     turns.take()
     assert not request.is_paused
-    busy.exchange.on_pause(True)
+    busy.context.on_pause(True)
     emit_long(busy.engine)
     turns.take()
     assert request.is_paused
@@ -503,13 +503,13 @@ INFER = b'{"id":"7","inputs":[{"name":"IN","shape":[1],"datatype":"INT32","data"
     ],
 )
 def test_infer_is_streamed_when_the_client_accepts_that(server, accept, headers):
-    exchange = server.call("infer", INFER, accept=accept)
+    context = server.call("infer", INFER, accept=accept)
     server.engine.emit(5)
-    assert (exchange.status, exchange.answer_headers) == (200, headers)
+    assert (context.status, context.answer_headers) == (200, headers)
     server.engine.emit(6)
     server.engine.emit(final=True)
-    assert exchange.ended
-    found = events(exchange) if headers is EVENTS else lines(exchange)
+    assert context.ended
+    found = events(context) if headers is EVENTS else lines(context)
     assert [tree["outputs"] for tree in found] == [
         [{"name": "OUT", "datatype": "INT32", "shape": [1], "data": [value]}] for value in (5, 6)
     ]
@@ -518,62 +518,62 @@ def test_infer_is_streamed_when_the_client_accepts_that(server, accept, headers)
 
 @pytest.mark.parametrize("accept", [b"*/*", b"application/json", b"x/ndjson", b"application/x-ndjson-seq", b""])
 def test_decoupled_model_is_refused_to_others(server, accept):
-    exchange = server.call("infer", INFER, accept=accept)
-    assert exchange.status == 501
+    context = server.call("infer", INFER, accept=accept)
+    assert context.status == 501
     assert not server.engine.submitted
 
 
 def test_ordinary_model_answers_with_one_line(server):
     server.engine.decoupled = False
-    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    context = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(5, final=True)
-    assert len(lines(exchange)) == 1
-    assert exchange.ended
+    assert len(lines(context)) == 1
+    assert context.ended
 
 
 def test_lines_are_json_whatever_the_outputs_ask_for(server):
     body = json.loads(INFER)
     body["outputs"] = [{"name": "OUT", "parameters": {"binary_data": True}}]
     body["parameters"] = {"binary_data_output": True}
-    exchange = server.call("infer", json.dumps(body).encode(), accept=b"application/x-ndjson")
+    context = server.call("infer", json.dumps(body).encode(), accept=b"application/x-ndjson")
     server.engine.emit(5, final=True)
-    assert lines(exchange)[0]["outputs"][0]["data"] == [5]
+    assert lines(context)[0]["outputs"][0]["data"] == [5]
 
 
 def test_raw_request_may_be_answered_in_lines(server):
-    exchange = server.call("infer", b"abcd", accept=b"application/x-ndjson", inference_header_content_length=b"0")
+    context = server.call("infer", b"abcd", accept=b"application/x-ndjson", inference_header_content_length=b"0")
     server.engine.emit(5, final=True)
-    assert lines(exchange)[0]["outputs"][0]["data"] == [5]
+    assert lines(context)[0]["outputs"][0]["data"] == [5]
 
 
 @pytest.mark.parametrize("accept", [b"application/x-ndjson", b"text/event-stream"])
 def test_infer_that_fails_before_its_stream_is_answered_as_ever(server, accept):
-    exchange = server.call("infer", INFER, accept=accept)
+    context = server.call("infer", INFER, accept=accept)
     server.engine.emit(error=failed(), final=True)
-    assert (exchange.status, json.loads(exchange.answer)) == (500, {"error": "broke"})
-    assert exchange.answer_headers == {**JSON, b"triton-request-id": b"7"}
+    assert (context.status, json.loads(context.answer)) == (500, {"error": "broke"})
+    assert context.answer_headers == {**JSON, b"triton-request-id": b"7"}
 
 
 def test_error_that_is_not_the_end_is_a_line(server):
-    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    context = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(error=failed())
     server.engine.emit(5)
     server.engine.emit(error=failed("again"), final=True)
-    assert exchange.status == 500
-    assert exchange.answer_headers == {**LINES, b"triton-request-id": b"7"}
-    first, second, third = lines(exchange)
+    assert context.status == 500
+    assert context.answer_headers == {**LINES, b"triton-request-id": b"7"}
+    first, second, third = lines(context)
     assert (first, third) == ({"error": "broke"}, {"error": "again"})
     assert second["outputs"][0]["data"] == [5]
 
 
 def test_refusal_of_a_streamed_infer_is_answered_as_ever(server):
-    server.engine.refusal = invalid_argument("no")
-    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
-    assert (exchange.status, json.loads(exchange.answer)) == (400, {"error": "no"})
+    server.engine.rejection = invalid_argument("no")
+    context = server.call("infer", INFER, accept=b"application/x-ndjson")
+    assert (context.status, json.loads(context.answer)) == (400, {"error": "no"})
 
 
 def test_client_that_leaves_lines_cancels_its_request(server):
-    exchange = server.call("infer", INFER, accept=b"application/x-ndjson")
+    context = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(5)
-    exchange.on_disconnect(CancelReason.DISCONNECTED)
+    context.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted

@@ -105,8 +105,8 @@ def test_second_job_of_a_connection_waits():
 def test_beyond_its_limits_jobs_are_refused(limits, count):
     scene = Scene(**limits)
     jobs = [scene.run(number, f"j{number}", 6) for number in range(count)]
-    refused = scene.run("late", "late", 6)
-    assert refused.is_over
+    rejected = scene.run("late", "late", 6)
+    assert rejected.is_over
     assert [error.code for error in scene.errors] == [ErrorCode.UNAVAILABLE]
     assert scene.runner.job_count == count
     assert scene.runner.waiting_bytes == 10 * count

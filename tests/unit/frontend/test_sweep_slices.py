@@ -64,7 +64,7 @@ def slices(loop, visited):
 
 def test_http_1():
     loop = Loop()
-    server = Http1Server(lambda exchange: None, loop)
+    server = Http1Server(lambda context: None, loop)
     connections = [server.protocol() for _ in range(COUNT)]
     seen = []
     for connection in connections:
@@ -77,7 +77,7 @@ def test_http_1():
 
 def test_http_1_connection_that_is_lost_between_slices_is_left_out():
     loop = Loop()
-    server = Http1Server(lambda exchange: None, loop)
+    server = Http1Server(lambda context: None, loop)
     connections = [server.protocol() for _ in range(COUNT)]
     seen = []
     for connection in connections:

@@ -23,7 +23,7 @@ from naiad.cluster.messages import (
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry, ModelState
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import HttpContext
+from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, Router
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.metrics.metrics import Registry

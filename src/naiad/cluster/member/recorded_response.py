@@ -10,7 +10,7 @@ from naiad.core.tensor import Buffer
 from naiad.wire.header_fields import Headers
 
 if TYPE_CHECKING:
-    from naiad.frontend.exchange import OnCancel
+    from naiad.frontend.context import OnCancel
 
 
 class RecordedHttpContext:
@@ -94,7 +94,7 @@ class RecordedGrpcCall:
             body = b"".join(self._pieces)
             self.outcome.set_result(Outcome(status == 0, status, body, tuple(trailers), message))
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Nothing flows here that could be held."""
 
     def reserve_bytes(self, size: int) -> bool:
@@ -104,5 +104,5 @@ class RecordedGrpcCall:
     def release_bytes(self, size: int) -> None:
         """The bytes of the call are counted where it came from."""
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Nothing flows here that could be held."""

@@ -33,7 +33,7 @@ from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.engine.calls.commands import ModelCommands
 from naiad.frontend.access import AccessRule, category_of_call, category_of_path
-from naiad.frontend.exchange import GrpcCall, HttpContext
+from naiad.frontend.context import GrpcCall, HttpContext
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls

@@ -288,7 +288,7 @@ class Supervisor:
             await asyncio.sleep(self._options.drain_s)
         acceptors = [acceptor for flag, acceptor in self._acceptors.items() if flag != "metrics"]
         for acceptor in acceptors:
-            acceptor.turn_away()
+            acceptor.block_new_connections()
         await asyncio.sleep(HANDSHAKES_S)
         for acceptor in acceptors:
             acceptor.finish()

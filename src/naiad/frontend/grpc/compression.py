@@ -8,9 +8,9 @@ from typing import Protocol
 
 from naiad.core.errors import excerpt, internal
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import CancelReason, GrpcCall
+from naiad.frontend.context import CancelReason, GrpcCall
 from naiad.frontend.grpc import failure as grpc_failure
-from naiad.frontend.side_threads import RunAside
+from naiad.frontend.thread_pool import RunInThread
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
 from naiad.wire.grpc import ENCODINGS, GrpcStatus
 from naiad.wire.header_fields import Headers
@@ -22,7 +22,7 @@ LEVELS = {"low": 1, "medium": 6, "high": 9}
 _ACCEPTS = b"grpc-accept-encoding"
 _MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Limit of the messages of one stream that wait for compression."""
-_MIN_ANSWER_BYTES = 256
+_MIN_RESPONSE_BYTES = 256
 """Smaller messages are sent uncompressed: compression would take longer and save no packets."""
 
 
@@ -43,14 +43,14 @@ class Sender(Protocol):
 class GrpcCompression:
     """Sends compressed responses to clients that accept them."""
 
-    def __init__(self, level: int, run_aside: RunAside) -> None:
+    def __init__(self, level: int, run_in_thread: RunInThread) -> None:
         self._level = level
-        self._run_aside = run_aside
+        self._run_in_thread = run_in_thread
 
     def respond(self, call: GrpcCall, parts: Sequence[Buffer]) -> None:
         """Respond to a call; a large message is compressed on another thread."""
         size = sum(map(len, parts))
-        encoding = accepted_encoding(call) if size >= _MIN_ANSWER_BYTES else None
+        encoding = accepted_encoding(call) if size >= _MIN_RESPONSE_BYTES else None
         if encoding is None:
             call.respond(parts)
             return
@@ -58,7 +58,7 @@ class GrpcCompression:
         if size <= MAX_INLINE_BYTES:
             call.respond_compressed(work(), encoding)
         else:
-            self._run_aside(
+            self._run_in_thread(
                 work,
                 functools.partial(_respond, call, encoding),
                 functools.partial(_failed, call),
@@ -67,7 +67,7 @@ class GrpcCompression:
     def sender(self, call: GrpcCall) -> Sender:
         """Return the destination of streamed response messages: a compression layer, or the call itself."""
         encoding = accepted_encoding(call)
-        return call if encoding is None else StreamCompression(call, encoding, self._level, self._run_aside)
+        return call if encoding is None else StreamCompression(call, encoding, self._level, self._run_in_thread)
 
 
 class StreamCompression:
@@ -77,13 +77,13 @@ class StreamCompression:
     and the final status behind them wait.
     """
 
-    __slots__ = ("_call", "_encoding", "_end", "_is_busy", "_level", "_run_aside", "_waiting", "_waiting_bytes")
+    __slots__ = ("_call", "_encoding", "_end", "_is_busy", "_level", "_run_in_thread", "_waiting", "_waiting_bytes")
 
-    def __init__(self, call: GrpcCall, encoding: bytes, level: int, run_aside: RunAside) -> None:
+    def __init__(self, call: GrpcCall, encoding: bytes, level: int, run_in_thread: RunInThread) -> None:
         self._call = call
         self._encoding = encoding
         self._level = level
-        self._run_aside = run_aside
+        self._run_in_thread = run_in_thread
         self._waiting: deque[Sequence[Buffer]] = deque()
         self._waiting_bytes = 0
         self._is_busy = False
@@ -117,7 +117,7 @@ class StreamCompression:
 
     def _begin(self, parts: Sequence[Buffer]) -> None:
         size = sum(map(len, parts))
-        if size < _MIN_ANSWER_BYTES:
+        if size < _MIN_RESPONSE_BYTES:
             self._call.send_encoded(parts, self._encoding, is_compressed=False)
             return
         work = functools.partial(compress, parts, WINDOW_BITS[self._encoding], self._level)
@@ -126,7 +126,7 @@ class StreamCompression:
             return
         self._is_busy = True
         self._waiting_bytes += size
-        self._run_aside(work, functools.partial(self._go_on, size), functools.partial(_failed, self._call))
+        self._run_in_thread(work, functools.partial(self._go_on, size), functools.partial(_failed, self._call))
 
     def _go_on(self, size: int, message: bytes) -> None:
         self._is_busy = False

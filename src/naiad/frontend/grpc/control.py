@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import MayBringFiles, check_files
-from naiad.frontend.exchange import GrpcCall
+from naiad.frontend.context import GrpcCall
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.rest.control import RepositoryEngine, SharedMemoryControl, TracedEngine
-from naiad.frontend.side_threads import RunAside, run_here
+from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.control import EMPTY_RESPONSE
 from naiad.protocol.grpc.settings import (
@@ -40,15 +40,15 @@ class RepositoryCalls:
     def __init__(
         self,
         engine: RepositoryEngine,
-        run_aside: RunAside = run_here,
-        run_control: RunAside = run_here,
+        run_in_thread: RunInThread = run_at_once,
+        run_control: RunInThread = run_at_once,
         may_bring_files: MayBringFiles = lambda: False,
     ) -> None:
         """`run_control` runs work that may take minutes."""
         self._engine = engine
         self._may_bring_files = may_bring_files
-        self._work: dict[str, tuple[RunAside, Callable[[Buffer], bytes]]] = {
-            _SERVICE + "RepositoryIndex": (run_aside, self._index),
+        self._work: dict[str, tuple[RunInThread, Callable[[Buffer], bytes]]] = {
+            _SERVICE + "RepositoryIndex": (run_in_thread, self._index),
             _SERVICE + "RepositoryModelLoad": (run_control, self._load),
             _SERVICE + "RepositoryModelUnload": (run_control, self._unload),
         }
@@ -88,8 +88,8 @@ class RepositoryCalls:
         return control_grpc.EMPTY_RESPONSE
 
 
-def _respond(call: GrpcCall, answer: bytes) -> None:
-    call.respond([answer])
+def _respond(call: GrpcCall, response: bytes) -> None:
+    call.respond([response])
 
 
 def _fail(call: GrpcCall, error: Exception) -> None:

@@ -13,19 +13,19 @@ REQUEST_ID_TRAILER = b"triton-request-id"
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
-class Answered(Protocol):
+class StatusReceiver(Protocol):
     """A destination of a status: a call, or a layer in front of it."""
 
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
         """End the call with a gRPC status."""
 
 
-def finish(call: Answered, error: InferError) -> None:
+def finish(call: StatusReceiver, error: InferError) -> None:
     """End a control call with the status of `error`."""
     call.finish(status_of(error.code).grpc, error.message)
 
 
-def finish_infer(call: Answered, request_id: str, model: str, version: str, error: InferError) -> None:
+def finish_infer(call: StatusReceiver, request_id: str, model: str, version: str, error: InferError) -> None:
     """End an inference call with the status of `error` and log the failure, once.
 
     The log line and the trailer `triton-request-id` contain the same id: the client's, or a generated one if the

@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
-from naiad.frontend.exchange import CancelReason, GrpcCall, version_of
+from naiad.frontend.context import CancelReason, GrpcCall, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, SettingsCalls, SharedMemoryCalls
@@ -30,7 +30,7 @@ _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 
 
 class InferenceGrpcService:
-    """Handles gRPC calls; one per event loop. Implements `frontend.exchange.GrpcService`."""
+    """Handles gRPC calls; one per event loop. Implements `frontend.context.GrpcService`."""
 
     protocol = "GRPC"  # for traces
 
@@ -85,7 +85,7 @@ class InferenceGrpcService:
         _log.exception("gRPC call %s failed", call.path)
         grpc_failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
 
-    def refusal(self, path: str) -> InferError | None:
+    def rejection(self, path: str) -> InferError | None:
         """Return why calls to `path` are rejected before any message is read; None if they are served."""
         is_known = path in (_MODEL_INFER, _MODEL_STREAM_INFER) or path in self._handlers
         return None if is_known or self._repository.serves(path) else control_grpc.refusal(path)
@@ -152,7 +152,7 @@ class InferenceGrpcService:
             try:
                 header, request_id, data = self._decode(message)
             except InferError as error:
-                self._refuse_undecoded(call, message, error)
+                self._reject_undecoded(call, message, error)
                 return
         if self._forwarding is not None:
             try:
@@ -184,12 +184,12 @@ class InferenceGrpcService:
             prepare(self._decoder, message),
             len(message),
             partial(self._submit_large, call),
-            partial(self._refuse_undecoded, call, message),
+            partial(self._reject_undecoded, call, message),
         )
         if not job.is_over:
-            call.on_cancel = partial(self._leave, call, job)
+            call.on_cancel = partial(self._cancel_decoding, call, job)
 
-    def _leave(self, call: GrpcCall, job: SliceJob, why: CancelReason) -> None:
+    def _cancel_decoding(self, call: GrpcCall, job: SliceJob, why: CancelReason) -> None:
         """Cancel the decoding of a request whose client has disconnected or whose deadline has passed."""
         self._runner.cancel(job)
         grpc_failure.finish_infer(call, "", "", "", why.error(waited=True))
@@ -205,7 +205,7 @@ class InferenceGrpcService:
         """Return the trace fields of a request."""
         return fields_of_call(request.context)  # type: ignore[arg-type]  # set in _infer
 
-    def _refuse_undecoded(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
+    def _reject_undecoded(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
         """Respond to a request that could not be decoded.
 
         Triton: the error of an unknown or decoupled model has priority over all other errors of the request.
@@ -256,11 +256,11 @@ class InferenceGrpcService:
                 if self._repository.handle(call, message):
                     return
                 raise control_grpc.refusal(call.path)
-            answer = handler(message)
+            response = handler(message)
         except InferError as error:
             grpc_failure.finish(call, error)
         else:
-            call.respond([answer])
+            call.respond([response])
 
     def _control_later(self, call: GrpcCall, message: bytes) -> None:
         def handle() -> None:

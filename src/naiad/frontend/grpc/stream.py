@@ -17,8 +17,8 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
-from naiad.frontend.body_reservation import NO_ROOM
-from naiad.frontend.exchange import CancelReason, GrpcCall, version_of
+from naiad.frontend.body_reservation import BUDGET_EXCEEDED
+from naiad.frontend.context import CancelReason, GrpcCall, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
@@ -63,14 +63,14 @@ class _StreamRequest(InferRequest):
 class _Turn:
     """Position of a request in the response order of its stream."""
 
-    __slots__ = ("answer", "is_ordered", "message_bytes", "reserved_bytes")
+    __slots__ = ("is_ordered", "message_bytes", "reserved_bytes", "response_parts")
 
     def __init__(self, message_bytes: int, *, is_ordered: bool) -> None:
         self.message_bytes = message_bytes
         self.reserved_bytes = 0
         """Bytes reserved in the server's budget while the request is open."""
         self.is_ordered = is_ordered
-        self.answer: Sequence[Buffer] | None = None
+        self.response_parts: Sequence[Buffer] | None = None
         """The response, if it is ready before its turn."""
 
 
@@ -79,15 +79,14 @@ class InferStream:
 
     protocol = "GRPC"  # for traces
     __slots__ = (
-        "_answer_bytes",
         "_call",
         "_decode",
         "_decoder",
         "_engine",
         "_forwarding",
+        "_has_paused_call",
         "_is_draining",
         "_is_half_closed",
-        "_is_held",
         "_is_over",
         "_is_paused",
         "_is_strict",
@@ -96,6 +95,7 @@ class InferStream:
         "_open",
         "_open_bytes",
         "_order",
+        "_response_bytes",
         "_runner",
         "_sender",
     )
@@ -118,14 +118,14 @@ class InferStream:
         self._job: SliceJob | None = None
         """Decoding of a large message; the stream is paused meanwhile and later messages wait."""
         self._forwarding = forwarding
-        self._is_strict = _asks_for_grpc_errors(call.metadata)
+        self._is_strict = _wants_grpc_errors(call.metadata)
         self._open: set[InferRequest] = set()
         self._open_bytes = 0
-        self._answer_bytes = 0
+        self._response_bytes = 0
         """Size of the last ordinary response, used as the estimate for the next ones."""
         self._order: deque[_Turn] = deque()
         """Requests of ordinary models without a response."""
-        self._is_held = False
+        self._has_paused_call = False
         self._is_paused = False
         self._is_half_closed = False
         self._is_draining = False
@@ -145,7 +145,7 @@ class InferStream:
         try:
             decoded = self._decode(message)
         except InferError as error:
-            self._refuse_undecoded(message, error)
+            self._reject_undecoded(message, error)
             return
         self._submit(message, decoded)
 
@@ -156,11 +156,11 @@ class InferStream:
             prepare(self._decoder, message),
             len(message),
             partial(self._submit_large, message),
-            partial(self._refuse_large, message),
+            partial(self._reject_large, message),
         )
         if not job.is_over:
             self._job = job
-            self._hold()
+            self._pause()
 
     def _submit_large(self, message: Buffer, prepared: Prepared) -> None:
         self._job = None
@@ -173,9 +173,9 @@ class InferStream:
             raise
         self._go_on()
 
-    def _refuse_large(self, message: Buffer, error: InferError) -> None:
+    def _reject_large(self, message: Buffer, error: InferError) -> None:
         self._job = None
-        self._refuse_undecoded(message, error)
+        self._reject_undecoded(message, error)
         self._go_on()
 
     def _submit(self, message: Buffer, decoded: Decoded, element_counts: Sequence[int] | None = None) -> None:
@@ -184,7 +184,7 @@ class InferStream:
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, self._call.metadata)
         except InferError as error:
-            self._refuse_undecoded(message, error)
+            self._reject_undecoded(message, error)
             return
         model_name, model_version = header.model_name, header.model_version
         turn = _Turn(len(message), is_ordered=True)
@@ -202,8 +202,8 @@ class InferStream:
             if served.is_decoupled:
                 turn.is_ordered = False
             else:
-                if self._answer_bytes > turn.message_bytes:
-                    turn.message_bytes = self._answer_bytes
+                if self._response_bytes > turn.message_bytes:
+                    turn.message_bytes = self._response_bytes
                 self._order.append(turn)
             self._open.add(request)
             self._engine.submit(request, served)
@@ -211,16 +211,16 @@ class InferStream:
             self._open.discard(request)
             if turn.reserved_bytes:
                 self._call.release_bytes(turn.reserved_bytes)
-            self._refuse(turn, request_id, model_name, model_version, error)
+            self._reject(turn, request_id, model_name, model_version, error)
             return
         self._open_bytes += turn.message_bytes
         if len(self._open) >= MAX_OPEN_REQUESTS or self._open_bytes >= MAX_OPEN_BYTES:
-            self._hold()
+            self._pause()
 
     def _reserve(self, turn: _Turn) -> None:
         """Reserve the bytes of a message until its response is sent. Raises InferError if there is no room."""
         if not self._call.reserve_bytes(turn.message_bytes):
-            raise unavailable(NO_ROOM)
+            raise unavailable(BUDGET_EXCEEDED)
         turn.reserved_bytes = turn.message_bytes
 
     def half_close(self) -> None:
@@ -240,9 +240,9 @@ class InferStream:
             self._send_kept()
             if self._is_half_closed or self._is_draining:
                 self._end_if_done()
-        if self._is_held and not self._is_over and self._has_room():
-            self._is_held = False
-            self._call.release()
+        if self._has_paused_call and not self._is_over and self._has_room():
+            self._has_paused_call = False
+            self._call.resume()
 
     def cancel(self, why: CancelReason) -> None:
         """Cancel and log all open requests, because the client needs no responses; write nothing more."""
@@ -287,8 +287,8 @@ class InferStream:
                 self._fail(request, turn, error, final=response.final)
             else:
                 if turn.is_ordered:
-                    self._answer_bytes = sum(map(len, parts))
-                self._answer(turn, parts)
+                    self._response_bytes = sum(map(len, parts))
+                self._respond(turn, parts)
         if response.final:
             self._continue(turn)
 
@@ -299,7 +299,7 @@ class InferStream:
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._is_held:
+        if self._has_paused_call:
             self.writable()
         if self._is_half_closed or self._is_draining:
             self._end_if_done()
@@ -313,16 +313,16 @@ class InferStream:
             return
         grpc_failure.log(request.id, header.model_name, header.model_version, error)
         text = _text(error)
-        self._answer(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
+        self._respond(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
-    def _answer(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
+    def _respond(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
         """Send a response, or keep it until earlier responses are sent and the peer has read them."""
         if not turn.is_ordered:
             self._send(parts)
             return
         order = self._order
         if order[0] is not turn or self._is_paused:
-            turn.answer = parts
+            turn.response_parts = parts
             return
         order.popleft()
         self._send(parts)
@@ -334,19 +334,19 @@ class InferStream:
         The transport resets a call with too many queued bytes, so this stops while the peer reads slowly.
         """
         order = self._order
-        while order and order[0].answer is not None and not self._is_paused:
-            self._send(order.popleft().answer or ())
+        while order and order[0].response_parts is not None and not self._is_paused:
+            self._send(order.popleft().response_parts or ())
 
     def _send(self, parts: Sequence[Buffer]) -> None:
         sender = self._sender
         sender.send(parts)
         if sender.queued_bytes > MAX_QUEUED_BYTES and not self._is_paused:
-            self._hold()
+            self._pause()
             self._set_paused(True)
 
     # --- rejected requests ------------------------------------------------------------------------------------------
 
-    def _refuse_undecoded(self, message: Buffer, error: InferError) -> None:
+    def _reject_undecoded(self, message: Buffer, error: InferError) -> None:
         """Respond to a request that could not be decoded. Triton: an unknown model has priority over other errors."""
         model_name = model_version = request_id = ""
         turn = _Turn(0, is_ordered=True)
@@ -355,16 +355,16 @@ class InferStream:
             turn.is_ordered = not self._engine.served(model_name, model_version).is_decoupled
         except InferError as earlier:
             error = earlier
-        self._refuse(turn, request_id, model_name, model_version, error)
+        self._reject(turn, request_id, model_name, model_version, error)
 
-    def _refuse(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
+    def _reject(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
         grpc_failure.log(request_id, model, version, error)
         if turn.is_ordered and (not self._order or self._order[-1] is not turn):
             self._order.append(turn)
-        self._answer(turn, (encode_refusal(request_id, _text(error)),))
+        self._respond(turn, (encode_refusal(request_id, _text(error)),))
         if len(self._order) >= MAX_OPEN_REQUESTS:
             # Errors of rejected requests wait for the responses before them, as responses do.
-            self._hold()
+            self._pause()
 
     # --- the stream ---------------------------------------------------------------------------------------------
 
@@ -376,10 +376,10 @@ class InferStream:
             and self._job is None
         )
 
-    def _hold(self) -> None:
-        if not self._is_held and not self._is_over:
-            self._is_held = True
-            self._call.hold()
+    def _pause(self) -> None:
+        if not self._has_paused_call and not self._is_over:
+            self._has_paused_call = True
+            self._call.pause()
 
     def _set_paused(self, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -444,5 +444,5 @@ def prepare(decoder: InferRequestDecoder, message: Buffer) -> Slices[Prepared]:
     return decoded, (yield from count_elements(*decoded))
 
 
-def _asks_for_grpc_errors(metadata: Headers) -> bool:
+def _wants_grpc_errors(metadata: Headers) -> bool:
     return any(name == _STRICT_FIELD and value == b"true" for name, value in metadata)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from naiad.core.tensor import Buffer
+from naiad.frontend.http1.context import CONTINUE, Http1Context
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
-from naiad.frontend.http1.exchange import CONTINUE, Http1Context
 from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
 from naiad.frontend.http1.responses import Http1Responses
 from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
@@ -24,7 +24,7 @@ from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, RequestHead
 from naiad.wire.preface import TLS_REFUSAL
 
-_PROBE_S, _PROBE_ANSWER_S = 0.05, 0.02
+_PROBE_S, _PROBE_REPLY_S = 0.05, 0.02
 """Delays for a half-closed peer without a response: after the first it is probed, after the second it is checked for
 a reset.
 """
@@ -34,28 +34,28 @@ class Http1Close:
     """The closing state of a connection."""
 
     __slots__ = (
-        "_answers",
         "_clock",
         "_endpoint",
         "_linger",
         "_linger_end_ns",
-        "has_heard",
+        "_responses",
+        "has_received",
         "is_cutting_off",
         "is_half_closed",
         "is_lingering",
         "transport",
     )
 
-    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, answers: Http1Responses) -> None:
+    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, responses: Http1Responses) -> None:
         self._endpoint = endpoint
         self._clock = clock
-        self._answers = answers
+        self._responses = responses
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
         self.is_cutting_off = False
         """No request follows, but the peer may still be sending: its request was rejected, or the server drains."""
         self.is_lingering = False
         """After a rejection, the input was read to its end."""
-        self.has_heard = False
+        self.has_received = False
         """The peer has sent something since the last check, while the connection lingers."""
         self._linger_end_ns = 0
         self.is_half_closed = False
@@ -73,23 +73,23 @@ class Http1Close:
         begun, only the model's output may be sent, so its client must keep its side open (as in Triton). TLS has no
         half-closed connections.
         """
-        exchanges = self._answers.exchanges
-        if exchanges[0].has_begun or not self.transport.can_write_eof():
+        contexts = self._responses.contexts
+        if contexts[0].has_begun or not self.transport.can_write_eof():
             return False
         self.is_half_closed = True
         self.is_cutting_off = False
-        exchanges[-1].keep_alive = False
+        contexts[-1].keep_alive = False
         self._endpoint.call_later(_PROBE_S, self._probe)
         return True
 
     def _probe(self) -> None:
         """Send an interim response; a closed socket replies with a reset (RFC 9293 3.10.7)."""
-        exchanges = self._answers.exchanges
-        first = exchanges[0] if exchanges else None
+        contexts = self._responses.contexts
+        first = contexts[0] if contexts else None
         # RFC 9110 15.2: no interim response to HTTP/1.0, nor after the final response has begun.
         if first is not None and not (first.is_http_1_0 or first.has_begun or self.transport.is_closing()):
-            self._answers.send([CONTINUE])
-            self._endpoint.call_later(_PROBE_ANSWER_S, self.drop_if_reset)
+            self._responses.send([CONTINUE])
+            self._endpoint.call_later(_PROBE_REPLY_S, self.drop_if_reset)
 
     def drop_if_reset(self) -> None:
         """Drop the connection if its peer has disconnected."""
@@ -124,8 +124,8 @@ class Http1Close:
         limits = self._endpoint.limits
         if not self._linger_end_ns:
             self._linger_end_ns = now_ns + int(limits.linger_most_s * 1e9)
-        if self._linger is None or (self.has_heard and now_ns < self._linger_end_ns):
-            self.has_heard = False
+        if self._linger is None or (self.has_received and now_ns < self._linger_end_ns):
+            self.has_received = False
             self._linger = LingeringClose(limits.send_timeout_s)
         limit_s = limits.linger_s if self.is_lingering else LINGER_S
         if self._linger.is_over(self.transport, now_ns, limit_s):
@@ -150,13 +150,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._limits = endpoint.limits
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before any other callback
         self._clock = PhaseClock()
-        self._answers = Http1Responses(endpoint, self._clock, self)
-        self._reader = RequestReader(endpoint, self._clock, self._answers, self._dispatch)
-        self._ending = Http1Close(endpoint, self._clock, self._answers)
+        self._responses = Http1Responses(endpoint, self._clock, self)
+        self._reader = RequestReader(endpoint, self._clock, self._responses, self._dispatch)
+        self._close = Http1Close(endpoint, self._clock, self._responses)
         self._backlog = b""
         """Bytes received while reading was being paused."""
         self.is_reading = True
-        self._has_asked = False
+        self._has_probed = False
         """A request has arrived, at least in part."""
         self._response_queue: ResponseQueue | None = None
         """Created when the peer does not read at once what was sent."""
@@ -167,12 +167,12 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Register the connection, or close it if there are too many."""
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
-        self._answers.transport = self._ending.transport = transport
+        self._responses.transport = self._close.transport = transport
         unsupported_reason = self._endpoint.register(self, transport)
         if unsupported_reason:
             self._reader.close()
             body = encode_error(unsupported_reason)
-            transport.write(self._endpoint.answer_heads.complete(503, (_JSON,), len(body), b"close") + body)
+            transport.write(self._endpoint.response_headers.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
             self._endpoint.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
             return
@@ -181,13 +181,13 @@ class Http1Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all requests of the connection."""
         self._endpoint.unregister(self)
-        self._reader.lose()
-        self._answers.disconnect()
+        self._reader.detach()
+        self._responses.disconnect()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer to receive into: the rest of the current body, or the shared buffer."""
         body = self._reader.body
-        return self._endpoint.receive_view if body is None else self._reader.room(body)
+        return self._endpoint.receive_view if body is None else self._reader.receive_buffer(body)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process received bytes."""
@@ -196,25 +196,25 @@ class Http1Connection(asyncio.BufferedProtocol):
         if body is None:
             if not reader.is_closed:
                 self._consume(self._endpoint.receive_buffer, nbytes)
-                if not self._answers.has_room():
+                if not self._responses.has_room():
                     self.update_reading()
                 elif nbytes == self._endpoint.receive_bytes and reader.body is None:
-                    self._give_way()
+                    self._yield_to_others()
             else:
-                self._ending.has_heard = True
+                self._close.has_received = True
             return
         try:
             is_complete = reader.body_received(body, nbytes)
         except HttpError as error:
-            self._refuse(error)
+            self._reject(error)
         else:
             if is_complete:
                 self.update_reading()
 
     def eof_received(self) -> bool:
         """Close when the peer closes; return True to keep the connection for a last response."""
-        if self._answers.exchanges:
-            if not self._ending.half_close():
+        if self._responses.contexts:
+            if not self._close.half_close():
                 return False
             self._reader.close()
             self.is_reading = False
@@ -222,7 +222,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         error = self._reader.cut_short()
         if error is None:
             return self._close_soon()
-        self._refuse(error, lingers=False)
+        self._reject(error, lingers=False)
         # TLS has no half-closed connections: close_notify ends both directions.
         return self._transport.can_write_eof()
 
@@ -243,7 +243,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _set_write_paused(self, is_paused: bool) -> None:
         self._clock.restart()
-        self._answers.set_write_paused(is_paused)
+        self._responses.set_write_paused(is_paused)
         self.update_reading()
 
     # --- requests -----------------------------------------------------------------------------------------------
@@ -251,74 +251,74 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _consume(self, data: "bytes | bytearray", end: int) -> None:
         """Cut requests from `data[:end]`; keep the rest in the backlog if reading is paused."""
         # hot: bench/micro_http1.py
-        reader, answers = self._reader, self._answers
-        answers.is_gathering = True
+        reader, responses = self._reader, self._responses
+        responses.is_gathering = True
         position = 0
         try:
             with memoryview(data) as view:
                 while position < end and not reader.is_closed:
-                    if not answers.has_room():
+                    if not responses.has_room():
                         self._backlog = bytes(view[position:end])
                         break
                     position = reader.take(data, view, position, end)
         except HttpError as error:
             if error.message == TLS_REFUSAL:  # such a client cannot read the response
                 _log.info("HTTP connection closed: %s", TLS_REFUSAL)
-            self._refuse(error)
-        except RejectedByHeadersError as refusal:
-            self._answer_unread(refusal.head, *refusal.answer)
-        answers.is_gathering = False
-        if answers.response_sender:
-            answers.flush()
+            self._reject(error)
+        except RejectedByHeadersError as rejection:
+            self._respond_unread(rejection.head, *rejection.response)
+        responses.is_gathering = False
+        if responses.output_buffers:
+            responses.flush()
 
     def _dispatch(self, head: RequestHead, body: Buffer, reserved_bytes: int) -> None:
         """Pass a complete request to its route."""
         # hot: bench/micro_http1.py
-        answers = self._answers
-        exchange = Http1Context(answers, head, body, _now_ns())
+        responses = self._responses
+        context = Http1Context(responses, head, body, _now_ns())
         if reserved_bytes:
-            exchange.reserved_bytes = reserved_bytes
-        answers.exchanges.append(exchange)
+            context.reserved_bytes = reserved_bytes
+        responses.contexts.append(context)
         self._clock.start_ns = 0
-        self._has_asked = True
+        self._has_probed = True
         if not head.keep_alive:
             self._reader.is_closed = True
         try:
-            self._endpoint.handle(exchange)
+            self._endpoint.handle(context)
         except Exception:
-            _log.exception("the route of %s %s failed", exchange.method, exchange.path)
-            exchange.respond(500, (_JSON,), (encode_error("internal error; see the server log"),))
+            _log.exception("the route of %s %s failed", context.method, context.path)
+            context.respond(500, (_JSON,), (encode_error("internal error; see the server log"),))
 
-    def _refuse(self, error: HttpError, *, lingers: bool = True) -> None:
+    def _reject(self, error: HttpError, *, lingers: bool = True) -> None:
         """Reject an invalid request, after the responses before it, and end the connection."""
         head = self._reader.head or RequestHead("", "/", {})
         headers = (_JSON, *error.headers)
-        self._answer_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)
+        self._respond_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)
 
-    def _answer_unread(
+    def _respond_unread(
         self, head: RequestHead, status: int, headers: Headers, parts: Sequence[Buffer], *, lingers: bool = True
     ) -> None:
         """Respond to a request that is not read to its end, and end the connection."""
         self._reader.close()
-        self._ending.is_cutting_off = lingers
-        exchange = Http1Context(self._answers, head, b"", 0)
-        exchange.keep_alive = False
-        self._answers.exchanges.append(exchange)
+        self._close.is_cutting_off = lingers
+        context = Http1Context(self._responses, head, b"", 0)
+        context.keep_alive = False
+        self._responses.contexts.append(context)
         self._clock.restart()
-        exchange.respond(status, headers, parts)
+        context.respond(status, headers, parts)
 
     # --- called by the responses ------------------------------------------------------------------------------------
 
     def expect_no_more(self) -> None:
         """Expect the last requests: the server drains, but a pipelining peer may have sent a part of the next one."""
         self._reader.close()
-        self._ending.is_cutting_off = True
+        self._close.is_cutting_off = True
 
     def end(self) -> None:
         """Close or linger: the last response is sent."""
-        if self._answers.response_sender:
-            self._answers.flush()
-        self._ending.begin()
+        if self._responses.output_buffers:
+            self._responses.flush()
+        self._close.begin()
         self.update_reading()
 
     def abort(self) -> None:
@@ -327,7 +327,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     # --- back pressure ------------------------------------------------------------------------------------------
 
-    def _give_way(self) -> None:
+    def _yield_to_others(self) -> None:
         """Let other connections read first when a peer fills the buffer: libuv would read 32 times in a row."""
         if self.is_reading and not self._transport.is_closing():
             self.is_reading = False
@@ -336,12 +336,12 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def update_reading(self) -> None:
         """Pause or resume reading; process the backlog first."""
-        if self._answers.is_gathering or self._ending.is_half_closed or self._transport.is_closing():
+        if self._responses.is_gathering or self._close.is_half_closed or self._transport.is_closing():
             return
-        while self._backlog and not self._reader.is_closed and self._answers.has_room():
+        while self._backlog and not self._reader.is_closed and self._responses.has_room():
             backlog, self._backlog = self._backlog, b""
             self._consume(backlog, len(backlog))
-        may_read = self._answers.has_room() or self._ending.is_lingering
+        may_read = self._responses.has_room() or self._close.is_lingering
         if may_read != self.is_reading:
             self.is_reading = may_read
             if may_read:
@@ -357,17 +357,17 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def check_clock(self, now_ns: int) -> None:
         """Enforce the time limit of the current phase."""
-        if self._ending.has_begun:
-            self._ending.check(now_ns)
+        if self._close.has_begun:
+            self._close.check(now_ns)
             return
-        if self._ending.is_half_closed:
-            self._ending.drop_if_reset()
+        if self._close.is_half_closed:
+            self._close.drop_if_reset()
         if self._is_too_slow_a_reader(now_ns):
             _log.info("HTTP connection dropped: its client reads its responses too slowly")
             self.abort()
             return
         elapsed_s = self._clock.elapsed_s(now_ns)
-        if self._answers.is_write_paused or not self.is_reading:
+        if self._responses.is_write_paused or not self.is_reading:
             self._clock.restart()
             self._reader.excuse(now_ns)
         else:
@@ -377,15 +377,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._reader.is_amid_request:
             error = self._reader.overdue(elapsed_s, now_ns)
             if error is not None:
-                self._refuse(error)
-        elif not self._answers.exchanges and elapsed_s >= self._idle_limit_s():
+                self._reject(error)
+        elif not self._responses.contexts and elapsed_s >= self._idle_limit_s():
             self._transport.close()
 
     def _idle_limit_s(self) -> float:
         if self._endpoint.is_finishing:
             return _DRAIN_IDLE_S
         limits = self._limits
-        return limits.idle_timeout_s if self._has_asked else min(limits.idle_timeout_s, limits.first_byte_timeout_s)
+        return limits.idle_timeout_s if self._has_probed else min(limits.idle_timeout_s, limits.first_byte_timeout_s)
 
     def _is_too_slow_a_reader(self, now_ns: int) -> bool:
         if not self._transport.get_write_buffer_size():
@@ -401,10 +401,10 @@ class Http1Connection(asyncio.BufferedProtocol):
     @property
     def idle_since_ns(self) -> int:
         """Time since which the connection is idle; 0 if it is busy, or was until a moment ago."""
-        is_busy = self._answers.exchanges or self._reader.is_amid_request or self._ending.has_begun
+        is_busy = self._responses.contexts or self._reader.is_amid_request or self._close.has_begun
         return 0 if is_busy or self._transport.get_write_buffer_size() else self._clock.start_ns
 
-    def make_way(self) -> None:
+    def close_idle(self) -> None:
         """Close for a new connection."""
         self._reader.close()
         self._transport.close()

@@ -8,8 +8,8 @@ from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
-from naiad.frontend.exchange import HttpContext, Refuse
-from naiad.frontend.http1.exchange import ResponseHeads
+from naiad.frontend.context import HttpContext, RejectEarly
+from naiad.frontend.http1.context import Http1ResponseHeaders
 from naiad.wire.http1 import HeadCache, Http1Limits
 
 
@@ -63,16 +63,16 @@ class Http1Endpoint:
         on_close: Callable[[], None],
         loop: Loop,
         budget: RequestBudget,
-        refuse: Refuse | None,
+        reject: RejectEarly | None,
         addresses: AddressLimit | None,
     ) -> None:
         """`loop.call_later`; with 0 s it calls back after other connections were read."""
         self.handle = handle
-        self.refuse = refuse
+        self.reject = reject
         self.budget = budget
         self.limits = limits
         self.heads = HeadCache(limits)
-        self.answer_heads = ResponseHeads()
+        self.response_headers = Http1ResponseHeaders()
         self.receive_bytes = _RECEIVE_BYTES
         self.receive_buffer = bytearray(_RECEIVE_BYTES)
         self.receive_view = memoryview(self.receive_buffer)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import BodyReservation, check_length, no_room
-from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, UnreadRequest
+from naiad.frontend.body_reservation import BodyReservation, budget_exceeded, check_length
+from naiad.frontend.context import EARLY_REJECTION_BYTES, UnreadRequest
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.responses import Http1Responses
 from naiad.wire.header_fields import Headers
@@ -24,10 +24,10 @@ OnRequest = Callable[[RequestHead, Buffer, int], None]
 class RejectedByHeadersError(Exception):
     """A route rejects a request by its headers: the rest of the connection is not read."""
 
-    def __init__(self, head: RequestHead, answer: tuple[int, Headers, Sequence[Buffer]]) -> None:
+    def __init__(self, head: RequestHead, response: tuple[int, Headers, Sequence[Buffer]]) -> None:
         super().__init__()
         self.head = head
-        self.answer = answer
+        self.response = response
 
 
 def _skip_empty_lines(view: memoryview, position: int, end: int) -> int:
@@ -41,7 +41,6 @@ class RequestReader:
     """Cuts requests from received bytes, and delivers each when it is complete."""
 
     __slots__ = (
-        "_answers",
         "_chunks",
         "_clock",
         "_endpoint",
@@ -52,6 +51,7 @@ class RequestReader:
         "_on_request",
         "_rate",
         "_reservation",
+        "_responses",
         "body",
         "filled",
         "head",
@@ -59,12 +59,12 @@ class RequestReader:
     )
 
     def __init__(
-        self, endpoint: Http1Endpoint, clock: PhaseClock, answers: Http1Responses, on_request: OnRequest
+        self, endpoint: Http1Endpoint, clock: PhaseClock, responses: Http1Responses, on_request: OnRequest
     ) -> None:
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._clock = clock
-        self._answers = answers
+        self._responses = responses
         self._reservation = BodyReservation(endpoint.budget)
         self._rate: LeastRate | None = None
         """Bytes reserved for the body that is being received."""
@@ -88,9 +88,9 @@ class RequestReader:
         self.is_closed = True
         self._reservation.release()
         self.head = self.body = self._chunks = self._head_parser = None
-        self._answers.owes_continue = False
+        self._responses.owes_continue = False
 
-    def lose(self) -> None:
+    def detach(self) -> None:
         """Release the owner and all buffers: the connection is lost."""
         self.close()
         del self._on_request
@@ -130,7 +130,7 @@ class RequestReader:
         """Deliver a request whose body, not a tiny one, has arrived with its headers. Raises HttpError(503)."""
         length = len(arrived)
         if not self._endpoint.budget.reserve(length):
-            raise no_room()
+            raise budget_exceeded()
         if head.binary_offset:
             body = allocate_body(length, head.binary_offset)
             body[:] = arrived
@@ -138,7 +138,7 @@ class RequestReader:
         else:
             self._on_request(head, bytes(arrived), length)
 
-    def room(self, body: memoryview) -> memoryview:
+    def receive_buffer(self, body: memoryview) -> memoryview:
         """Return the part of `body` to receive next: never empty, and reserved."""
         return body[self.filled : self._reservation.size_bytes]
 
@@ -226,7 +226,7 @@ class RequestReader:
 
     def _take_head(self) -> RequestHead:
         head, self.head = self.head, None
-        self._answers.owes_continue = False
+        self._responses.owes_continue = False
         assert head is not None
         return head
 
@@ -234,7 +234,7 @@ class RequestReader:
 
     def _begin_body(self, head: RequestHead, arrived: memoryview) -> None:
         """Prepare for a body that has arrived in part; consumes nothing of it."""
-        if head.expects_continue or head.content_length > EARLY_REFUSAL_BYTES:
+        if head.expects_continue or head.content_length > EARLY_REJECTION_BYTES:
             self._check_head(head)
         if head.is_chunked:
             self._chunks = ChunkedDecoder(self._limits)
@@ -248,17 +248,17 @@ class RequestReader:
         self._rate = LeastRate(self._limits.body_rate_bytes_per_s, self._limits.body_timeout_s)
         self._clock.restart()
         if head.expects_continue and not len(arrived):
-            self._answers.send_continue()
+            self._responses.send_continue()
 
     def _check_head(self, head: RequestHead) -> None:
         """Let the routes check the headers before the body is buffered. Raises RejectedByHeadersError."""
-        refuse = self._endpoint.refuse
-        if refuse is None:
+        reject = self._endpoint.reject
+        if reject is None:
             return
-        exchange = UnreadRequest(head.method, head.path, head.headers, time.monotonic_ns())
-        refuse(exchange)
-        if exchange.answer is not None:
-            raise RejectedByHeadersError(head, exchange.answer)
+        context = UnreadRequest(head.method, head.path, head.headers, time.monotonic_ns())
+        reject(context)
+        if context.response is not None:
+            raise RejectedByHeadersError(head, context.response)
 
     def _fill_body(self, body: memoryview, piece: memoryview) -> int:
         taken = piece[: len(body) - self.filled]
@@ -269,7 +269,7 @@ class RequestReader:
 
     def _feed_chunks(self, chunks: ChunkedDecoder, piece: memoryview) -> int:
         """Decode a piece of a chunked body and return the number of consumed bytes."""
-        if not self._is_checked and len(chunks.body) > EARLY_REFUSAL_BYTES and self.head is not None:
+        if not self._is_checked and len(chunks.body) > EARLY_REJECTION_BYTES and self.head is not None:
             self._is_checked = True
             self._check_head(self.head)
         self._reservation.cover(len(chunks.body) + len(piece), self._limits.body_bytes)

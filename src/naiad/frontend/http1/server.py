@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.connection_register import AddressLimit
-from naiad.frontend.exchange import Refuse
+from naiad.frontend.context import RejectEarly
 from naiad.frontend.http1.connection import Http1Connection
 from naiad.frontend.http1.endpoint import Handle, Http1Endpoint, WatchedConnection
 from naiad.wire.http1 import Http1Limits
@@ -28,13 +28,13 @@ class Http1Server:
         loop: Loop,
         limits: Http1Limits | None = None,
         budget: RequestBudget | None = None,
-        refuse: Refuse | None = None,
+        reject: RejectEarly | None = None,
         addresses: AddressLimit | None = None,
     ) -> None:
         """Create a server.
 
         `budget` bounds the bodies of all connections together; without one only the limits of each connection apply.
-        `refuse` checks requests with large bodies before these are read. `addresses` counts the connections per
+        `reject` checks requests with large bodies before these are read. `addresses` counts the connections per
         address.
         """
         self._endpoint = Http1Endpoint(
@@ -44,7 +44,7 @@ class Http1Server:
             self._on_closed,
             loop,
             budget or RequestBudget(),
-            refuse,
+            reject,
             addresses,
         )
         self._loop = loop
@@ -107,7 +107,7 @@ class Http1Server:
             self.on_close()
 
     def _start_timer(self) -> None:
-        self._endpoint.answer_heads.set_date(time.time())
+        self._endpoint.response_headers.set_date(time.time())
         self._timer = self._loop.call_later(_SWEEP_S, self._on_timer)
 
     def _on_timer(self) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from naiad.core.errors import excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_call
-from naiad.frontend.exchange import CancelReason, GrpcService
-from naiad.frontend.http2.rest_head import RestHead
+from naiad.frontend.context import CancelReason, GrpcService
+from naiad.frontend.http2.rest_headers import RestHeaders
 from naiad.protocol.status import status_of
 from naiad.wire.grpc import (
     COMPRESSED_HEADER_BLOCKS,
@@ -37,7 +37,7 @@ from naiad.wire.http2.output import Http2Output
 from naiad.wire.http2.stream import Stream
 
 if TYPE_CHECKING:
-    from naiad.frontend.exchange import OnCancel
+    from naiad.frontend.context import OnCancel
     from naiad.wire.grpc import CompressedMessage
     from naiad.wire.http2.headers import Fields
 
@@ -90,7 +90,7 @@ _NOT_POST_BLOCK = encode_fields(((b":status", b"405"), (b"allow", b"POST")))
 class CallPlan:
     """What the request headers determine about a call; computed once per header block, because blocks repeat."""
 
-    __slots__ = ("encoding", "is_streaming", "is_unary", "refusal_block", "refusal_text", "rest", "timeout_ns")
+    __slots__ = ("encoding", "is_streaming", "is_unary", "rejection_block", "rejection_text", "rest", "timeout_ns")
 
     def __init__(self, *, is_streaming: bool = False, timeout_ns: int = 0, encoding: bytes | None = None) -> None:
         self.is_streaming = is_streaming
@@ -99,19 +99,19 @@ class CallPlan:
         self.timeout_ns = timeout_ns
         """0 for none."""
         self.encoding = encoding
-        self.refusal_block: bytes | None = None
+        self.rejection_block: bytes | None = None
         """The header block of every response to these request headers."""
-        self.refusal_text = b""
-        self.rest: RestHead | None = None
+        self.rejection_text = b""
+        self.rest: RestHeaders | None = None
         """Set if the requests are not gRPC."""
 
     @classmethod
-    def refusal(cls, block: bytes, text: bytes = b"") -> "CallPlan":
+    def rejection(cls, block: bytes, text: bytes = b"") -> "CallPlan":
         """Return the plan for requests that are rejected without their body."""
         plan = cls()
         plan.is_unary = False
-        plan.refusal_block = block
-        plan.refusal_text = text
+        plan.rejection_block = block
+        plan.rejection_text = text
         return plan
 
 
@@ -122,28 +122,28 @@ def make_plan(
     if not is_grpc_content_type(head.field(b"content-type")):
         if serves_rest and not head.path.startswith(_CALL_PATHS):
             return _rest_plan(head)
-        return CallPlan.refusal(_NOT_GRPC_BLOCK, b"" if head.method == "HEAD" else _NOT_GRPC_TEXT)
+        return CallPlan.rejection(_NOT_GRPC_BLOCK, b"" if head.method == "HEAD" else _NOT_GRPC_TEXT)
     if head.method != "POST":
-        return CallPlan.refusal(_NOT_POST_BLOCK)
-    refused = _refused_call(head, service, rule)
-    if refused is not None:
-        return CallPlan.refusal(encode_trailers(*refused, is_only=True))
+        return CallPlan.rejection(_NOT_POST_BLOCK)
+    rejected = _rejected_call(head, service, rule)
+    if rejected is not None:
+        return CallPlan.rejection(encode_trailers(*rejected, is_only=True))
     timeout = head.field(b"grpc-timeout")
     encoding = head.field(b"grpc-encoding")
     try:
         window_bits(encoding)
         timeout_ns = 0 if timeout is None else parse_timeout_ns(timeout)
     except GrpcError as error:
-        return CallPlan.refusal(encode_trailers(error.status, error.message, is_only=True))
+        return CallPlan.rejection(encode_trailers(error.status, error.message, is_only=True))
     return CallPlan(is_streaming=service.is_streaming(head.path), timeout_ns=timeout_ns, encoding=encoding)
 
 
-def _refused_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> tuple[int, str] | None:
+def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> tuple[int, str] | None:
     """Return status and message if calls are rejected without looking at their messages, otherwise None."""
-    refusal = None if rule is None else rule.refusal(category_of_call(head.path), head.field)
-    if refusal is not None:
-        return refusal.grpc_status, refusal.message
-    unknown = service.refusal(head.path)
+    rejection = None if rule is None else rule.rejection(category_of_call(head.path), head.field)
+    if rejection is not None:
+        return rejection.grpc_status, rejection.message
+    unknown = service.rejection(head.path)
     return None if unknown is None else (status_of(unknown.code).grpc, unknown.message)
 
 
@@ -151,11 +151,11 @@ def _rest_plan(head: RequestHead) -> CallPlan:
     plan = CallPlan()
     plan.is_unary = False
     try:
-        plan.rest = RestHead(head)
+        plan.rest = RestHeaders(head)
     except HttpError as error:
         text = b"" if head.method == "HEAD" else error.message.encode() + b"\n"
         fields = ((b":status", b"%d" % error.status), (b"content-type", b"text/plain"))
-        return CallPlan.refusal(encode_fields(fields), text)
+        return CallPlan.rejection(encode_fields(fields), text)
     return plan
 
 
@@ -176,7 +176,7 @@ class RestContext(Protocol):
     def dispatch(self, arrival_ns: int) -> None:
         """Pass the complete request to its route."""
 
-    def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
+    def reject(self, status: int, message: str, headers: Headers = ()) -> None:
         """Respond with an error of the transport; `headers` are additional fields."""
 
     def writable(self) -> None:
@@ -205,10 +205,10 @@ class CallOwner(Protocol):
     def abort(self, call: "Http2Call") -> None:
         """End a call whose peer does not read its responses."""
 
-    def hold_messages(self, call: "Http2Call") -> None:
+    def pause_messages(self, call: "Http2Call") -> None:
         """Pause the messages of a call."""
 
-    def release_messages(self, call: "Http2Call") -> None:
+    def resume_messages(self, call: "Http2Call") -> None:
         """Resume a call and deliver its waiting messages."""
 
     def watch_writable(self, call: "Http2Call") -> None:
@@ -219,7 +219,7 @@ class CallOwner(Protocol):
 
 
 class Http2Call(Stream):
-    """One call; implements `frontend.exchange.GrpcCall`."""
+    """One call; implements `frontend.context.GrpcCall`."""
 
     __slots__ = (
         "arrival_ns",
@@ -228,18 +228,18 @@ class Http2Call(Stream):
         "collected_bytes",
         "context",
         "deadline_ns",
-        "exchange",
         "has_sent_headers",
-        "held_body",
-        "held_bytes",
         "is_decompressing",
-        "is_held_by_service",
+        "is_paused_by_service",
         "is_streaming",
         "message",
         "metadata",
         "on_cancel",
         "owner",
         "path",
+        "paused_body",
+        "reserved_bytes",
+        "rest_context",
     )
 
     head: RequestHead
@@ -260,18 +260,18 @@ class Http2Call(Stream):
         self.deadline_ns = 0
         self.on_cancel: OnCancel | None = None
         self.has_sent_headers = False
-        self.held_bytes = 0
+        self.reserved_bytes = 0
         """Reserved bytes of its messages until its response; 0 for tiny messages."""
         # The rest is used only by requests that arrive in several pieces.
-        self.exchange: RestContext | None = None
+        self.rest_context: RestContext | None = None
         """The request as REST routes see it; None for a gRPC call."""
         self.assembler: MessageAssembler | None = None
         self.message: Buffer | CompressedMessage | None = None
         self.is_streaming = False
         self.is_decompressing = False
-        self.is_held_by_service = False
+        self.is_paused_by_service = False
         self.context: object | None = None
-        self.held_body: PausedBody | None = None
+        self.paused_body: PausedBody | None = None
         """What waits while the call is paused; kept for the next pause."""
         self.collected_bytes = 0
         self.body_bytes = 0
@@ -297,7 +297,7 @@ class Http2Call(Stream):
         owner.output.send_answer(
             self, HEADER_BLOCK, (_pack_prefix(0, size), *parts), size + PREFIX_BYTES, OK_TRAILER_BLOCK
         )
-        if self.held_bytes:
+        if self.reserved_bytes:
             owner.release(self)
         if not owner.is_dirty:
             owner.mark_dirty()
@@ -309,7 +309,7 @@ class Http2Call(Stream):
         block = COMPRESSED_HEADER_BLOCKS[encoding]
         prefix = _pack_prefix(1, len(message))
         self.owner.output.send_answer(self, block, (prefix, message), len(message) + PREFIX_BYTES, OK_TRAILER_BLOCK)
-        if self.held_bytes:
+        if self.reserved_bytes:
             self.owner.release(self)
         if not self.owner.is_dirty:
             self.owner.mark_dirty()
@@ -356,7 +356,7 @@ class Http2Call(Stream):
         else:
             block = encode_trailers(status, message, trailers, is_only=True)
             owner.output.send_headers(self, block, ends_stream=True)
-        if self.held_bytes or self.collected_bytes:
+        if self.reserved_bytes or self.collected_bytes:
             owner.release(self)
         if not owner.is_dirty:
             owner.mark_dirty()
@@ -370,25 +370,25 @@ class Http2Call(Stream):
         """Release bytes of the call; the rest is released when it ends."""
         self.owner.release_bytes(self, size)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause a streaming call, so that flow control stops its peer."""
         if not self.is_local_closed:
-            self.is_held_by_service = True
-            self.owner.hold_messages(self)
+            self.is_paused_by_service = True
+            self.owner.pause_messages(self)
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Resume a streaming call and deliver its waiting messages."""
-        self.is_held_by_service = False
+        self.is_paused_by_service = False
         if not self.is_decompressing:
-            self.owner.release_messages(self)
+            self.owner.resume_messages(self)
 
-    def refuse(self, plan: CallPlan) -> None:
+    def reject(self, plan: CallPlan) -> None:
         """Respond with the plan's rejection."""
         output = self.owner.output
-        if plan.refusal_block is not None:
-            output.send_headers(self, plan.refusal_block, ends_stream=not plan.refusal_text)
-        if plan.refusal_text:
-            output.send_data(self, (plan.refusal_text,))
+        if plan.rejection_block is not None:
+            output.send_headers(self, plan.rejection_block, ends_stream=not plan.rejection_text)
+        if plan.rejection_text:
+            output.send_data(self, (plan.rejection_text,))
             output.send_end(self)
         if not self.owner.is_dirty:
             self.owner.mark_dirty()
@@ -400,7 +400,7 @@ class Http2Call(Stream):
 
     def forget_request(self) -> None:
         """Free the received part of the request: the call may be in a reference cycle, collected much later."""
-        self.assembler = self.message = self.held_body = self.exchange = None
+        self.assembler = self.message = self.paused_body = self.rest_context = None
 
     def cancel(self, why: CancelReason) -> None:
         """Notify the service, once, that the call needs no response."""

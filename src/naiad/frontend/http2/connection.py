@@ -20,7 +20,7 @@ from typing import Protocol, cast
 from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
 from naiad.frontend.closing_queue import ClosingQueue
-from naiad.frontend.exchange import GrpcService
+from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.receiving import Http2Receiving, RequestServer
 from naiad.frontend.http2.responses import Http2Responses
@@ -36,7 +36,7 @@ from naiad.wire.preface import is_http1
 _log = logging.getLogger(__name__)
 
 _HTTP1_TEXT = b"This port speaks gRPC (HTTP/2). REST is served on the HTTP port (--http-port, 8000 by default).\n"
-_HTTP1_ANSWER = (
+_HTTP1_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
     % (len(_HTTP1_TEXT), _HTTP1_TEXT)
 )
@@ -50,14 +50,14 @@ class Http2Close:
         service: GrpcService,
         limits: Http2Limits,
         connection: ServerConnection[Http2Call],
-        answering: Http2Responses,
+        responses: Http2Responses,
         now_ns: int,
     ) -> None:
         self._service = service
         self._limits = limits
         self._connection = connection
-        self._responses = answering
-        self._output = answering.output
+        self._responses = responses
+        self._output = responses.output
         self._begin_ns = now_ns
         self._clock = Http2Clock(limits, now_ns)
         # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
@@ -106,12 +106,12 @@ class Http2Close:
     # --- idle connections
     # --------------------------------------------------------------------------------------------
 
-    def idle_since_ns(self, heard_ns: int) -> int:
+    def idle_since_ns(self, received_ns: int) -> int:
         """Return the time since which there is no call; 0 if there is one, or the connection is closing."""
         has_ended = self._is_lingering or self._connection.is_draining
-        return 0 if has_ended or self._connection.streams else heard_ns or self._begin_ns
+        return 0 if has_ended or self._connection.streams else received_ns or self._begin_ns
 
-    def make_way(self, transport: asyncio.Transport, loop: Loop) -> None:
+    def close_idle(self, transport: asyncio.Transport, loop: Loop) -> None:
         """Close for a new connection; after GOAWAY no further call is served."""
         self._connection.finish_drain()
         self.end(transport)
@@ -124,7 +124,7 @@ class Http2Close:
         """Close after a connection error in `data`."""
         if not self._connection.is_set_up and is_http1(data):
             self._output.take()
-            transport.write(_HTTP1_ANSWER)
+            transport.write(_HTTP1_RESPONSE)
         _log.info("HTTP/2 connection closed: %s", excerpt(str(error)))
         self.end(transport)
 
@@ -137,8 +137,8 @@ class Http2Close:
     # --- time limits
     # --------------------------------------------------------------------------------------------------
 
-    def sweep(self, transport: asyncio.Transport, now_ns: int, heard_ns: int, *, is_reading: bool) -> None:
-        """Enforce the time limits; `heard_ns` is the time of the last received data."""
+    def sweep(self, transport: asyncio.Transport, now_ns: int, received_ns: int, *, is_reading: bool) -> None:
+        """Enforce the time limits; `received_ns` is the time of the last received data."""
         if transport.is_closing():
             self._check_linger(transport, now_ns)
             return
@@ -160,7 +160,7 @@ class Http2Close:
             connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
             self.end(transport)
         # A peer may have replied although this side did not read.
-        elif self._lives_on(transport, now_ns, heard_ns if is_reading else now_ns):
+        elif self._check_keepalive_and_age(transport, now_ns, received_ns if is_reading else now_ns):
             self._sweep_calls(now_ns)
             self._responses.flush()
             self.close_if_drained(transport)
@@ -180,10 +180,10 @@ class Http2Close:
             if self._linger_sweeps > 1:
                 transport.close()
 
-    def _lives_on(self, transport: asyncio.Transport, now_ns: int, heard_ns: int) -> bool:
+    def _check_keepalive_and_age(self, transport: asyncio.Transport, now_ns: int, received_ns: int) -> bool:
         """Apply keepalive and age limits; return False if the connection was dropped."""
         streams = self._connection.streams
-        step = self._keepalive.next_step(now_ns, heard_ns, self._output.data_count, has_calls=bool(streams))
+        step = self._keepalive.next_step(now_ns, received_ns, self._output.data_count, has_calls=bool(streams))
         if step is KeepaliveStep.PING:
             self._connection.ping()
         elif step is KeepaliveStep.RETIRE:
@@ -203,7 +203,7 @@ class Http2Close:
         streams = self._connection.streams
         for call in self._clock.slow_bodies(streams.values(), now_ns):
             text = f"the request is too slow: {call.body_bytes} bytes of it have arrived"
-            self._responses.refuse(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
+            self._responses.reject(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
         for call in self._clock.slow_readers(streams.values(), self._output, now_ns):
             self._responses.abort(call)
         if self._ends_streams:
@@ -246,14 +246,14 @@ class Http2Protocol(asyncio.Protocol):
         self._server = server
         self._receiving = Http2Receiving(server, functools.partial(server.flush_soon, self.flush))
         self._connection = self._receiving.connection
-        self._responses = self._receiving.answering
-        self._ending = Http2Close(server.service, server.limits, self._connection, self._responses, _now_ns())
+        self._responses = self._receiving.responses
+        self._close = Http2Close(server.service, server.limits, self._connection, self._responses, _now_ns())
         self.output = self._connection.output
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
         self._busy_ns = 0
         """Time spent on large reads since other connections were served."""
-        self._gives_way = False
+        self._has_yielded = False
         """Other connections are read before this one continues."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
@@ -269,12 +269,12 @@ class Http2Protocol(asyncio.Protocol):
         unsupported_reason = self._server.register(self, transport)
         if unsupported_reason:
             self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, unsupported_reason.partition(";")[0])
-            self._ending.end(transport)
+            self._close.end(transport)
             self._server.loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
             return
         if self._server.is_draining:
             self.drain()
-        # The server's SETTINGS leave after the peer's preface, so that an HTTP/1.1 peer can get a readable error.
+        # The server's SETTINGS follow the peer's preface, so that an HTTP/1.1 peer can get a readable error.
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes, deliver complete requests, write the responses made meanwhile."""
@@ -287,14 +287,14 @@ class Http2Protocol(asyncio.Protocol):
                 has_unread = self._receive_more_slices(now_ns)
         except Http2Error as error:
             if self._transport is not None:
-                self._ending.fail(self._transport, error, data)
+                self._close.fail(self._transport, error, data)
             return
         if self._responses.has_work or self._connection.is_draining:
             self.flush()
         else:
             self._responses.is_dirty = False
         if has_unread or len(data) > _MUCH_BYTES:
-            self._give_way_if_long(now_ns, has_unread=has_unread)
+            self._yield_if_long(now_ns, has_unread=has_unread)
 
     def _receive_more_slices(self, began_ns: int) -> bool:
         """Continue with received bytes for a limited time; return whether there is more. Raises Http2Error."""
@@ -340,7 +340,7 @@ class Http2Protocol(asyncio.Protocol):
         self.output.is_paused = False
         self.output.pump()
         if self._connection.has_unread:
-            self._give_way()
+            self._yield_to_others()
         self._update_reading()
         if not self._responses.is_dirty:
             self.flush()
@@ -351,33 +351,33 @@ class Http2Protocol(asyncio.Protocol):
         """Write all output, and close after the last response."""
         self._responses.flush()
         if self._connection.is_draining and self._transport is not None:
-            self._ending.close_if_drained(self._transport)
+            self._close.close_if_drained(self._transport)
 
-    def _give_way_if_long(self, began_ns: int, *, has_unread: bool) -> None:
+    def _yield_if_long(self, began_ns: int, *, has_unread: bool) -> None:
         """Yield after reads that together took long: libuv may read 32 times in a row."""
         self._busy_ns += _now_ns() - began_ns
         if has_unread or self._busy_ns > _LONG_NS:
             self._busy_ns = 0
-            self._give_way()
+            self._yield_to_others()
 
-    def _give_way(self) -> None:
+    def _yield_to_others(self) -> None:
         """Let other connections read before this one continues: libuv would read 32 times in a row."""
-        if not self._gives_way:
-            self._gives_way = True
+        if not self._has_yielded:
+            self._has_yielded = True
             self._update_reading()
             self._server.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Process the remaining received bytes, and resume reading when none is left."""
-        self._gives_way = False
+        self._has_yielded = False
         if self._connection.has_unread and not self.output.is_paused and self._transport is not None:
             self.data_received(b"")
-        if not self._gives_way:
+        if not self._has_yielded:
             self._update_reading()
 
     def _update_reading(self) -> None:
         transport = self._transport
-        may_read = not self.output.is_paused and not self._gives_way
+        may_read = not self.output.is_paused and not self._has_yielded
         if transport is None or may_read == self._is_reading or transport.is_closing():
             return
         self._is_reading = may_read
@@ -390,7 +390,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def drain(self) -> None:
         """Accept no more calls and close after the last response."""
-        self._ending.drain()
+        self._close.drain()
         if self._connection.is_set_up:
             self.flush()
 
@@ -401,17 +401,17 @@ class Http2Protocol(asyncio.Protocol):
     def sweep(self, now_ns: int) -> None:
         """Enforce the time limits."""
         if self._transport is not None:
-            self._ending.sweep(self._transport, now_ns, self._receiving.arrival_ns, is_reading=self._is_reading)
+            self._close.sweep(self._transport, now_ns, self._receiving.arrival_ns, is_reading=self._is_reading)
 
     @property
     def idle_since_ns(self) -> int:
         """Time since which the connection has no call; 0 if it has one, or is closing."""
-        return 0 if self._transport is None else self._ending.idle_since_ns(self._receiving.arrival_ns)
+        return 0 if self._transport is None else self._close.idle_since_ns(self._receiving.arrival_ns)
 
-    def make_way(self) -> None:
+    def close_idle(self) -> None:
         """Close for a new connection."""
         if self._transport is not None:
-            self._ending.make_way(self._transport, self._server.loop)
+            self._close.close_idle(self._transport, self._server.loop)
 
     def abort(self) -> None:
         """Drop the connection."""

@@ -18,14 +18,14 @@ from naiad.core.ports import Loop
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
-from naiad.frontend.body_reservation import NO_ROOM
-from naiad.frontend.exchange import EARLY_REFUSAL_BYTES, CancelReason, GrpcService
+from naiad.frontend.body_reservation import BUDGET_EXCEEDED
+from naiad.frontend.context import EARLY_REJECTION_BYTES, CancelReason, GrpcService
 from naiad.frontend.http2.call import CallPlan, Http2Call, PausedBody, RestContext, make_plan
 from naiad.frontend.http2.responses import SMALL_MESSAGE_BYTES, Http2Responses
-from naiad.frontend.http2.rest_exchange import Http2Context
-from naiad.frontend.http2.rest_head import RestHead, RestSide
+from naiad.frontend.http2.rest_context import Http2Context
+from naiad.frontend.http2.rest_headers import RestHeaders, RestSide
 from naiad.frontend.http2.time_limits import DeadlineTimer
-from naiad.frontend.side_threads import RunAside
+from naiad.frontend.thread_pool import RunInThread
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
@@ -39,25 +39,25 @@ _log = logging.getLogger(__name__)
 class CallKeeper(Protocol):
     """The receiving side of a connection."""
 
-    def hold_messages(self, call: Http2Call) -> None:
+    def pause_messages(self, call: Http2Call) -> None:
         """Pause the messages of a call."""
 
-    def release_messages(self, call: Http2Call) -> None:
+    def resume_messages(self, call: Http2Call) -> None:
         """Resume a call and deliver its waiting messages."""
 
     def unary_message(self, call: Http2Call, message: Buffer) -> None:
         """Deliver the message of a unary call."""
 
-    def refuse(self, call: Http2Call, error: GrpcError) -> None:
+    def reject(self, call: Http2Call, error: GrpcError) -> None:
         """Reject a call with an invalid request."""
 
 
 class Decompression:
     """Decompresses one message of a call at a time; a streaming call is paused meanwhile."""
 
-    def __init__(self, keeper: CallKeeper, run_aside: RunAside) -> None:
+    def __init__(self, keeper: CallKeeper, run_in_thread: RunInThread) -> None:
         self._keeper = keeper
-        self._run_aside = run_aside
+        self._run_in_thread = run_in_thread
 
     def start(self, call: Http2Call, message: CompressedMessage) -> None:
         """Start; the message is delivered when it is decompressed. The call is rejected if the server has no room for
@@ -65,12 +65,12 @@ class Decompression:
         """
         reserved_bytes = message.most_plain_bytes
         if not call.reserve_bytes(reserved_bytes):
-            self._keeper.refuse(call, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, NO_ROOM))
+            self._keeper.reject(call, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, BUDGET_EXCEEDED))
             return
         call.is_decompressing = True
         if call.is_streaming:
-            self._keeper.hold_messages(call)
-        self._run_aside(
+            self._keeper.pause_messages(call)
+        self._run_in_thread(
             functools.partial(_decompress, call, message),
             functools.partial(self._done, call, reserved_bytes),
             functools.partial(self._failed, call),
@@ -84,17 +84,17 @@ class Decompression:
         call.release_bytes(reserved_bytes if call.is_streaming else reserved_bytes - len(plain))
         if not call.is_streaming:
             self._keeper.unary_message(call, plain)
-        elif call.held_body is not None:
-            call.held_body.messages.appendleft(plain)
-            if not call.is_held_by_service:
-                self._keeper.release_messages(call)
+        elif call.paused_body is not None:
+            call.paused_body.messages.appendleft(plain)
+            if not call.is_paused_by_service:
+                self._keeper.resume_messages(call)
 
     def _failed(self, call: Http2Call, error: Exception) -> None:
         call.is_decompressing = False
         if not isinstance(error, GrpcError):
             _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
             error = GrpcError(GrpcStatus.INTERNAL, "internal error; see the server log")
-        self._keeper.refuse(call, error)
+        self._keeper.reject(call, error)
 
 
 def _decompress(call: Http2Call, message: CompressedMessage) -> Buffer:
@@ -117,7 +117,7 @@ class RequestServer(Protocol):
     limits: Http2Limits
     loop: Loop
     rule: AccessRule | None
-    run_aside: RunAside
+    run_in_thread: RunInThread
     rest: RestSide | None
     budget: RequestBudget
 
@@ -133,15 +133,15 @@ class Http2Receiving:
         self._max_message_bytes = server.limits.message_bytes
         self._max_queued_bytes = server.limits.queued_bytes
         self.connection: ServerConnection[Http2Call] = ServerConnection(self, server.limits)
-        self.answering = Http2Responses(
+        self.responses = Http2Responses(
             server.service, server.limits, self.connection, self, flush_soon, server.budget
         )
         self._output = self.connection.output
-        self._request_bytes = self.answering.request_bytes
+        self._request_bytes = self.responses.request_bytes
         self.arrival_ns = 0
         """Arrival time of the bytes being processed; set by the owner before it passes them to the connection."""
         self._has_found_fault = False
-        self._deadlines = DeadlineTimer(server.loop, self.open_calls, self.answering.expire, _now_ns)
+        self._deadlines = DeadlineTimer(server.loop, self.open_calls, self.responses.expire, _now_ns)
 
     def open_calls(self) -> list[Http2Call]:
         """Return the calls that have not ended."""
@@ -154,14 +154,14 @@ class Http2Receiving:
         undelivered responses are freed at once instead of with the next full collection.
         """
         self._deadlines.close()
-        self.answering.leave_all(self.open_calls())
+        self.responses.cancel_all(self.open_calls())
         self.connection.lose()
 
     # --- the sink of the connection -----------------------------------------------------------------------------
 
     def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> Http2Call:
         """Create the call of a new stream."""
-        return Http2Call(self.answering, stream_id, head, receive_window, self.arrival_ns)
+        return Http2Call(self.responses, stream_id, head, receive_window, self.arrival_ns)
 
     def request_received(self, call: Http2Call, body: memoryview) -> None:
         """Deliver a request that arrived in one piece; all but plain unary requests take the slow path."""
@@ -192,11 +192,11 @@ class Http2Receiving:
     def headers_received(self, call: Http2Call) -> None:
         """Start a call whose messages arrive piece by piece."""
         plan: CallPlan = call.head.memo or self._make_plan(call.head)
-        if plan.refusal_block is not None:
-            call.refuse(plan)
+        if plan.rejection_block is not None:
+            call.reject(plan)
             return
         if plan.rest is not None:
-            self._begin_rest(call, plan.rest)
+            self._start_rest(call, plan.rest)
             return
         call.is_streaming = plan.is_streaming
         call.assembler = MessageAssembler(
@@ -210,44 +210,44 @@ class Http2Receiving:
 
     def body_received(self, call: Http2Call, data: memoryview) -> None:
         """Collect messages; a streaming call gets each as it completes."""
-        if call.exchange is not None:
-            self._receive_rest(call, call.exchange, data)
+        if call.rest_context is not None:
+            self._receive_rest(call, call.rest_context, data)
             return
         if call.assembler is None or call.is_local_closed:
             return
         call.body_bytes += len(data)
         try:
-            if call.is_held and call.held_body is not None:
-                call.held_body.append(data)
-                self._request_bytes.collect(call, call.assembler.pending_bytes + call.held_body.unread_bytes)
+            if call.is_held and call.paused_body is not None:
+                call.paused_body.append(data)
+                self._request_bytes.collect(call, call.assembler.pending_bytes + call.paused_body.unread_bytes)
                 return
             self._feed(call, call.assembler, data)
         except GrpcError as error:
-            self.refuse(call, error)
+            self.reject(call, error)
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
         """Deliver the rest: the message of a unary call, the half-close of a streaming one."""
-        if call.exchange is not None:
-            self._end_rest(call, call.exchange)
+        if call.rest_context is not None:
+            self._end_rest(call, call.rest_context)
             return
         if call.assembler is None or call.is_local_closed:
             return
-        if call.is_held and call.held_body is not None:
-            call.held_body.end_trailers = trailers
+        if call.is_held and call.paused_body is not None:
+            call.paused_body.end_trailers = trailers
             return
         try:
             call.assembler.finish()
             if not call.is_streaming and call.message is None:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call needs one request message, got none")
         except GrpcError as error:
-            self.refuse(call, error)
+            self.reject(call, error)
             return
         call.arrival_ns = self.arrival_ns
         self._request_bytes.collect(call, 0)
         message, call.message = call.message, None
         if isinstance(message, CompressedMessage):
-            if self._is_held(call, len(message)):
-                Decompression(self, self._server.run_aside).start(call, message)
+            if self._has_room_for(call, len(message)):
+                Decompression(self, self._server.run_in_thread).start(call, message)
         elif message is not None:
             self.unary_message(call, message)
         else:
@@ -256,12 +256,12 @@ class Http2Receiving:
             except Exception:
                 call.fail()
 
-    def _is_held(self, call: Http2Call, size: int) -> bool:
+    def _has_room_for(self, call: Http2Call, size: int) -> bool:
         """Reserve a complete message; return False if there is no room, and reject the call."""
         try:
-            self._request_bytes.hold(call, size)
+            self._request_bytes.count(call, size)
         except GrpcError as error:
-            self.refuse(call, error)
+            self.reject(call, error)
             return False
         return True
 
@@ -273,11 +273,11 @@ class Http2Receiving:
             self._has_found_fault = True
             name = Http2Code(code).name if code in _CODES else f"error code {code}"
             _log.warning("the client reset its call of %s with %s", excerpt(call.path), name)
-        self.answering.leave(call, CancelReason.CANCELLED)
+        self.responses.cancel_call(call, CancelReason.CANCELLED)
 
     def stream_broken(self, call: Http2Call, code: int) -> None:
         """Notify the service that the response cannot be delivered."""
-        self.answering.leave(call, CancelReason.REFUSED)
+        self.responses.cancel_call(call, CancelReason.REJECTED)
 
     def goaway_received(self, code: int) -> None:
         """Close after the responses to open calls."""
@@ -301,9 +301,9 @@ class Http2Receiving:
             self._take_message(call, message)
         if call.assembler is not None and not call.is_local_closed:
             complete_bytes = 0 if call.message is None else len(call.message)
-            unread_bytes = 0 if call.held_body is None else call.held_body.unread_bytes
+            unread_bytes = 0 if call.paused_body is None else call.paused_body.unread_bytes
             self._request_bytes.collect(call, assembler.pending_bytes + complete_bytes + unread_bytes)
-            if not call.is_streaming and call.body_bytes - len(data) <= EARLY_REFUSAL_BYTES < call.body_bytes:
+            if not call.is_streaming and call.body_bytes - len(data) <= EARLY_REJECTION_BYTES < call.body_bytes:
                 self._service.message_began(call, assembler.beginning())
 
     def _take_message(self, call: Http2Call, message: Buffer | CompressedMessage) -> None:
@@ -315,10 +315,10 @@ class Http2Receiving:
             call.message = message
             return
         self.connection.message_count += 1
-        if call.is_held and call.held_body is not None:
-            call.held_body.messages.append(message)
+        if call.is_held and call.paused_body is not None:
+            call.paused_body.messages.append(message)
         elif isinstance(message, CompressedMessage):
-            Decompression(self, self._server.run_aside).start(call, message)
+            Decompression(self, self._server.run_in_thread).start(call, message)
         else:
             call.arrival_ns = self.arrival_ns
             try:
@@ -328,68 +328,68 @@ class Http2Receiving:
 
     def unary_message(self, call: Http2Call, message: Buffer) -> None:
         """Deliver the message of a unary call."""
-        self.answering.release(call)  # of its compressed form
-        if self._is_held(call, len(message)):
-            self.answering.serve(call, message)
+        self.responses.release(call)  # of its compressed form
+        if self._has_room_for(call, len(message)):
+            self.responses.serve(call, message)
 
-    def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
+    def reject(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """Reject a call with an invalid request."""
-        self.answering.refuse(call, error)
+        self.responses.reject(call, error)
 
     # --- paused streaming calls
     # ---------------------------------------------------------------------------------------
 
-    def hold_messages(self, call: Http2Call) -> None:
+    def pause_messages(self, call: Http2Call) -> None:
         """Pause the messages of a call, and give its peer no more window."""
-        if call.held_body is None:
-            call.held_body = PausedBody()
-        self.answering.watch_writable(call)
+        if call.paused_body is None:
+            call.paused_body = PausedBody()
+        self.responses.watch_writable(call)
         self.connection.hold(call)
 
-    def release_messages(self, call: Http2Call) -> None:
+    def resume_messages(self, call: Http2Call) -> None:
         """Resume a call: deliver its waiting messages until it is paused again."""
-        held, assembler = call.held_body, call.assembler
-        if held is None or assembler is None or not call.is_held:
+        paused, assembler = call.paused_body, call.assembler
+        if paused is None or assembler is None or not call.is_held:
             return
         call.is_held = False
-        self.answering.unwatch_writable(call)
+        self.responses.unwatch_writable(call)
         self.arrival_ns = _now_ns()
         try:
-            while held.messages and not call.is_held and not call.is_local_closed:
-                self._take_message(call, held.messages.popleft())
-            while held.unread_bytes and not call.is_held and not call.is_local_closed:
-                self._feed(call, assembler, held.take_chunk())
+            while paused.messages and not call.is_held and not call.is_local_closed:
+                self._take_message(call, paused.messages.popleft())
+            while paused.unread_bytes and not call.is_held and not call.is_local_closed:
+                self._feed(call, assembler, paused.take_chunk())
         except GrpcError as error:
-            self.refuse(call, error)
+            self.reject(call, error)
         if call.is_held or call.is_local_closed:
             return
         self.connection.release(call)
-        if not self.answering.is_dirty:
-            self.answering.mark_dirty()
-        trailers, held.end_trailers = held.end_trailers, None
+        if not self.responses.is_dirty:
+            self.responses.mark_dirty()
+        trailers, paused.end_trailers = paused.end_trailers, None
         if trailers is not None:
             self.end_received(call, trailers)
 
     # --- REST ---------------------------------------------------------------------------------------------------
 
-    def _begin_rest(self, call: Http2Call, head: RestHead) -> None:
-        assert self._rest is not None  # or the plan would have refused it
-        call.exchange = exchange = Http2Context(call, head, self._rest)
+    def _start_rest(self, call: Http2Call, head: RestHeaders) -> None:
+        assert self._rest is not None  # or the plan would have rejected it
+        call.rest_context = context = Http2Context(call, head, self._rest)
         try:
-            exchange.begin(self._server.budget)
+            context.begin(self._server.budget)
         except HttpError as error:
-            self.refuse(call, error)
+            self.reject(call, error)
 
-    def _receive_rest(self, call: Http2Call, exchange: RestContext, data: memoryview) -> None:
+    def _receive_rest(self, call: Http2Call, context: RestContext, data: memoryview) -> None:
         call.body_bytes += len(data)
         try:
-            exchange.receive(data)
-            self._request_bytes.collect(call, exchange.received_bytes)
+            context.receive(data)
+            self._request_bytes.collect(call, context.received_bytes)
         except (HttpError, GrpcError) as error:
-            self.refuse(call, error)
+            self.reject(call, error)
 
-    def _end_rest(self, call: Http2Call, exchange: RestContext) -> None:
+    def _end_rest(self, call: Http2Call, context: RestContext) -> None:
         self._request_bytes.collect(call, 0)
-        if self._is_held(call, exchange.received_bytes):
+        if self._has_room_for(call, context.received_bytes):
             call.arrival_ns = self.arrival_ns
-            self.answering.serve_exchange(call)
+            self.responses.serve_rest(call)

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import BudgetExceededError, no_room
-from naiad.frontend.exchange import CancelReason, GrpcService
+from naiad.frontend.body_reservation import BudgetExceededError, budget_exceeded
+from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
@@ -31,7 +31,7 @@ class RequestBytes:
     in the budget that all connections of the server share.
     """
 
-    __slots__ = ("_budget", "_limits", "_windows", "collecting_bytes", "held_bytes")
+    __slots__ = ("_budget", "_limits", "_windows", "collecting_bytes", "reserved_bytes")
 
     def __init__(self, windows: ReceiveWindows, limits: Http2Limits, budget: RequestBudget) -> None:
         self._budget = budget
@@ -39,7 +39,7 @@ class RequestBytes:
         self._limits = limits
         self.collecting_bytes = 0
         """Bytes of incomplete requests."""
-        self.held_bytes = 0
+        self.reserved_bytes = 0
         """Bytes of complete requests without a response."""
 
     def collect(self, call: Http2Call, pending_bytes: int) -> None:
@@ -57,7 +57,7 @@ class RequestBytes:
         self.collecting_bytes += change
         call.collected_bytes = pending_bytes
 
-    def hold(self, call: Http2Call, size: int) -> None:
+    def count(self, call: Http2Call, size: int) -> None:
         """Count a message that is not tiny until the response. Raises GrpcError if there is no room."""
         if size > UNCOUNTED_BYTES and not self.reserve(call, size):
             raise BudgetExceededError
@@ -66,9 +66,9 @@ class RequestBytes:
         """Reserve `size` more bytes for a call; return False if there is no room for them."""
         if not self._budget.reserve(size):
             return False
-        call.held_bytes += size
-        self.held_bytes += size
-        if self.held_bytes > self._limits.outstanding_bytes:
+        call.reserved_bytes += size
+        self.reserved_bytes += size
+        if self.reserved_bytes > self._limits.outstanding_bytes:
             self._windows.hold()
         return True
 
@@ -76,15 +76,15 @@ class RequestBytes:
         """Release all bytes of a call; return whether the peer gets its window back."""
         if call.collected_bytes:
             self.collect(call, 0)
-        return self.release_some(call, call.held_bytes)
+        return self.release_some(call, call.reserved_bytes)
 
     def release_some(self, call: Http2Call, size: int) -> bool:
         """Release `size` bytes of a call; return whether the peer gets its window back."""
-        size = min(size, call.held_bytes)
+        size = min(size, call.reserved_bytes)
         self._budget.release(size)
-        self.held_bytes -= size
-        call.held_bytes -= size
-        if self._windows.is_held and self.held_bytes <= self._limits.outstanding_bytes:
+        self.reserved_bytes -= size
+        call.reserved_bytes -= size
+        if self._windows.is_held and self.reserved_bytes <= self._limits.outstanding_bytes:
             self._windows.release()
             return True
         return False
@@ -97,10 +97,10 @@ _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED
 class MessageHolder(Protocol):
     """The receiving side of a connection."""
 
-    def hold_messages(self, call: Http2Call) -> None:
+    def pause_messages(self, call: Http2Call) -> None:
         """Pause the messages of a call."""
 
-    def release_messages(self, call: Http2Call) -> None:
+    def resume_messages(self, call: Http2Call) -> None:
         """Resume a call and deliver its waiting messages."""
 
 
@@ -120,8 +120,8 @@ class Http2Responses:
         self.max_queued_bytes = limits.queued_bytes
         self.is_dirty = False
         """The output is written at the end of this callback, or soon."""
-        self.hold_messages = holder.hold_messages
-        self.release_messages = holder.release_messages
+        self.pause_messages = holder.pause_messages
+        self.resume_messages = holder.resume_messages
         self.request_bytes = RequestBytes(connection.windows, limits, budget)
         self._service = service
         self._flush_soon = flush_soon
@@ -163,7 +163,7 @@ class Http2Responses:
         if output.frames:
             self._write(transport)
         while self._watching or self._waiting:
-            self._tell_watching()
+            self._notify_watching()
             self._serve_waiting()
             if not output.frames:
                 break
@@ -192,12 +192,12 @@ class Http2Responses:
         """Stop notifying."""
         self._watching.pop(call, None)
 
-    def _tell_watching(self) -> None:
+    def _notify_watching(self) -> None:
         for call in list(self._watching):
             if call.is_local_closed:
                 del self._watching[call]
-            elif call.exchange is not None:
-                call.exchange.writable()
+            elif call.rest_context is not None:
+                call.rest_context.writable()
             else:
                 try:
                     self._service.stream_writable(call)
@@ -212,7 +212,7 @@ class Http2Responses:
         else:
             self._serve_now(call, message)
 
-    def serve_exchange(self, call: Http2Call) -> None:
+    def serve_rest(self, call: Http2Call) -> None:
         """Deliver a complete request to REST, now or when the peer reads responses."""
         if self.output.queued_bytes > self.max_queued_bytes:
             self._waiting[call] = None
@@ -225,8 +225,8 @@ class Http2Responses:
                 self._service.unary(call, message)
             except Exception:
                 call.fail()
-        elif call.exchange is not None:
-            call.exchange.dispatch(call.arrival_ns)
+        elif call.rest_context is not None:
+            call.rest_context.dispatch(call.arrival_ns)
 
     def _serve_waiting(self) -> None:
         """Deliver waiting requests as long as the peer reads responses."""
@@ -251,18 +251,18 @@ class Http2Responses:
         if self.request_bytes.release_some(call, size) and not self.is_dirty:
             self.mark_dirty()
 
-    def refuse(self, call: Http2Call, error: GrpcError | HttpError) -> None:
+    def reject(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """Reject a call with an invalid request."""
-        if call.exchange is None:
+        if call.rest_context is None:
             call.finish(error.status, error.message)
         else:
             if isinstance(error, BudgetExceededError):
-                error = no_room()
+                error = budget_exceeded()
             if isinstance(error, HttpError):
-                call.exchange.refuse(error.status, error.message, error.headers)
+                call.rest_context.reject(error.status, error.message, error.headers)
             else:
-                call.exchange.refuse(_HTTP_STATUS.get(error.status, 500), error.message)
-        self._drop(call, CancelReason.REFUSED)
+                call.rest_context.reject(_HTTP_STATUS.get(error.status, 500), error.message)
+        self._drop(call, CancelReason.REJECTED)
 
     def expire(self, call: Http2Call) -> None:
         """End a call whose deadline has passed."""
@@ -274,24 +274,24 @@ class Http2Responses:
         """End a call whose peer does not read its responses."""
         # gRPC clients report this code as RESOURCE_EXHAUSTED.
         self.output.reset(call, Http2Code.ENHANCE_YOUR_CALM)
-        self.leave(call, CancelReason.DROPPED)
+        self.cancel_call(call, CancelReason.DROPPED)
         if not self.is_dirty:
             self.mark_dirty()
 
-    def leave(self, call: Http2Call, why: CancelReason) -> None:
+    def cancel_call(self, call: Http2Call, why: CancelReason) -> None:
         """Discard the state of a call without a peer, and notify the service."""
         self._drop(call, why)
         self.release(call)
 
-    def leave_all(self, calls: list[Http2Call]) -> None:
+    def cancel_all(self, calls: list[Http2Call]) -> None:
         """Cancel all calls of a lost connection."""
         self._watching.clear()
         self._waiting.clear()
         for call in calls:
             self.output.forget(call)
-            self.leave(call, CancelReason.DISCONNECTED)
+            self.cancel_call(call, CancelReason.DISCONNECTED)
         self.output.take()
-        self.hold_messages = self.release_messages = _ignore
+        self.pause_messages = self.resume_messages = _ignore
         self._flush_soon = _do_nothing
 
     def _drop(self, call: Http2Call, why: CancelReason) -> None:

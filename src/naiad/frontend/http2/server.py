@@ -9,15 +9,15 @@ from naiad.core.request_limits import RequestBudget
 from naiad.frontend.access import AccessRule
 from naiad.frontend.closing_queue import ClosingQueue
 from naiad.frontend.connection_register import ConnectionRegister
-from naiad.frontend.exchange import GrpcService
+from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.connection import Http2Protocol
-from naiad.frontend.http2.rest_head import RestSide
-from naiad.frontend.side_threads import RunAside, run_here
+from naiad.frontend.http2.rest_headers import RestSide
+from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.wire.http2.limits import Http2Limits
 
 _SWEEP_S = 1.0
 _SWEEP_SLICE = 128
-_MOST_CONNECTIONS = 16_384
+_MAX_CONNECTIONS = 16_384
 
 
 class Http2Server:
@@ -34,7 +34,7 @@ class Http2Server:
         *,
         connections: "ConnectionRegister[Http2Protocol] | None" = None,
         rule: AccessRule | None = None,
-        run_aside: RunAside = run_here,
+        run_in_thread: RunInThread = run_at_once,
         rest: RestSide | None = None,
         budget: RequestBudget | None = None,
     ) -> None:
@@ -50,10 +50,10 @@ class Http2Server:
         self.on_close: Callable[[], object] | None = None
         """Called when a connection has closed."""
         self.closing = ClosingQueue(loop.call_soon)
-        self.run_aside = run_aside
+        self.run_in_thread = run_in_thread
         self.budget = budget or RequestBudget()
         """Budget of request bytes, shared with the other endpoints of the server."""
-        self._register = connections or ConnectionRegister[Http2Protocol](_MOST_CONNECTIONS)
+        self._register = connections or ConnectionRegister[Http2Protocol](_MAX_CONNECTIONS)
         self._connections = self._register.open
         self._dirty: list[Callable[[], object]] = []
         self._timer: TimerHandle | None = None
@@ -138,7 +138,7 @@ class Http2Server:
 
     def _start_timer(self) -> None:
         if self.rest is not None:
-            self.rest.answer_heads.set_date(time.time())
+            self.rest.response_headers.set_date(time.time())
         self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
 
     def sweep(self, now_ns: int) -> None:

@@ -13,11 +13,11 @@ from typing import Protocol
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import NO_ROOM
-from naiad.frontend.exchange import CancelReason, HttpContext, HttpContextLayer
+from naiad.frontend.body_reservation import BUDGET_EXCEEDED
+from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.router import Action
-from naiad.frontend.side_threads import RunAside
+from naiad.frontend.thread_pool import RunInThread
 from naiad.wire.compression import (
     MAX_INLINE_BYTES,
     MAX_INLINE_PLAIN_BYTES,
@@ -38,7 +38,7 @@ MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 """Default of --http-max-decompressed-size and --grpc-max-decompressed-size."""
 MAX_DECOMPRESSION_RATIO = 200
 """Default of --http-max-decompression-ratio."""
-_MIN_ANSWER_BYTES = 256
+_MIN_RESPONSE_BYTES = 256
 """Smaller responses are sent uncompressed: compression would take longer and save no packets."""
 _CONTENT_ENCODING = b"content-encoding"
 _ACCEPT_ENCODING = b"accept-encoding"
@@ -56,13 +56,13 @@ class ContentCodings:
 
     def __init__(
         self,
-        run_aside: RunAside,
+        run_in_thread: RunInThread,
         models: Models,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         max_ratio: int = MAX_DECOMPRESSION_RATIO,
     ) -> None:
         """Up to `MAX_DECOMPRESSED_BYTES` a body may have any ratio, above that `max_ratio`."""
-        self._run_aside = run_aside
+        self._run_in_thread = run_in_thread
         self._models = models
         self._max_bytes = max_decompressed_bytes
         self._max_ratio = max_ratio
@@ -70,34 +70,34 @@ class ContentCodings:
             max_entries=256, max_bytes=32 * 1024, max_entry_bytes=256
         )
 
-    def around(self, action: Action) -> Action:
+    def wrap(self, action: Action) -> Action:
         """Wrap `action` so that it gets plain bodies and its responses may be compressed."""
 
-        def handle(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+        def handle(context: HttpContext, arguments: Mapping[str, str]) -> None:
             # hot: two look-ups for each uncompressed request
-            headers = exchange.headers
+            headers = context.headers
             if _ACCEPT_ENCODING in headers:
-                coding = self._answer_coding(headers[_ACCEPT_ENCODING])
+                coding = self._response_coding(headers[_ACCEPT_ENCODING])
                 if coding is not None:
-                    exchange = CompressedResponse(exchange, coding, self._run_aside)
+                    context = CompressedResponse(context, coding, self._run_in_thread)
             if _CONTENT_ENCODING in headers:
-                self._handle_compressed(exchange, arguments, action)
+                self._handle_compressed(context, arguments, action)
             else:
-                action(exchange, arguments)
+                action(context, arguments)
 
         return handle
 
-    def around_answers(self, handle: Callable[[HttpContext], None]) -> Callable[[HttpContext], None]:
+    def wrap_responses(self, handle: Callable[[HttpContext], None]) -> Callable[[HttpContext], None]:
         """Wrap `handle` so that its responses may be compressed; request bodies stay as they are."""
 
-        def compressing(exchange: HttpContext) -> None:
-            accept = exchange.headers.get(_ACCEPT_ENCODING)
-            coding = None if accept is None else self._answer_coding(accept)
-            handle(exchange if coding is None else CompressedResponse(exchange, coding, self._run_aside))
+        def compressing(context: HttpContext) -> None:
+            accept = context.headers.get(_ACCEPT_ENCODING)
+            coding = None if accept is None else self._response_coding(accept)
+            handle(context if coding is None else CompressedResponse(context, coding, self._run_in_thread))
 
         return compressing
 
-    def _answer_coding(self, accept: bytes) -> bytes | None:
+    def _response_coding(self, accept: bytes) -> bytes | None:
         try:
             return self._accepted[accept]
         except KeyError:
@@ -106,34 +106,34 @@ class ContentCodings:
         self._accepted.remember(accept, coding, len(accept))
         return coding
 
-    def _handle_compressed(self, exchange: HttpContext, arguments: Mapping[str, str], action: Action) -> None:
-        bits = WINDOW_BITS.get(exchange.headers[_CONTENT_ENCODING].strip().lower(), 0)
+    def _handle_compressed(self, context: HttpContext, arguments: Mapping[str, str], action: Action) -> None:
+        bits = WINDOW_BITS.get(context.headers[_CONTENT_ENCODING].strip().lower(), 0)
         if not bits or not self._is_known(arguments):
             # Either the body is plain, or the route reports the error.
-            action(exchange, arguments)
+            action(context, arguments)
             return
-        body = exchange.body
+        body = context.body
         if len(body) <= MAX_INLINE_BYTES:
             try:
                 plain = decompress(body, bits, min(MAX_INLINE_PLAIN_BYTES, self._max_bytes))
             except TooLargeError:
                 pass  # as work on the loop; the threads decide
             except CorruptError as error:
-                self._refuse(exchange, arguments, error)
+                self._reject(context, arguments, error)
                 return
             else:
-                action(_PlainExchange(exchange, plain), arguments)
+                action(_PlainContext(context, plain), arguments)
                 return
         limit = plain_limit(len(body), self._max_bytes, self._max_ratio, min(self._max_bytes, MAX_DECOMPRESSED_BYTES))
         reserved = most_plain_bytes(body, bits, limit)
-        if not exchange.reserve_bytes(reserved):
-            self._fail(exchange, arguments, unavailable(NO_ROOM))
+        if not context.reserve_bytes(reserved):
+            self._fail(context, arguments, unavailable(BUDGET_EXCEEDED))
             return
-        waiting = _Waiting(exchange, reserved)
-        self._run_aside(
+        waiting = _WaitingBody(context, reserved)
+        self._run_in_thread(
             functools.partial(waiting.decompress, body, bits, min(limit, reserved)),
-            functools.partial(self._go_on, waiting, exchange, arguments, action),
-            functools.partial(self._refuse, exchange, arguments),
+            functools.partial(self._go_on, waiting, context, arguments, action),
+            functools.partial(self._reject, context, arguments),
         )
 
     def _is_known(self, arguments: Mapping[str, str]) -> bool:
@@ -145,53 +145,53 @@ class ContentCodings:
 
     def _go_on(
         self,
-        waiting: "_Waiting",
-        exchange: HttpContext,
+        waiting: "_WaitingBody",
+        context: HttpContext,
         arguments: Mapping[str, str],
         action: Action,
         plain: Buffer | None,
     ) -> None:
         if plain is None or waiting.is_gone:
             return  # the client has disconnected: nothing would cancel a request submitted now
-        exchange.on_disconnect = None
-        exchange.release_bytes(waiting.reserved_bytes - len(plain))
+        context.on_disconnect = None
+        context.release_bytes(waiting.reserved_bytes - len(plain))
         try:
-            action(_PlainExchange(exchange, plain), arguments)
+            action(_PlainContext(context, plain), arguments)
         except Exception:
-            _log.exception("the route of %s %s failed", exchange.method, exchange.path)
-            self._fail(exchange, arguments, internal("internal error; see the server log"))
+            _log.exception("the route of %s %s failed", context.method, context.path)
+            self._fail(context, arguments, internal("internal error; see the server log"))
 
-    def _refuse(self, exchange: HttpContext, arguments: Mapping[str, str], error: Exception) -> None:
+    def _reject(self, context: HttpContext, arguments: Mapping[str, str], error: Exception) -> None:
         if isinstance(error, TooLargeError):
-            refusal = invalid_argument(
+            rejection = invalid_argument(
                 f"the decompressed request body exceeds the maximum allowed value of {self._max_bytes} bytes, or "
                 "what --http-max-decompression-ratio or the size at its end allows. Use --http-max-input-size to "
                 "increase the limit, --http-max-decompressed-size where that is set, or send it uncompressed."
             )
         elif isinstance(error, CorruptError):
-            coding = exchange.headers[_CONTENT_ENCODING].decode("latin-1")
-            refusal = invalid_argument(f"the request body does not match its Content-Encoding '{coding}': {error}")
+            coding = context.headers[_CONTENT_ENCODING].decode("latin-1")
+            rejection = invalid_argument(f"the request body does not match its Content-Encoding '{coding}': {error}")
         else:
             _log.error("decompressing a request body failed", exc_info=error)
-            refusal = internal("internal error; see the server log")
-        self._fail(exchange, arguments, refusal)
+            rejection = internal("internal error; see the server log")
+        self._fail(context, arguments, rejection)
 
-    def _fail(self, exchange: HttpContext, arguments: Mapping[str, str], error: InferError) -> None:
-        rest_failure.respond(exchange, "", arguments["model"], arguments["version"], error)
+    def _fail(self, context: HttpContext, arguments: Mapping[str, str], error: InferError) -> None:
+        rest_failure.respond(context, "", arguments["model"], arguments["version"], error)
 
 
-class _Waiting:
+class _WaitingBody:
     """A body that waits for a thread; the work is skipped if the client has disconnected."""
 
     __slots__ = ("is_gone", "reserved_bytes")
 
-    def __init__(self, exchange: HttpContext, reserved_bytes: int) -> None:
+    def __init__(self, context: HttpContext, reserved_bytes: int) -> None:
         self.is_gone = False
         self.reserved_bytes = reserved_bytes
         """Reserved bytes of the server's budget, until the size of the body is known."""
-        exchange.on_disconnect = self._leave
+        context.on_disconnect = self._cancel
 
-    def _leave(self, why: CancelReason) -> None:
+    def _cancel(self, why: CancelReason) -> None:
         self.is_gone = True
 
     def decompress(self, body: Buffer, bits: int, max_bytes: int) -> Buffer | None:
@@ -199,49 +199,49 @@ class _Waiting:
         return None if self.is_gone else decompress(body, bits, max_bytes)
 
 
-class _PlainExchange(HttpContextLayer):
+class _PlainContext(HttpContextLayer):
     """A context with a decompressed body, as if it had arrived uncompressed."""
 
     __slots__ = ()
 
-    def __init__(self, exchange: HttpContext, body: Buffer) -> None:
-        HttpContextLayer.__init__(self, exchange)
+    def __init__(self, context: HttpContext, body: Buffer) -> None:
+        HttpContextLayer.__init__(self, context)
         self.body = body
         fields = HeaderFields()
-        fields.update(exchange.headers)
+        fields.update(context.headers)
         del fields[_CONTENT_ENCODING]
-        fields.written = list(written_fields(exchange.headers))
+        fields.written = list(written_fields(context.headers))
         self.headers = fields
 
 
 class CompressedResponse(HttpContextLayer):
     """A context whose complete response is compressed. Triton: failures and streamed responses stay uncompressed."""
 
-    __slots__ = ("_coding", "_run_aside")
+    __slots__ = ("_coding", "_run_in_thread")
 
-    def __init__(self, exchange: HttpContext, coding: bytes, run_aside: RunAside) -> None:
-        HttpContextLayer.__init__(self, exchange)
+    def __init__(self, context: HttpContext, coding: bytes, run_in_thread: RunInThread) -> None:
+        HttpContextLayer.__init__(self, context)
         self._coding = coding
-        self._run_aside = run_aside
+        self._run_in_thread = run_in_thread
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Send a response with a complete body, compressed if that saves bytes."""
         size = sum(map(len, parts))
-        if status != HTTPStatus.OK or size < _MIN_ANSWER_BYTES:
-            self._exchange.respond(status, headers, parts)
+        if status != HTTPStatus.OK or size < _MIN_RESPONSE_BYTES:
+            self._context.respond(status, headers, parts)
             return
         headers = (*headers, (b"Content-Encoding", self._coding))
         work = functools.partial(compress, parts, WINDOW_BITS[self._coding])
         if size <= MAX_INLINE_BYTES:
-            self._exchange.respond(status, headers, (work(),))
+            self._context.respond(status, headers, (work(),))
             return
         # The request is complete: there is nothing to cancel if the client disconnects.
-        self._exchange.on_disconnect = None
-        self._run_aside(work, functools.partial(self._respond, status, headers), self._failed)
+        self._context.on_disconnect = None
+        self._run_in_thread(work, functools.partial(self._respond, status, headers), self._failed)
 
     def _respond(self, status: int, headers: Headers, body: bytes) -> None:
-        self._exchange.respond(status, headers, (body,))
+        self._context.respond(status, headers, (body,))
 
     def _failed(self, error: Exception) -> None:
         _log.error("compressing a response failed", exc_info=error)
-        rest_failure.respond(self._exchange, "", "", "", internal("internal error; see the server log"))
+        rest_failure.respond(self._context, "", "", "", internal("internal error; see the server log"))

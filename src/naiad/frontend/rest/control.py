@@ -13,9 +13,9 @@ from naiad.core.model import IndexEntry
 from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import MayBringFiles, check_files
-from naiad.frontend.exchange import HttpContext
+from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, respond_error
-from naiad.frontend.side_threads import RunAside, run_here
+from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.options.trace import TraceOptions
 from naiad.protocol.json.control import (
     decode_index_request,
@@ -82,29 +82,29 @@ class SharedMemoryRoutes:
             Route(_CUDA + "/unregister", {"POST": self._unregister_cuda}),
         ]
 
-    def _system_status(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        exchange.respond(200, JSON_HEADERS, (encode_system_status(self._regions.system_status(arguments["region"])),))
+    def _system_status(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (encode_system_status(self._regions.system_status(arguments["region"])),))
 
-    def _cuda_status(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        exchange.respond(200, JSON_HEADERS, (encode_cuda_status(self._regions.cuda_status(arguments["region"])),))
+    def _cuda_status(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (encode_cuda_status(self._regions.cuda_status(arguments["region"])),))
 
-    def _register_system(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _register_system(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         name = _required(arguments, "system")
-        self._regions.register_system(name, *decode_system_registration(exchange.body))
-        exchange.respond(200, JSON_HEADERS, ())
+        self._regions.register_system(name, *decode_system_registration(context.body))
+        context.respond(200, JSON_HEADERS, ())
 
-    def _register_cuda(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _register_cuda(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         name = _required(arguments, "cuda")
-        self._regions.register_cuda(name, *decode_cuda_registration(exchange.body))
-        exchange.respond(200, JSON_HEADERS, ())
+        self._regions.register_cuda(name, *decode_cuda_registration(context.body))
+        context.respond(200, JSON_HEADERS, ())
 
-    def _unregister_system(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _unregister_system(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         self._regions.unregister_system(arguments["region"])
-        exchange.respond(200, JSON_HEADERS, ())
+        context.respond(200, JSON_HEADERS, ())
 
-    def _unregister_cuda(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _unregister_cuda(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         self._regions.unregister_cuda(arguments["region"])
-        exchange.respond(200, JSON_HEADERS, ())
+        context.respond(200, JSON_HEADERS, ())
 
 
 def _required(arguments: Mapping[str, str], kind: str) -> str:
@@ -139,24 +139,24 @@ class SettingsRoutes:
             Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", traces),
         ]
 
-    def log_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def log_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with the log settings."""
-        exchange.respond(200, JSON_HEADERS, (encode_log_settings(log.settings()),))
+        context.respond(200, JSON_HEADERS, (encode_log_settings(log.settings()),))
 
-    def change_log_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def change_log_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Change log settings and respond with all of them."""
-        log.change(decode_log_settings(exchange.body, log.settings()))
-        self.log_settings(exchange, arguments)
+        log.change(decode_log_settings(context.body, log.settings()))
+        self.log_settings(context, arguments)
 
-    def trace_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def trace_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with the trace settings of a model, or of the server."""
         options = self._engine.trace_settings(arguments.get("model", ""))
-        exchange.respond(200, JSON_HEADERS, (encode_trace_settings(options),))
+        context.respond(200, JSON_HEADERS, (encode_trace_settings(options),))
 
-    def change_trace_settings(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def change_trace_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Change trace settings and respond with all of them."""
-        self._engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(exchange.body))
-        self.trace_settings(exchange, arguments)
+        self._engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(context.body))
+        self.trace_settings(context, arguments)
 
 
 _log = logging.getLogger(__name__)
@@ -183,31 +183,31 @@ class RepositoryRoutes:
     def __init__(
         self,
         engine: RepositoryEngine,
-        run_aside: RunAside = run_here,
-        run_control: RunAside = run_here,
+        run_in_thread: RunInThread = run_at_once,
+        run_control: RunInThread = run_at_once,
         may_bring_files: MayBringFiles = lambda: False,
     ) -> None:
         """`run_control` runs work that may take minutes."""
         self._engine = engine
         self._may_bring_files = may_bring_files
-        self._run_aside = run_aside
+        self._run_in_thread = run_in_thread
         self._run_control = run_control
 
-    def index(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def index(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with the models of all repositories."""
-        self._run(exchange, self._run_aside, functools.partial(self._survey, exchange.body))
+        self._run(context, self._run_in_thread, functools.partial(self._survey, context.body))
 
-    def load(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def load(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Load a model and respond when it is ready."""
         self._check(arguments)
-        work = functools.partial(self._load, arguments["model"], exchange.body)
-        self._run(exchange, self._run_control, work)
+        work = functools.partial(self._load, arguments["model"], context.body)
+        self._run(context, self._run_control, work)
 
-    def unload(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def unload(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Unload a model and respond when it is unloaded."""
         self._check(arguments)
-        work = functools.partial(self._unload, arguments["model"], exchange.body)
-        self._run(exchange, self._run_control, work)
+        work = functools.partial(self._unload, arguments["model"], context.body)
+        self._run(context, self._run_control, work)
 
     def _check(self, arguments: Mapping[str, str]) -> None:
         if arguments["repository"]:
@@ -215,8 +215,8 @@ class RepositoryRoutes:
         if self._engine.is_draining:
             raise unavailable("Server not ready")
 
-    def _run(self, exchange: HttpContext, run: RunAside, work: Callable[[], Sequence[Buffer]]) -> None:
-        run(work, functools.partial(exchange.respond, 200, JSON_HEADERS), functools.partial(_fail, exchange))
+    def _run(self, context: HttpContext, run: RunInThread, work: Callable[[], Sequence[Buffer]]) -> None:
+        run(work, functools.partial(context.respond, 200, JSON_HEADERS), functools.partial(_fail, context))
 
     # --- on other threads -------------------------------------------------------------------------------------------
 
@@ -234,8 +234,8 @@ class RepositoryRoutes:
         return ()
 
 
-def _fail(exchange: HttpContext, error: Exception) -> None:
+def _fail(context: HttpContext, error: Exception) -> None:
     if not isinstance(error, InferError):
-        _log.error("%s %s failed", exchange.method, excerpt(exchange.path), exc_info=error)
+        _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
         error = internal("internal error; see the server log")
-    respond_error(exchange, status_of(error.code).http, error.message)
+    respond_error(context, status_of(error.code).http, error.message)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import CancellingEngine, CancelReason, HttpContext, version_of
+from naiad.frontend.context import CancellingEngine, CancelReason, HttpContext, version_of
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.json.document import SHORT_BYTES
@@ -25,14 +25,14 @@ _LOOKED_AT_BYTES = 1024
 _RETRY_AFTER = (b"Retry-After", b"1")
 
 
-def respond(exchange: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
+def respond(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
     """Log a failure and respond with it; a request without an id gets one."""
     request_id = log(request_id, model, version, error)
     status = status_of(error.code).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers = (*headers, _RETRY_AFTER)
-    exchange.respond(status, headers, (encode_error(error.message),))
+    context.respond(status, headers, (encode_error(error.message),))
 
 
 def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:

@@ -9,10 +9,10 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.frontend.exchange import HttpContext, announced_bytes
-from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
+from naiad.frontend.context import HttpContext, announced_bytes
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
-from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, Prepared, leave
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, Prepared, cancel_job
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
@@ -40,28 +40,28 @@ class GenerateRoutes:
         self._inputs: dict[tuple[str, str], tuple[object, Inputs]] = {}
         """By model and version: the configuration and the mapping derived from it."""
 
-    def generate(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def generate(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with the only response of a request."""
-        answer = _OnlyResponse(exchange, self._engine, self._runner)
-        self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
+        receiver = _OnlyResponse(context, self._engine, self._runner)
+        self._read(context, arguments, functools.partial(self._submit, context, receiver))
 
-    def generate_stream(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def generate_stream(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with an event for each response."""
-        answer = StreamedResponse(exchange, GENERATE_EVENTS, _encode, self._runner)
-        self._read(exchange, arguments, functools.partial(self._submit, exchange, answer))
+        receiver = StreamedResponse(context, GENERATE_EVENTS, _encode, self._runner)
+        self._read(context, arguments, functools.partial(self._submit, context, receiver))
 
-    def check(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Reject a request by its headers, before its body has arrived."""
         model, version = arguments["model"], arguments["version"]
         try:
             self._inputs_of(model, version)
-            self._check_body(exchange, announced_bytes(exchange.headers))
+            self._check_body(context, announced_bytes(context.headers))
         except InferError as error:
-            rest_failure.respond(exchange, "", model, version, error)
+            rest_failure.respond(context, "", model, version, error)
 
-    def _check_body(self, exchange: HttpContext, body_bytes: int) -> None:
+    def _check_body(self, context: HttpContext, body_bytes: int) -> None:
         """Check encoding and size. Raises InferError."""
-        if exchange.headers.get(_CONTENT_CODING, b"").lower() not in (b"identity", b""):
+        if context.headers.get(_CONTENT_CODING, b"").lower() not in (b"identity", b""):
             raise invalid_argument("Unsupported content-encoding, only 'identity' is supported.")
         if body_bytes > self._max_input_bytes:
             raise invalid_argument(
@@ -69,40 +69,40 @@ class GenerateRoutes:
                 f"{self._max_input_bytes} bytes. Use --http-max-input-size to increase the limit."
             )
 
-    def _read(self, exchange: HttpContext, arguments: Mapping[str, str], submit: Callable[[Prepared], None]) -> None:
+    def _read(self, context: HttpContext, arguments: Mapping[str, str], submit: Callable[[Prepared], None]) -> None:
         """Decode and submit a request, or respond with the error."""
-        model, version, body = arguments["model"], arguments["version"], exchange.body
-        refuse = functools.partial(self._refuse, exchange, model, version)
+        model, version, body = arguments["model"], arguments["version"], context.body
+        reject = functools.partial(self._reject, context, model, version)
         try:
             # Before parsing: the error of an unknown model has priority over an invalid body.
             inputs = self._inputs_of(model, version)
-            self._check_body(exchange, len(body))
+            self._check_body(context, len(body))
         except InferError as error:
-            refuse(error)
+            reject(error)
             return
         slices = self._prepare(model, version, body, inputs)
-        job = self._runner.run(exchange.client, slices, len(body), submit, refuse)
+        job = self._runner.run(context.client, slices, len(body), submit, reject)
         if not job.is_over:
-            exchange.on_disconnect = functools.partial(leave, self._runner, job)
+            context.on_disconnect = functools.partial(cancel_job, self._runner, job)
 
     def _prepare(self, model: str, version: str, body: Buffer, inputs: Inputs) -> Slices[Prepared]:
         decoded = yield from decode_generate(model, version, body, inputs, self._max_input_bytes)
         return decoded, (yield from count_elements(*decoded))
 
-    def _refuse(self, exchange: HttpContext, model: str, version: str, error: InferError) -> None:
-        rest_failure.respond(exchange, rest_failure.find_id(exchange.body), model, version, error)
+    def _reject(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
+        rest_failure.respond(context, rest_failure.find_id(context.body), model, version, error)
 
-    def _submit(self, exchange: HttpContext, answer: "StreamedResponse | _OnlyResponse", prepared: Prepared) -> None:
+    def _submit(self, context: HttpContext, receiver: "StreamedResponse | _OnlyResponse", prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
         try:
             if self._forwarding is not None:
-                header = self._forwarding.apply(header, written_fields(exchange.headers))
-            request = InferRequest(header, data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns)
+                header = self._forwarding.apply(header, written_fields(context.headers))
+            request = InferRequest(header, data, receiver.take, id=request_id, arrival_ns=context.arrival_ns)
             request.element_counts = element_counts
-            answer.watch(request, self._engine)
+            receiver.watch(request, self._engine)
             self._engine.submit(request)
         except InferError as error:
-            rest_failure.respond(exchange, request_id, header.model_name, header.model_version, error)
+            rest_failure.respond(context, request_id, header.model_name, header.model_version, error)
 
     def _inputs_of(self, model: str, version: str) -> Inputs:
         config = self._engine.model_config(model, version)
@@ -124,61 +124,61 @@ class _OnlyResponse:
     """The response of a request with exactly one response, which is known when the final one has arrived."""
 
     protocol = "HTTP"  # for traces
-    __slots__ = ("_answer", "_engine", "_exchange", "_is_over", "_runner")
+    __slots__ = ("_context", "_engine", "_is_over", "_outcome", "_runner")
 
-    def __init__(self, exchange: HttpContext, engine: InferEngine, runner: SliceRunner) -> None:
-        self._exchange = exchange
+    def __init__(self, context: HttpContext, engine: InferEngine, runner: SliceRunner) -> None:
+        self._context = context
         self._engine = engine
         self._runner = runner
-        self._answer: InferResponse | InferError | None = None
+        self._outcome: InferResponse | InferError | None = None
         self._is_over = False
 
     def watch(self, request: InferRequest, engine: InferEngine) -> None:
         """Cancel the request when its client disconnects."""
-        self._exchange.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
+        self._context.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
-        return fields_of_exchange(self._exchange)
+        return fields_of_context(self._context)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Keep a response, and send it when the final one arrives."""
         if self._is_over or request.cancelled:
             return
         if not response.empty_final or response.error is not None:
-            if self._answer is not None:
+            if self._outcome is not None:
                 # Further responses are not needed.
                 self._fail(request, response, _wrong_count())
                 self._engine.cancel(request)
                 return
-            self._answer = response.error or response
+            self._outcome = response.error or response
         if response.final:
             self._finish(request, response)
 
     def _finish(self, request: InferRequest, response: InferResponse) -> None:
-        answer = self._answer
-        if not isinstance(answer, InferResponse):
-            self._fail(request, response, answer or _wrong_count())
+        receiver = self._outcome
+        if not isinstance(receiver, InferResponse):
+            self._fail(request, response, receiver or _wrong_count())
             return
         self._is_over = True
-        self._exchange.on_disconnect = None
+        self._context.on_disconnect = None
         job = self._runner.run(
-            self._exchange.client,
-            encode_generate(request.id, answer),
-            sum(map(len, answer.data)),
+            self._context.client,
+            encode_generate(request.id, receiver),
+            sum(map(len, receiver.data)),
             self._respond,
             functools.partial(self._fail, request, response),
         )
         if not job.is_over:
-            self._exchange.on_disconnect = functools.partial(leave, self._runner, job)
+            self._context.on_disconnect = functools.partial(cancel_job, self._runner, job)
 
     def _respond(self, text: Sequence[bytes]) -> None:
-        self._exchange.respond(200, JSON_HEADERS, text)
+        self._context.respond(200, JSON_HEADERS, text)
 
     def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
         self._is_over = True
         model = request.header.model_name
-        rest_failure.respond(self._exchange, request.id, model, response.header.model_version, error)
+        rest_failure.respond(self._context, request.id, model, response.header.model_version, error)
 
 
 def _wrong_count() -> InferError:

@@ -19,8 +19,8 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.serving.served import Served
-from naiad.frontend.exchange import CancelReason, HttpContext, announced_bytes
-from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_exchange
+from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
+from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.rest.stream import Framing, StreamedResponse, accepted_framing
 from naiad.frontend.router import JSON_HEADERS
@@ -54,7 +54,7 @@ class JsonCost:
     def __init__(self) -> None:
         self._quiet_until_ns = 0
 
-    def tell(self, model: str, size_bytes: int, decode_ns: int) -> tuple[bytes, bytes]:
+    def report(self, model: str, size_bytes: int, decode_ns: int) -> tuple[bytes, bytes]:
         """Return the header field with the cost of a JSON body; log it if the last log line is old enough."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._quiet_until_ns:
@@ -128,11 +128,11 @@ class InferRoute:
         self._headers: dict[int | None, Headers] = {None: JSON_HEADERS}
         """Response content types by the length of the JSON part; None if the response is all JSON."""
 
-    def handle(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def handle(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Submit a request, or respond with the error."""
         # hot: bench/micro_http1.py
         model, version = arguments["model"], arguments["version"]
-        accept = exchange.headers.get(b"accept")
+        accept = context.headers.get(b"accept")
         framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
         request_id = ""
         try:
@@ -140,32 +140,32 @@ class InferRoute:
             served = self._engine.served(model, version)
             if served.is_decoupled and framing is None:
                 raise unsupported(_DECOUPLED)
-            if len(exchange.body) > SHORT_BYTES:
-                self._decode_large(exchange, framing, model, version)
+            if len(context.body) > SHORT_BYTES:
+                self._decode_large(context, framing, model, version)
                 return
-            json_length = self._json_length(exchange)
+            json_length = self._json_length(context)
             if json_length == 0:
-                header, request_id, data = self._decode_raw(exchange, model, version)
+                header, request_id, data = self._decode_raw(context, model, version)
             else:
-                header, request_id, data = self._decoder.decode(model, version, exchange.body, json_length)
+                header, request_id, data = self._decoder.decode(model, version, context.body, json_length)
             if accept == _OCTET_STREAM[1]:
                 header = with_binary_outputs(header)
             if self._forwarding is not None:
-                header = self._forwarding.apply(header, written_fields(exchange.headers))
+                header = self._forwarding.apply(header, written_fields(context.headers))
             if framing is not None:
-                self._submit_streamed(exchange, framing, header, request_id, data)
+                self._submit_streamed(context, framing, header, request_id, data)
                 return
             request = InferRequest(
-                header, data, self._on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
+                header, data, self._on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
-            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
+            context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
             self._engine.submit(request, served)
         except InferError as error:
-            rest_failure.respond(exchange, request_id or self._find_id(exchange), model, version, error)
+            rest_failure.respond(context, request_id or self._find_id(context), model, version, error)
 
-    def check(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Reject a request by its headers, before its body has arrived."""
-        model, version, headers = arguments["model"], arguments["version"], exchange.headers
+        model, version, headers = arguments["model"], arguments["version"], context.headers
         try:
             is_decoupled = self._engine.served(model, version).is_decoupled
             if is_decoupled and accepted_framing(headers.get(b"accept", b"")) is None:
@@ -173,82 +173,80 @@ class InferRoute:
             coding = headers.get(_CONTENT_CODING, b"").strip().lower()
             if coding not in WINDOW_BITS:
                 _check_coding(headers)
-                self._check_announced(exchange)
+                self._check_announced(context)
         except InferError as error:
-            rest_failure.respond(exchange, "", model, version, error)
+            rest_failure.respond(context, "", model, version, error)
 
-    def _check_announced(self, exchange: HttpContext) -> None:
+    def _check_announced(self, context: HttpContext) -> None:
         """Check the announced size against the limit. Raises InferError."""
-        text = exchange.headers.get(_JSON_LENGTH)
-        body_bytes = announced_bytes(exchange.headers)
+        text = context.headers.get(_JSON_LENGTH)
+        body_bytes = announced_bytes(context.headers)
         if text is None:
-            self._check_size("raw binary" if _is_media(exchange) else "request JSON", body_bytes)
+            self._check_size("raw binary" if _is_media(context) else "request JSON", body_bytes)
         elif text.isdigit() and len(text) < 20:
             self._check_size(*(("request JSON", int(text)) if int(text) else ("raw binary", body_bytes)))
 
     # --- large requests -------------------------------------------------------------------------------------------
 
-    def _decode_large(self, exchange: HttpContext, framing: Framing | None, model: str, version: str) -> None:
+    def _decode_large(self, context: HttpContext, framing: Framing | None, model: str, version: str) -> None:
         """Decode a large body in slices, then submit the request."""
         began_ns = time.monotonic_ns()
         job = self._runner.run(
-            exchange.client,
-            self._prepare(exchange, model, version),
-            len(exchange.body),
-            functools.partial(self._submit_large, exchange, framing, began_ns),
-            functools.partial(self._refuse_large, exchange, model, version),
+            context.client,
+            self._prepare(context, model, version),
+            len(context.body),
+            functools.partial(self._submit_large, context, framing, began_ns),
+            functools.partial(self._reject_large, context, model, version),
         )
         if not job.is_over:
-            exchange.on_disconnect = functools.partial(leave, self._runner, job)
+            context.on_disconnect = functools.partial(cancel_job, self._runner, job)
 
-    def _prepare(self, exchange: HttpContext, model: str, version: str) -> Slices[Prepared]:
-        decoded = yield from self._decode_in_slices(exchange, model, version)
+    def _prepare(self, context: HttpContext, model: str, version: str) -> Slices[Prepared]:
+        decoded = yield from self._decode_in_slices(context, model, version)
         header, request_id, data = decoded
         return decoded, (yield from count_elements(header, request_id, data))
 
-    def _refuse_large(self, exchange: HttpContext, model: str, version: str, error: InferError) -> None:
-        exchange.on_disconnect = None
-        rest_failure.respond(exchange, self._find_id(exchange), model, version, error)
+    def _reject_large(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
+        context.on_disconnect = None
+        rest_failure.respond(context, self._find_id(context), model, version, error)
 
-    def _submit_large(
-        self, exchange: HttpContext, framing: Framing | None, began_ns: int, prepared: Prepared
-    ) -> None:
+    def _submit_large(self, context: HttpContext, framing: Framing | None, began_ns: int, prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
-        exchange.on_disconnect = None
-        more = self._cost_fields(exchange, header.model_name, began_ns)
+        context.on_disconnect = None
+        more = self._cost_fields(context, header.model_name, began_ns)
         try:
-            if exchange.headers.get(b"accept") == _OCTET_STREAM[1]:
+            if context.headers.get(b"accept") == _OCTET_STREAM[1]:
                 header = with_binary_outputs(header)
             if self._forwarding is not None:
-                header = self._forwarding.apply(header, written_fields(exchange.headers))
+                header = self._forwarding.apply(header, written_fields(context.headers))
             if framing is not None:
-                self._submit_streamed(exchange, framing, header, request_id, data, element_counts)
+                self._submit_streamed(context, framing, header, request_id, data, element_counts)
                 return
             on_response = functools.partial(self._on_response, more=more) if more else self._on_response
             request = InferRequest(
-                header, data, on_response, id=request_id, arrival_ns=exchange.arrival_ns, context=exchange
+                header, data, on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
             request.element_counts = element_counts
-            exchange.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
+            context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
             self._engine.submit(request)
         except InferError as error:
-            rest_failure.respond(exchange, request_id, header.model_name, header.model_version, error)
+            rest_failure.respond(context, request_id, header.model_name, header.model_version, error)
 
-    def _cost_fields(self, exchange: HttpContext, model: str, began_ns: int) -> Headers:
+    def _cost_fields(self, context: HttpContext, model: str, began_ns: int) -> Headers:
         """Return the header fields with the JSON cost of a request, if its JSON is large."""
-        json_length = exchange.headers.get(_JSON_LENGTH)
-        json_bytes = len(exchange.body) if json_length is None else int(json_length)
-        if json_bytes < LARGE_JSON_BYTES or _is_media(exchange):
+        json_length = context.headers.get(_JSON_LENGTH)
+        json_bytes = len(context.body) if json_length is None else int(json_length)
+        if json_bytes < LARGE_JSON_BYTES or _is_media(context):
             return ()
-        return (self._json_cost.tell(model, json_bytes, time.monotonic_ns() - began_ns),)
+        return (self._json_cost.report(model, json_bytes, time.monotonic_ns() - began_ns),)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
-        return fields_of_exchange(request.context)  # type: ignore[arg-type]  # set in handle
+        return fields_of_context(request.context)  # type: ignore[arg-type]  # set in handle
 
     def _submit_streamed(
         self,
-        exchange: HttpContext,
+        context: HttpContext,
         framing: Framing,
         header: RequestHeader,
         request_id: str,
@@ -256,31 +254,31 @@ class InferRoute:
         element_counts: Sequence[int] | None = None,
     ) -> None:
         """Submit a request whose responses are sent as they arrive, each as a line or an event of JSON."""
-        answer = StreamedResponse(exchange, framing, _encode_json, self._runner)
+        streamed = StreamedResponse(context, framing, _encode_json, self._runner)
         request = InferRequest(
-            without_binary_outputs(header), data, answer.take, id=request_id, arrival_ns=exchange.arrival_ns
+            without_binary_outputs(header), data, streamed.take, id=request_id, arrival_ns=context.arrival_ns
         )
         request.element_counts = element_counts
-        answer.watch(request, self._engine)
+        streamed.watch(request, self._engine)
         self._engine.submit(request)
 
-    def _decode_in_slices(self, exchange: HttpContext, model: str, version: str) -> Slices[Decoded]:
-        json_length = self._json_length(exchange)
+    def _decode_in_slices(self, context: HttpContext, model: str, version: str) -> Slices[Decoded]:
+        json_length = self._json_length(context)
         if json_length == 0:
-            return self._decode_raw(exchange, model, version)
-        return (yield from self._decoder.decode_in_slices(model, version, exchange.body, json_length))
+            return self._decode_raw(context, model, version)
+        return (yield from self._decoder.decode_in_slices(model, version, context.body, json_length))
 
-    def _json_length(self, exchange: HttpContext) -> int | None:
+    def _json_length(self, context: HttpContext) -> int | None:
         """Return the length of the JSON part: None for the whole body, 0 for a raw tensor. Raises InferError."""
-        headers = exchange.headers
+        headers = context.headers
         if _CONTENT_CODING in headers:
             _check_coding(headers)
         text = headers.get(_JSON_LENGTH)
         if text is None:
             # Triton: an empty body is a raw tensor without elements.
-            if not len(exchange.body) or _is_media(exchange):
+            if not len(context.body) or _is_media(context):
                 return 0
-            self._check_size("request JSON", len(exchange.body))
+            self._check_size("request JSON", len(context.body))
             return None
         try:
             json_length = int(text)
@@ -299,13 +297,13 @@ class InferRoute:
                 f"bytes. Use --http-max-input-size to increase the limit."
             )
 
-    def _decode_raw(self, exchange: HttpContext, model: str, version: str) -> Decoded:
-        body = exchange.body
+    def _decode_raw(self, context: HttpContext, model: str, version: str) -> Decoded:
+        body = context.body
         self._check_size("raw binary", len(body))
         metadata = self._engine.model_metadata(model, version)
         batching = self._engine.model_config(model, version).max_batch_size > 0
         header, request_id, data = decode_raw(model, version, body, metadata, batching=batching)
-        if exchange.headers.get(b"accept") == _JSON:
+        if context.headers.get(b"accept") == _JSON:
             # Triton: the response to a raw body is binary, independent of Accept.
             header = without_binary_outputs(header)
         return header, request_id, data
@@ -314,43 +312,43 @@ class InferRoute:
         """Send a response; `more` are additional header fields."""
         if request.cancelled:
             return  # cancellation has ended the request already
-        exchange: HttpContext = request.context  # type: ignore[assignment]  # set in handle
+        context: HttpContext = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         error = response.error
         if error is not None:
-            rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, error)
+            rest_failure.respond(context, request.id, header.model_name, response.header.model_version, error)
             return
         data = response.data
         if data and max(map(len, data)) > LONG_BYTES:
-            self._encode_large(exchange, request, response, more)
+            self._encode_large(context, request, response, more)
             return
         try:
             parts, json_length = encode(request.id, header, response)
         except InferError as unfit:
-            rest_failure.respond(exchange, request.id, header.model_name, response.header.model_version, unfit)
+            rest_failure.respond(context, request.id, header.model_name, response.header.model_version, unfit)
             return
         headers = self._headers.get(json_length) or self._make_headers(json_length)
-        exchange.respond(200, (*headers, *more) if more else headers, parts)
+        context.respond(200, (*headers, *more) if more else headers, parts)
 
     def _encode_large(
-        self, exchange: HttpContext, request: InferRequest, response: InferResponse, more: Headers
+        self, context: HttpContext, request: InferRequest, response: InferResponse, more: Headers
     ) -> None:
         """Encode a large JSON response in slices."""
         model, version = request.header.model_name, response.header.model_version
-        exchange.on_disconnect = None
+        context.on_disconnect = None
         job = self._runner.run(
-            exchange.client,
+            context.client,
             encode_in_slices(request.id, request.header, response),
             sum(map(len, response.data)),
-            functools.partial(self._respond, exchange, more),
-            functools.partial(rest_failure.respond, exchange, request.id, model, version),
+            functools.partial(self._respond, context, more),
+            functools.partial(rest_failure.respond, context, request.id, model, version),
         )
         if not job.is_over:
-            exchange.on_disconnect = functools.partial(leave, self._runner, job)
+            context.on_disconnect = functools.partial(cancel_job, self._runner, job)
 
-    def _respond(self, exchange: HttpContext, more: Headers, encoded: Encoded) -> None:
+    def _respond(self, context: HttpContext, more: Headers, encoded: Encoded) -> None:
         parts, json_length = encoded
-        exchange.respond(200, (*(self._headers.get(json_length) or self._make_headers(json_length)), *more), parts)
+        context.respond(200, (*(self._headers.get(json_length) or self._make_headers(json_length)), *more), parts)
 
     def _make_headers(self, json_length: int | None) -> Headers:
         if json_length is None:
@@ -361,14 +359,14 @@ class InferRoute:
         self._headers[json_length] = headers
         return headers
 
-    def _find_id(self, exchange: HttpContext) -> str:
+    def _find_id(self, context: HttpContext) -> str:
         """Return the id of a request that could not be decoded, or an empty text."""
-        text = exchange.headers.get(_JSON_LENGTH, b"")
-        end = int(text) if text.isdigit() and len(text) < 20 else len(exchange.body)
-        return rest_failure.find_id(exchange.body[:end])
+        text = context.headers.get(_JSON_LENGTH, b"")
+        end = int(text) if text.isdigit() and len(text) < 20 else len(context.body)
+        return rest_failure.find_id(context.body[:end])
 
 
-def leave(runner: SliceRunner, job: SliceJob, why: CancelReason) -> None:
+def cancel_job(runner: SliceRunner, job: SliceJob, why: CancelReason) -> None:
     """Cancel the decoding of a request or the encoding of a response: the client has disconnected."""
     runner.cancel(job)
 
@@ -381,8 +379,8 @@ def _check_coding(headers: Mapping[bytes, bytes]) -> None:
         raise unsupported(f"Unsupported compression type '{name}'; use gzip, deflate or none")
 
 
-def _is_media(exchange: HttpContext) -> bool:
-    return exchange.headers.get(_CONTENT_TYPE, b"").lower().startswith(_MEDIA)
+def _is_media(context: HttpContext) -> bool:
+    return context.headers.get(_CONTENT_TYPE, b"").lower().startswith(_MEDIA)
 
 
 def _encode_json(request: InferRequest, response: InferResponse) -> Slices[Sequence[Buffer]]:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 
 from naiad.frontend.access import AccessRule
-from naiad.frontend.exchange import HttpContext
+from naiad.frontend.context import HttpContext
 from naiad.frontend.router import respond_error
 from naiad.options.access import METRICS
 
@@ -25,20 +25,20 @@ class MetricsRoute:
         self._metrics_text = metrics_text
         self._rule = rule
 
-    def handle(self, exchange: HttpContext) -> None:
+    def handle(self, context: HttpContext) -> None:
         """Respond to `GET /metrics`. Triton: other paths get 200 with a short hint, other methods 405."""
-        refusal = None if self._rule is None else self._rule.refusal(METRICS, exchange.headers.get)
-        if refusal is not None:
-            respond_error(exchange, refusal.http_status, refusal.message, refusal.headers)
-        elif exchange.method not in ("GET", "HEAD"):
-            respond_error(exchange, 405, "Method Not Allowed")
-        elif exchange.path == "/metrics":
-            self._answer(exchange)
+        rejection = None if self._rule is None else self._rule.rejection(METRICS, context.headers.get)
+        if rejection is not None:
+            respond_error(context, rejection.http_status, rejection.message, rejection.headers)
+        elif context.method not in ("GET", "HEAD"):
+            respond_error(context, 405, "Method Not Allowed")
+        elif context.path == "/metrics":
+            self._respond(context)
         else:
-            exchange.respond(200, _HEADERS, (_SIGNPOST,))
+            context.respond(200, _HEADERS, (_SIGNPOST,))
 
-    def _answer(self, exchange: HttpContext) -> None:
-        respond_metrics(exchange, self._metrics_text())
+    def _respond(self, context: HttpContext) -> None:
+        respond_metrics(context, self._metrics_text())
 
 
 class SlicedMetricsRoute(MetricsRoute):
@@ -55,21 +55,21 @@ class SlicedMetricsRoute(MetricsRoute):
         self._slices = slices
         self._call_soon = call_soon
 
-    def _answer(self, exchange: HttpContext) -> None:
-        self._advance(exchange, self._slices())
+    def _respond(self, context: HttpContext) -> None:
+        self._advance(context, self._slices())
 
-    def _advance(self, exchange: HttpContext, work: Slices) -> None:
+    def _advance(self, context: HttpContext, work: Slices) -> None:
         try:
             next(work)
         except StopIteration as end:
-            exchange.respond(200, _HEADERS, end.value)
+            context.respond(200, _HEADERS, end.value)
         except Exception:
             _log.exception("rendering the metrics failed")
-            respond_error(exchange, 500, "internal error; see the server log")
+            respond_error(context, 500, "internal error; see the server log")
         else:
-            self._call_soon(functools.partial(self._advance, exchange, work))
+            self._call_soon(functools.partial(self._advance, context, work))
 
 
-def respond_metrics(exchange: HttpContext, text: bytes) -> None:
+def respond_metrics(context: HttpContext, text: bytes) -> None:
     """Respond with an exposition."""
-    exchange.respond(200, _HEADERS, (text,))
+    context.respond(200, _HEADERS, (text,))

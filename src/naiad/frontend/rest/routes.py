@@ -5,7 +5,7 @@ from typing import Protocol
 
 from naiad.core.errors import unavailable
 from naiad.core.model import ServerMetadata
-from naiad.frontend.exchange import HttpContext
+from naiad.frontend.context import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import (
@@ -89,7 +89,7 @@ class RestApi:
         """Return the router of the HTTP endpoint."""
         get, post = _get, _post
         settings = SettingsRoutes(self._engine)
-        infer = self._infer.handle if self._codings is None else self._codings.around(self._infer.handle)
+        infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
         return Router(
             [
                 Route(_MODEL + "/infer", post(infer), self._infer.check),
@@ -115,46 +115,46 @@ class RestApi:
 
     # --- health ---------------------------------------------------------------------------------------------------
 
-    def _live(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _live(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         # A draining server is alive: after a failed liveness probe an orchestrator would kill it before it has
         # finished.
-        exchange.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
+        context.respond(200 if self._engine.is_live() else 400, _TEXT_HEADERS, _NO_BODY)
 
-    def _ready(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _ready(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         if self._engine.is_draining:
             raise unavailable("Server exiting")
-        exchange.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
+        context.respond(200 if self._engine.is_ready() else 400, _TEXT_HEADERS, _NO_BODY)
 
-    def _model_ready(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _model_ready(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         if self._engine.is_model_ready(arguments["model"], arguments["version"]):
-            exchange.respond(200, _TEXT_HEADERS, _NO_BODY)
+            context.respond(200, _TEXT_HEADERS, _NO_BODY)
         else:
-            respond_error(exchange, 400, "Model version not ready")
+            respond_error(context, 400, "Model version not ready")
 
     # --- metadata
     # -----------------------------------------------------------------------------------------------------
 
-    def _server_metadata(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        exchange.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
+    def _server_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
 
-    def _model_metadata(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _model_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
-        exchange.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
+        context.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
 
-    def _model_config(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _model_config(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         config = self._engine.model_config(arguments["model"], arguments["version"])
-        exchange.respond(200, JSON_HEADERS, (encode_model_config(config),))
+        context.respond(200, JSON_HEADERS, (encode_model_config(config),))
 
-    def _all_statistics(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        exchange.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
+    def _all_statistics(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
 
-    def _model_statistics(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _model_statistics(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         rows = self._engine.statistics(arguments["model"], arguments["version"])
-        exchange.respond(200, JSON_HEADERS, (encode_statistics(rows),))
+        context.respond(200, JSON_HEADERS, (encode_statistics(rows),))
 
-    def _model_explanation(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def _model_explanation(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         explanation = self._engine.explanation(arguments["model"], arguments["version"])
-        exchange.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
+        context.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
 
 
 def _get(action: Action) -> Mapping[str, Action]:

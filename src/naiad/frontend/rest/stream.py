@@ -10,8 +10,8 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import CancellingEngine, CancelReason, HttpContext
-from naiad.frontend.header_forwarding import TraceFields, fields_of_exchange
+from naiad.frontend.context import CancellingEngine, CancelReason, HttpContext
+from naiad.frontend.header_forwarding import TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.json.control import encode_error
@@ -62,9 +62,9 @@ class StreamedResponse:
 
     protocol = "HTTP"  # for traces
     __slots__ = (
+        "_context",
         "_encode",
         "_engine",
-        "_exchange",
         "_framing",
         "_has_begun",
         "_is_over",
@@ -75,9 +75,9 @@ class StreamedResponse:
     )
 
     def __init__(
-        self, exchange: HttpContext, framing: Framing, encode: Encode, runner: SliceRunner | None = None
+        self, context: HttpContext, framing: Framing, encode: Encode, runner: SliceRunner | None = None
     ) -> None:
-        self._exchange = exchange
+        self._context = context
         self._runner = runner or SliceRunner()
         self._job: SliceJob | None = None
         """The encoding of a large response; later ones wait."""
@@ -98,12 +98,12 @@ class StreamedResponse:
     def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
         """Cancel the request when its client disconnects, and pause it while its client is slow."""
         self._engine = engine
-        self._exchange.on_disconnect = functools.partial(self._abandon, engine, request)
-        self._exchange.on_pause = functools.partial(self._set_paused, request)
+        self._context.on_disconnect = functools.partial(self._abandon, engine, request)
+        self._context.on_pause = functools.partial(self._set_paused, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
-        return fields_of_exchange(self._exchange)
+        return fields_of_context(self._context)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Send one response, after the earlier ones."""
@@ -132,14 +132,14 @@ class StreamedResponse:
     def _send(self, text: Sequence[Buffer]) -> None:
         if not self._has_begun:
             self._begin(200)
-        self._exchange.send(self._framing.frame(text))
+        self._context.send(self._framing.frame(text))
 
     # --- large responses ----------------------------------------------------------------------------------------
 
     def _write_large(self, request: InferRequest, response: InferResponse, *, starts_later: bool = False) -> None:
         """Encode a response in slices; the model is paused meanwhile if it supports that."""
         job = self._runner.run(
-            self._exchange.client,
+            self._context.client,
             self._encode(request, response),
             sum(map(len, response.data)),
             functools.partial(self._written, request, response),
@@ -201,21 +201,21 @@ class StreamedResponse:
     def _begin(self, status: int, request_id: str = "") -> None:
         self._has_begun = True
         headers = self._framing.headers
-        self._exchange.start_stream(status, (*headers, rest_failure.id_header(request_id)) if request_id else headers)
+        self._context.start_stream(status, (*headers, rest_failure.id_header(request_id)) if request_id else headers)
 
     def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
         model, version = request.header.model_name, response.header.model_version
         if response.final and not self._has_begun and not self._framing.frames_first_error:
-            rest_failure.respond(self._exchange, request.id, model, version, error)
+            rest_failure.respond(self._context, request.id, model, version, error)
             return
         request_id = rest_failure.log(request.id, model, version, error)
         if not self._has_begun:
             self._begin(status_of(error.code).http, request_id)
-        self._exchange.send(self._framing.frame((encode_error(error.message),)))
+        self._context.send(self._framing.frame((encode_error(error.message),)))
         if response.final:
             self._end()
 
     def _end(self) -> None:
         if not self._has_begun:
             self._begin(200)
-        self._exchange.end()
+        self._context.end()

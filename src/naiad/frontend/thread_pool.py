@@ -8,11 +8,11 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
-RunAside = Callable[[Callable[[], Any], Callable[[Any], object], Callable[[Exception], object]], None]
+RunInThread = Callable[[Callable[[], Any], Callable[[Any], object], Callable[[Exception], object]], None]
 """Takes work and two callbacks for the loop: one gets the result, the other the raised exception."""
 
 
-class SideThreads:
+class ThreadPool:
     """A few threads of one event loop.
 
     The queue is bounded by the open requests: a caller submits at most one piece of work for each open HTTP request
@@ -51,7 +51,9 @@ class SideThreads:
             _log.debug("a result arrived after the event loop had ended")
 
 
-def run_here(work: Callable[[], Any], done: Callable[[Any], object], failed: Callable[[Exception], object]) -> None:
+def run_at_once(
+    work: Callable[[], Any], done: Callable[[Any], object], failed: Callable[[Exception], object]
+) -> None:
     """Run the work at once, for callers without threads."""
     try:
         result = work()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from email.utils import formatdate
 
-from naiad.frontend.exchange import HttpContext, Refuse
+from naiad.frontend.context import HttpContext, RejectEarly
 from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http1 import decode_path
 from naiad.wire.http2.headers import RequestHead, encode_fields
@@ -11,7 +11,7 @@ from naiad.wire.http2.headers import RequestHead, encode_fields
 _CACHED_PREFIXES = 256
 
 
-class RestHead:
+class RestHeaders:
     """The headers of a REST request; shared by all requests with the same header block."""
 
     __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path")
@@ -41,7 +41,7 @@ def _fields_of(head: RequestHead) -> HeaderFields:
     return fields
 
 
-class Http2ResponseHeads:
+class Http2ResponseHeaders:
     """Encodes header blocks of responses; caches the blocks of successful responses, which repeat."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class RestSide:
     """What the connections of an endpoint share for REST: the route handler and the body limit."""
 
     def __init__(
-        self, handle: Callable[[HttpContext], None], body_bytes: int = 1 << 34, refuse: Refuse | None = None
+        self, handle: Callable[[HttpContext], None], body_bytes: int = 1 << 34, reject: RejectEarly | None = None
     ) -> None:
-        """`refuse` checks requests before their bodies are read."""
+        """`reject` checks requests before their bodies are read."""
         self.handle = handle
-        self.refuse = refuse
+        self.reject = reject
         self.body_bytes = body_bytes
-        self.answer_heads = Http2ResponseHeads()
+        self.response_headers = Http2ResponseHeaders()

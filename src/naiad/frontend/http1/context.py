@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.exchange import CancelReason
+from naiad.frontend.context import CancelReason
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import RequestHead
 
 if TYPE_CHECKING:
-    from naiad.frontend.exchange import OnCancel
+    from naiad.frontend.context import OnCancel
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -26,7 +26,7 @@ _COPY_LIMIT_BYTES = 32768
 """Parts up to this size are joined with adjacent ones; larger ones are written without a copy."""
 
 
-class ResponseHeads:
+class Http1ResponseHeaders:
     """Encodes response headers; caches the headers of successful responses, which repeat."""
 
     def __init__(self) -> None:
@@ -93,16 +93,16 @@ def chunk(parts: Sequence[Buffer]) -> list[Buffer]:
 class ResponseSink(Protocol):
     """The connection, as a request context uses it."""
 
-    answer_heads: ResponseHeads
+    response_headers: Http1ResponseHeaders
     budget: RequestBudget
 
-    def connection_option(self, exchange: "Http1Context") -> bytes:
+    def connection_option(self, context: "Http1Context") -> bytes:
         """Return the Connection option for a response that begins now; decides whether it is the last one."""
 
-    def emit(self, exchange: "Http1Context", buffers: list[Buffer], *, done: bool) -> None:
+    def emit(self, context: "Http1Context", buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of a response, or keep it until the earlier responses are sent."""
 
-    def streamed(self, exchange: "Http1Context", byte_count: int) -> None:
+    def streamed(self, context: "Http1Context", byte_count: int) -> None:
         """Apply back pressure after a piece of a streamed response."""
 
 
@@ -119,14 +119,14 @@ class Http1Context:
         "done",
         "has_begun",
         "headers",
-        "held",
-        "held_bytes",
         "keep_alive",
         "method",
         "on_disconnect",
         "on_pause",
         "path",
         "reserved_bytes",
+        "waiting_buffers",
+        "waiting_bytes",
     )
 
     def __init__(self, connection: ResponseSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
@@ -144,9 +144,9 @@ class Http1Context:
         """Bytes reserved in the budget until the response."""
         self.on_disconnect: OnCancel | None = None
         self.on_pause: Callable[[bool], object] | None = None
-        self.held: list[Buffer] = []
+        self.waiting_buffers: list[Buffer] = []
         """Pieces of the response that wait for earlier responses."""
-        self.held_bytes = 0
+        self.waiting_bytes = 0
         """Bytes of the waiting pieces that were streamed."""
         self.done = False
         self.has_begun = False
@@ -173,7 +173,7 @@ class Http1Context:
         if self.reserved_bytes:
             self.release_bytes(self.reserved_bytes)
         length = sum(map(len, parts))
-        head = connection.answer_heads.complete(status, headers, length, connection.connection_option(self))
+        head = connection.response_headers.complete(status, headers, length, connection.connection_option(self))
         if self.method == "HEAD":
             # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
             connection.emit(self, [head], done=True)
@@ -190,7 +190,7 @@ class Http1Context:
         if self._is_http_1_0:
             self.keep_alive = False
         option = connection.connection_option(self)
-        head = connection.answer_heads.streamed(status, headers, option, chunked=self._is_chunked)
+        head = connection.response_headers.streamed(status, headers, option, chunked=self._is_chunked)
         connection.emit(self, [head], done=False)
 
     def send(self, parts: Sequence[Buffer]) -> None:
@@ -237,7 +237,7 @@ class Http1Context:
         """Notify the route that the peer has disconnected, and discard the response."""
         self.release_bytes(self.reserved_bytes)
         self._connection = None
-        self.held = []
+        self.waiting_buffers = []
         callback, self.on_disconnect = self.on_disconnect, None
         self.on_pause = None
         if callback is not None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import check_length
-from naiad.frontend.exchange import OnCancel, UnreadRequest
+from naiad.frontend.context import OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
-from naiad.frontend.http2.rest_head import RestHead, RestSide
+from naiad.frontend.http2.rest_headers import RestHeaders, RestSide
 from naiad.protocol.json.control import encode_error
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, allocate_body
@@ -44,7 +44,7 @@ class Http2Context:
         "path",
     )
 
-    def __init__(self, call: Http2Call, head: RestHead, side: RestSide) -> None:
+    def __init__(self, call: Http2Call, head: RestHeaders, side: RestSide) -> None:
         self._call: Http2Call | None = call
         self._side = side
         self._head = head
@@ -69,7 +69,7 @@ class Http2Context:
 
     def begin(self, budget: RequestBudget) -> None:
         """Check the headers, and send 100 Continue if the peer waits for it. Raises HttpError."""
-        if self._is_refused():
+        if self._is_rejected():
             return
         limit = self._side.body_bytes
         length = self._head.content_length
@@ -81,18 +81,18 @@ class Http2Context:
         if self._head.expects_continue and call is not None and not call.is_remote_closed:
             call.owner.output.send_headers(call, _CONTINUE_BLOCK)  # RFC 9110 10.1.1
 
-    def _is_refused(self) -> bool:
+    def _is_rejected(self) -> bool:
         """Respond to a request that its headers are enough to reject, before its body is buffered; return whether it
         was.
         """
-        refuse, call = self._side.refuse, self._call
-        if refuse is None or call is None or call.is_remote_closed:
+        reject, call = self._side.reject, self._call
+        if reject is None or call is None or call.is_remote_closed:
             return False
         unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns)
-        refuse(unread)
-        if unread.answer is None:
+        reject(unread)
+        if unread.response is None:
             return False
-        self.respond(*unread.answer)  # RFC 9113 8.1: and RST_STREAM with NO_ERROR, which stops the body
+        self.respond(*unread.response)  # RFC 9113 8.1: and RST_STREAM with NO_ERROR, which stops the body
         return True
 
     def receive(self, data: memoryview) -> None:
@@ -125,7 +125,7 @@ class Http2Context:
             self._side.handle(self)
         except Exception:
             _log.exception("the route of %s %s failed", self.method, self.path)
-            self.refuse(500, "internal error; see the server log")
+            self.reject(500, "internal error; see the server log")
 
     # --- responding
     # ---------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Http2Context:
             return
         length = sum(map(len, parts))
         output = call.owner.output
-        block = self._side.answer_heads.complete(status, headers, length)
+        block = self._side.response_headers.complete(status, headers, length)
         # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
         if not length or self.method == "HEAD":
             output.send_headers(call, block, ends_stream=True)
@@ -163,7 +163,7 @@ class Http2Context:
             output.send_end(call)
         self._written(call)
 
-    def refuse(self, status: int, message: str, headers: Headers = ()) -> None:
+    def reject(self, status: int, message: str, headers: Headers = ()) -> None:
         """Respond with an error of the transport; `headers` are additional fields."""
         if self._is_streaming and self._call is not None:
             # An incomplete response must not look complete.
@@ -177,7 +177,7 @@ class Http2Context:
         if call is None or call.is_local_closed or self._is_streaming:
             return
         self._is_streaming = True
-        call.owner.output.send_headers(call, self._side.answer_heads.streamed(status, headers))
+        call.owner.output.send_headers(call, self._side.response_headers.streamed(status, headers))
         self._mark(call)
 
     def send(self, parts: Sequence[Buffer]) -> None:
@@ -228,13 +228,13 @@ class Http2Context:
             return None
         self._is_done = True
         # Call and context refer to each other, and the disconnect callback to both: break the cycle.
-        call.on_cancel = call.exchange = self.on_pause = None
+        call.on_cancel = call.rest_context = self.on_pause = None
         if self._is_paused:
             call.owner.unwatch_writable(call)
         return None if call.is_local_closed else call
 
     def _written(self, call: Http2Call) -> None:
-        if call.held_bytes:
+        if call.reserved_bytes:
             call.owner.release(call)
         self._mark(call)
 

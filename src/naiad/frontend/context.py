@@ -5,7 +5,7 @@ peer has disconnected is allowed and has no effect. A transport collects the out
 with one system call per connection.
 
 A request with a large body may be rejected by its headers, before any of the body is buffered: the transport calls
-`Refuse` once the headers are complete. The same routes decide in the same order as for complete requests, so the
+`RejectEarly` once the headers are complete. The same routes decide in the same order as for complete requests, so the
 result does not depend on when the check happens.
 """
 
@@ -27,7 +27,7 @@ class CancelReason(enum.Enum):
     CANCELLED = (ErrorCode.CANCELLED, "the client cancelled the request")
     """RST_STREAM."""
     DROPPED = (ErrorCode.CANCELLED, "the client was disconnected because it does not read its responses")
-    REFUSED = (ErrorCode.CANCELLED, "the call ended because its client sent an invalid message")
+    REJECTED = (ErrorCode.CANCELLED, "the call ended because its client sent an invalid message")
     DEADLINE = (ErrorCode.DEADLINE_EXCEEDED, "the deadline passed")
 
     def error(self, *, waited: bool) -> InferError:
@@ -140,13 +140,13 @@ class GrpcCall(Protocol):
     def release_bytes(self, size: int) -> None:
         """Release `size` bytes; the rest is released when the call ends."""
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause a streaming call: deliver no more messages, so that flow control soon stops the peer as well.
 
         From then on the transport calls `GrpcService.stream_writable` whenever bytes were sent.
         """
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Resume a streaming call: deliver waiting messages at once, until the call is paused again."""
 
 
@@ -156,7 +156,7 @@ class GrpcService(Protocol):
     def unary(self, call: GrpcCall, message: Buffer) -> None:
         """Handle a complete unary call."""
 
-    def refusal(self, path: str) -> InferError | None:
+    def rejection(self, path: str) -> InferError | None:
         """Return why calls to `path` are rejected before any message is read; None if they are served."""
 
     def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
@@ -181,72 +181,72 @@ class GrpcService(Protocol):
 class HttpContextLayer:
     """A context that wraps another one and delegates to it; subclasses override what differs."""
 
-    __slots__ = ("_exchange", "arrival_ns", "body", "headers", "method", "path")
+    __slots__ = ("_context", "arrival_ns", "body", "headers", "method", "path")
 
-    def __init__(self, exchange: HttpContext) -> None:
-        self._exchange = exchange
-        self.method = exchange.method
-        self.path = exchange.path
-        self.headers = exchange.headers
-        self.body = exchange.body
-        self.arrival_ns = exchange.arrival_ns
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self.method = context.method
+        self.path = context.path
+        self.headers = context.headers
+        self.body = context.body
+        self.arrival_ns = context.arrival_ns
 
     @property
     def client(self) -> object:
         """The connection of the request."""
-        return self._exchange.client
+        return self._context.client
 
     @property
     def on_disconnect(self) -> OnCancel | None:
         """Called when the peer disconnects."""
-        return self._exchange.on_disconnect
+        return self._context.on_disconnect
 
     @on_disconnect.setter
     def on_disconnect(self, callback: OnCancel | None) -> None:
-        self._exchange.on_disconnect = callback
+        self._context.on_disconnect = callback
 
     @property
     def on_pause(self) -> Callable[[bool], object] | None:
         """Called when the peer stops reading a streamed response, and when it resumes."""
-        return self._exchange.on_pause
+        return self._context.on_pause
 
     @on_pause.setter
     def on_pause(self, callback: Callable[[bool], object] | None) -> None:
-        self._exchange.on_pause = callback
+        self._context.on_pause = callback
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Send a response with a complete body."""
-        self._exchange.respond(status, headers, parts)
+        self._context.respond(status, headers, parts)
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Start a response of unknown length."""
-        self._exchange.start_stream(status, headers)
+        self._context.start_stream(status, headers)
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send a piece of a streamed response."""
-        self._exchange.send(parts)
+        self._context.send(parts)
 
     def end(self) -> None:
         """End a streamed response."""
-        self._exchange.end()
+        self._context.end()
 
     def reserve_bytes(self, size: int) -> bool:
         """Reserve more bytes for the request until its response; return False if the server has no room for them."""
-        return self._exchange.reserve_bytes(size)
+        return self._context.reserve_bytes(size)
 
     def release_bytes(self, size: int) -> None:
         """Release bytes of the request."""
-        self._exchange.release_bytes(size)
+        self._context.release_bytes(size)
 
 
-EARLY_REFUSAL_BYTES = 64 * 1024
+EARLY_REJECTION_BYTES = 64 * 1024
 """Smaller bodies over HTTP/1.1 are always read: the connection can then be reused."""
 
 
 class UnreadRequest:
     """An `HttpContext` without a body, which keeps its response for the transport."""
 
-    __slots__ = ("answer", "arrival_ns", "headers", "method", "on_disconnect", "on_pause", "path")
+    __slots__ = ("arrival_ns", "headers", "method", "on_disconnect", "on_pause", "path", "response")
 
     body: Buffer = b""
     client: object = None
@@ -258,13 +258,13 @@ class UnreadRequest:
         self.arrival_ns = arrival_ns
         self.on_disconnect: OnCancel | None = None
         self.on_pause: Callable[[bool], object] | None = None
-        self.answer: tuple[int, Headers, Sequence[Buffer]] | None = None
+        self.response: tuple[int, Headers, Sequence[Buffer]] | None = None
         """Status, fields and body of the rejection; None if the request is accepted."""
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Keep the response."""
-        if self.answer is None:
-            self.answer = (status, headers, parts)
+        if self.response is None:
+            self.response = (status, headers, parts)
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Raise AssertionError: rejections are not streamed."""
@@ -286,7 +286,7 @@ class UnreadRequest:
         """Do nothing: nothing is buffered."""
 
 
-Refuse = Callable[[HttpContext], object]
+RejectEarly = Callable[[HttpContext], object]
 """Responds to a context without a body if its headers are enough to reject it."""
 
 
