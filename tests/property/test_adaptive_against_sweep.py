@@ -1,7 +1,7 @@
-"""The adaptive batcher against the best fixed delay of a sweep: open-loop Poisson load, simulated, no clock.
+"""The adaptive batcher against fixed delays: open-loop Poisson load and bursts, simulated, no clock.
 
-The figure: at the p99 that the best fixed delay has under a load, the adaptive batcher carries at least 95 % of that
-load. It is told neither the load nor the model nor the device. The same arrivals, scaled, are used for all.
+It is never worse than without a delay. With one instance or one device, at the p99 of the best delay of a sweep, it
+carries at least 95 % of the load. It knows neither the load nor the model nor the device. The arrivals are the same.
 """
 
 import random
@@ -22,6 +22,8 @@ _REQUESTS = 12_000
 _LEARNING = 2000
 """Requests at the start that do not count: the adaptive batcher does not know the model yet."""
 
+_TOLERANCE = 1.02
+"""Of p99 and throughput, compared with those without a delay."""
 _SAMPLING = 1.01
 """Another seed moves the p99 of so many requests by almost this much."""
 
@@ -48,14 +50,17 @@ def run_fixed(device: Device, rate_per_s: float, delay_us: int) -> Outcome:
     return Simulation(scheduler, device).run(poisson(rate_per_s, _REQUESTS))
 
 
+def new_adaptive(device: Device) -> AdaptiveScheduler:
+    return AdaptiveScheduler(max_batch_size=_MAX_ROWS, instance_count=device.instance_count)
+
+
 def run_adaptive(device: Device, rate_per_s: float) -> Outcome:
-    scheduler = AdaptiveScheduler(max_batch_size=_MAX_ROWS, instance_count=device.instance_count)
-    return Simulation(scheduler, device).run(poisson(rate_per_s, _REQUESTS))
+    return Simulation(new_adaptive(device), device).run(poisson(rate_per_s, _REQUESTS))
 
 
 @pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize("device_name", DEVICES)
-def test_throughput_at_the_same_p99_is_within_5_percent_of_the_best_fixed_delay(device_name: str, load: str) -> None:
+@pytest.mark.parametrize("device_name", [name for name in DEVICES if "each" not in name])
+def test_it_carries_95_percent_at_the_best_p99(device_name: str, load: str) -> None:
     device = DEVICES[device_name]
     rate_per_s = LOADS[load] * _CAPACITY_PER_S * device.parallel
     best_ns = min(p99_ns(run_fixed(device, rate_per_s, delay_us)) for delay_us in _DELAYS_US)
@@ -64,7 +69,36 @@ def test_throughput_at_the_same_p99_is_within_5_percent_of_the_best_fixed_delay(
     assert p99_ns(outcome) <= _SAMPLING * best_ns
 
 
-def straying(parallel: int, seed: int = 1) -> Device:
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_no_load_is_worse_than_without_delay(device_name: str, load: str) -> None:
+    device = DEVICES[device_name]
+    rate_per_s = LOADS[load] * _CAPACITY_PER_S * device.parallel
+    adaptive, fixed = run_adaptive(device, rate_per_s), run_fixed(device, rate_per_s, 0)
+    assert p99_ns(adaptive) <= _TOLERANCE * p99_ns(fixed)
+    if "share" in device_name:
+        assert p99_ns(adaptive) <= 0.7 * p99_ns(fixed)
+
+
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_throughput_is_no_lower_than_without_delay(device_name: str) -> None:
+    device = DEVICES[device_name]
+    rate_per_s = 1.3 * _CAPACITY_PER_S * device.parallel
+    adaptive, fixed = run_adaptive(device, rate_per_s), run_fixed(device, rate_per_s, 0)
+    assert busy_ns(adaptive) <= _TOLERANCE * busy_ns(fixed)
+
+
+def busy_ns(outcome: Outcome) -> int:
+    """Return the time from the first batch that counts to the last."""
+    ends_ns, count = [batch.exec_end_ns for batch in outcome.batches], 0
+    for batch in outcome.batches:
+        count += len(batch.requests)
+        if count >= _LEARNING:
+            return max(ends_ns) - batch.exec_end_ns
+    raise AssertionError("too few requests")
+
+
+def straying(parallel: int, seed: int) -> Device:
     """Return two instances whose batches take as long as those above on the mean, and often half or twice as long."""
     rng, sigma = random.Random(seed), 0.4
     return Device(lambda rows: int(duration_ns(rows) * rng.lognormvariate(-sigma * sigma / 2, sigma)), 2, parallel)
@@ -72,16 +106,34 @@ def straying(parallel: int, seed: int = 1) -> Device:
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_what_instances_gain_is_seen_through_durations_that_stray(parallel: int, load: str) -> None:
+def test_the_gain_is_seen_through_straying_durations(parallel: int, load: str) -> None:
     """Long batches have the most company, which says nothing of what company does to them."""
-    rate_per_s = LOADS[load] * _CAPACITY_PER_S * parallel
-    best_ns = min(p99_ns(run_fixed(straying(parallel), rate_per_s, delay_us)) for delay_us in _DELAYS_US)
-    scheduler = AdaptiveScheduler(max_batch_size=_MAX_ROWS, instance_count=2)
-    outcome = Simulation(scheduler, straying(parallel)).run(poisson(0.95 * rate_per_s, _REQUESTS))
-    gain = scheduler.state().parallelism
-    assert gain > 1.5 if parallel == 2 else gain < 1.2
-    # Each has drawn durations of its own, and the best of six is also the luckiest.
-    assert p99_ns(outcome) <= 1.2 * best_ns
+    rate_per_s, seeds = LOADS[load] * _CAPACITY_PER_S * parallel, range(3)
+    adaptive_ns = fixed_ns = 0
+    for seed in seeds:
+        scheduler = AdaptiveScheduler(max_batch_size=_MAX_ROWS, instance_count=2)
+        arrivals = poisson(rate_per_s, _REQUESTS, seed)
+        adaptive_ns += p99_ns(Simulation(scheduler, straying(parallel, seed)).run(arrivals))
+        plain = DynamicScheduler(max_batch_size=_MAX_ROWS)
+        fixed_ns += p99_ns(Simulation(plain, straying(parallel, seed)).run(arrivals))
+        gain = scheduler.state().parallelism
+        assert gain > 1.3 if parallel == 2 else gain < 1.3
+    # The two draw different durations: without any difference between them the ratio strays by 5 %.
+    assert adaptive_ns <= (1.1 if parallel == 2 else 0.95) * fixed_ns
+
+
+@pytest.mark.parametrize("name", ["one instance", "two instances that share a device"])
+def test_bursts_are_served_in_fewer_batches_and_sooner(name: str) -> None:
+    rng, arrivals, now_ns = random.Random(1), [], 1
+    for _ in range(1500):
+        now_ns += int(rng.expovariate(1 / 20_000) * _US)
+        arrivals += [now_ns + offset_us * _US for offset_us in (0, 10, 20, 30)]
+    device = DEVICES[name]
+    adaptive = Simulation(new_adaptive(device), device).run(sorted(arrivals))
+    fixed = Simulation(DynamicScheduler(max_batch_size=_MAX_ROWS), device).run(sorted(arrivals))
+    assert adaptive.mean_rows > 1.5 * fixed.mean_rows
+    assert adaptive.mean_ns < 0.9 * fixed.mean_ns
+    assert p99_ns(adaptive) <= p99_ns(fixed)
 
 
 def test_no_fixed_delay_of_the_sweep_is_good_for_every_device_and_load() -> None:

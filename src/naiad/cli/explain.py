@@ -34,8 +34,7 @@ DECISIONS: Mapping[str, str] = {
     "burst": "the rest of a burst had arrived",
     "goal": "the latency goal required it",
     "limit": "the maximum delay was over",
-    "no_gain": "more waiting would have cost more than it gained",
-    "unknown": "too little was known yet",
+    "no_gain": "more waiting would not have paid, or too little was known",
 }
 
 

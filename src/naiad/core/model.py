@@ -93,9 +93,9 @@ class ModelMetadata:
     outputs: Sequence[TensorSpec]
 
 
-DECISIONS = ("full", "turn", "burst", "goal", "limit", "no_gain", "unknown")
+DECISIONS = ("full", "turn", "burst", "goal", "limit", "no_gain")
 """Why a batch was sent: it was full or limited; its turn had come; a burst was complete; for the latency goal; at the
-maximum delay; because waiting did not pay; because too little was known.
+maximum delay; because waiting would not pay or too little was known.
 """
 
 
@@ -110,9 +110,9 @@ class AdaptiveState:
     tail_ratio: float
     """99 of 100 executions took at most this many times the expected time."""
     parallelism: float
-    """Throughput of all instances together, in instances."""
+    """Throughput of several instances together, in instances; 1.0 while unknown."""
     arrival_rate: float
-    """Requests per second, from the mean of the last gaps."""
+    """Requests per second, from the mean of recent gaps."""
     hold_count: int
     """Number of delayed batches."""
     hold_ns: int

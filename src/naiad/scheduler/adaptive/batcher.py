@@ -1,271 +1,186 @@
-"""The adaptive batcher: a dynamic batcher that learns for how long a hold pays, and holds no longer.
+"""The adaptive batcher: a dynamic batcher without a fixed delay, which holds a batch only while that pays.
 
-It is told when requests come and how long batches took, and from that decides for each batch that could grow:
+It learns what a batch costs, fixed + row * rows, and holds a batch that could grow
 
-1. What would be the point? A batch that is full, cut or overdue goes, as with any dynamic batcher. So does one of
-   which too little is known.
-2. Turns: instances that share a device (cores, a GPU) only slow each other down, and those that do not should not
-   all start at once and leave the next request to wait. So batches start evenly: one every duration / parallelism,
-   where the parallelism is what so many instances were seen to gain, at most their number. Nobody is woken to wait
-   for a turn: the instance that ends takes what has come, and `nudge_ns` is for one that is late.
-3. Bursts: when the gaps between arrivals say that the next request probably comes within a time that is short
-   against a turn, it is waited for, as long as such holds have brought more than they have cost.
-4. A latency goal, if there is one: it lets batches grow for as long as the answer will be in time with certainty,
-   provided that another request is likely to come; and it ends every hold that would break it.
-5. Otherwise the batch goes: an instance is free and waiting would not pay.
+1. while as many batches execute as gain from it (`concurrency`): on a shared device one more only slows the others;
+2. with a latency goal, as long as the goal can be met, another request is likely, and rows share a fixed cost;
+3. where one batch executes at a time, for the rest of a burst, as long as such holds bring more than they cost.
 
-All of it is on the way of every request, so that it has to cost little: what a batch tells is learned once a batch.
+Everything else goes at once. One batch in `_TRIAL_INTERVAL` ignores 1 and tries 3, to notice a change.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from naiad.core.batch import Batch
 from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.core.request import InferRequest
-from naiad.scheduler.adaptive.hold_choice import HoldChoice
-from naiad.scheduler.dynamic import BatchCandidate, BatchStrategy, DynamicScheduler
-from naiad.scheduler.overload import OverloadPolicy
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.adaptive.concurrency import MAX_HOLD_NS, Concurrency
+from naiad.scheduler.adaptive.cost import MEMORY_COUNT, BatchCost
+from naiad.scheduler.dynamic import BatchCandidate, DynamicScheduler
 
-MAX_HOLD_NS = 1_000_000_000
-"""Nothing is held for longer than this, whatever was learned."""
-_OVERHEAD_NS = 30_000
-"""How long before a timeout a hold ends at the latest."""
+_WAKE_UP_NS = 60_000
+"""A hold ends this much before a goal or a timeout: an instance needs it to wake up."""
+_TRIAL_INTERVAL = 256
+_BURST_SHARE = 1 / 8
+"""The next request of a burst is awaited for this share of a batch's time."""
 
 
 class AdaptiveScheduler(DynamicScheduler):
-    """Batches as the dynamic batcher does, and holds a batch for as long as that was learned to pay."""
+    """Batches as the dynamic batcher does, and holds a batch for as long as that pays."""
 
     learns = True
 
-    def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
-        self,
-        *,
-        max_batch_size: int,
-        instance_count: int = 1,
-        latency_goal_ns: int = 0,
-        preferred_batch_sizes: Collection[int] = (),
-        max_hold_ns: int = 0,
-        priority_levels: int = 0,
-        default_priority_level: int = 0,
-        default_policy: QueuePolicy | None = None,
-        level_policies: Mapping[int, QueuePolicy] | None = None,
-        strategy: BatchStrategy | None = None,
-        delay_count: int = 0,
-        passes_over_shapes: bool = False,
-        overload: OverloadPolicy | None = None,
+    def __init__(
+        self, *, instance_count: int = 1, latency_goal_ns: int = 0, max_hold_ns: int = 0, **options: Any
     ) -> None:
-        """Create a batcher that holds no request for longer than `max_hold_ns` after its arrival; 0 for a second.
+        """Create a batcher that holds no request longer than `max_hold_ns`, 0 for a second, after its arrival.
 
-        `latency_goal_ns` is what a request may take from its arrival to its answer; 0 for as little as possible.
+        `latency_goal_ns` is the time from arrival to response, 0 for none; `options` are the dynamic batcher's.
         """
-        super().__init__(
-            max_batch_size=max_batch_size,
-            preferred_batch_sizes=preferred_batch_sizes,
-            delay_ns=min(max_hold_ns or MAX_HOLD_NS, MAX_HOLD_NS),
-            priority_levels=priority_levels,
-            default_priority_level=default_priority_level,
-            default_policy=default_policy,
-            level_policies=level_policies,
-            strategy=strategy,
-            delay_count=delay_count,
-            passes_over_shapes=passes_over_shapes,
-            overload=overload,
-        )
+        super().__init__(delay_ns=min(max_hold_ns or MAX_HOLD_NS, MAX_HOLD_NS), **options)
         self._goal_ns = latency_goal_ns
-        self._tolerance_ns = latency_goal_ns // 50
-        """A hold that would end this much sooner is left alone."""
-        self._choice = HoldChoice(
-            instance_count=instance_count, goal_ns=latency_goal_ns, max_rows=max(1, max_batch_size)
-        )
-        self._executions = self._choice.executions
-        self._held_since_ns = 0
-        """Since when a free instance holds what waits; 0 while none does."""
-        self._held_requests = 0
-        """How many waited then."""
-        self._is_woken_up = False
-        """Whether nobody is awake for what is held."""
-        self._until_ns = 0
-        self._oldest_ns = 0
-        """Arrival of the oldest request of the batch that is held."""
-        self._why = ""
-        """What the current hold waits for."""
-        self._held_count = 0
-        self._hold_ns = 0
+        self._cost = BatchCost()
+        self._concurrency = Concurrency(self._cost, max(1, instance_count))
+        self._newest_ns, self._mean_gap_ns = 0, 0.0
+        self._taken_count, self._is_trial = 0, False
+        self._waits_for = ""
+        """The decision of the current hold; empty without one."""
+        self._held_since_ns = self._held_requests = 0
+        """When the current hold began, and how many requests waited then."""
+        self._burst_balance_ns = 0.0
+        """What holds for bursts brought, less what they cost."""
+        self._holds = self._holds_ns = 0
         self._decisions = dict.fromkeys(DECISIONS, 0)
 
-    # --- arrival --------------------------------------------------------------------------------------------------
-
     def _is_worth_waking(self, request: InferRequest) -> bool:
-        """Tell whether a free instance that holds a batch back would now send it, or wait for less long."""
         # hot: once a request
-        if self._held_since_ns:
-            if self.pending_count > 1:
-                return self._ends_hold(request)
-            # Whatever was held has been cancelled or is over.
+        if self.pending_count > 1:
+            return super()._is_worth_waking(request)
+        if self._waits_for:
             self._end_hold()
-        if self._is_awaited:
+        return super()._is_worth_waking(request) and not self._is_left_to_executing(request)
+
+    def _is_left_to_executing(self, request: InferRequest) -> bool:
+        """Leave the first request to the instance that ends next; another is only woken when that is late."""
+        if not self._concurrency.is_crowded or self._is_trial or self._goal_ns:
             return False
-        self._newest_shape_key = request.shape_key
-        executions = self._executions
-        if not self._goal_ns and 0 < executions.count < executions.instance_count and self._awaits_turn(request):
+        if self._rows >= self._smallest_preferred or self._hold_count or self._strategy is not None:
             return False
-        self._is_awaited = True
+        now_ns = request.arrival_ns
+        if not self._begin_hold(self._concurrency.late_ns(), "turn", 1, now_ns + self._delay_ns, now_ns):
+            return False
+        self.wake_up_ns = self._release_ns
         return True
-
-    def _ends_hold(self, request: InferRequest) -> bool:
-        is_other_shape = request.shape_key != self._newest_shape_key
-        self._newest_shape_key = request.shape_key
-        self._rows += request.batch_size or 1
-        if is_other_shape or self._rows >= self._smallest_preferred or self._strategy is not None:
-            return True
-        if self._why == "turn" and not self._goal_ns:
-            return False
-        until_ns, _ = self._release_of(self.pending_count, self._rows, self._oldest_ns, request.arrival_ns, 0)
-        return until_ns < self._until_ns - self._tolerance_ns
-
-    def _awaits_turn(self, request: InferRequest) -> bool:
-        """Hold the first request of a batch, with no instance awake, until one ends or its turn has come."""
-        rows, now_ns = request.batch_size or 1, request.arrival_ns
-        is_plain = self.pending_count == 1 and rows < self._smallest_preferred and not self.has_timeouts
-        if not is_plain or self._hold_count or self._strategy is not None:
-            return False
-        until_ns = min(self._choice.crowd_until_ns(), now_ns + self._delay_ns)
-        if until_ns <= now_ns:
-            return False
-        self._begin_hold(1, rows, until_ns, "turn", now_ns)
-        self._oldest_ns = now_ns
-        self.wake_up_ns = until_ns
-        self._is_woken_up = True
-        return True
-
-    # --- departure ------------------------------------------------------------------------------------------------
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         """Return the next batch, or None to wait."""
-        # hot: once a batch
         self.wake_up_ns = 0
-        executions = self._executions
-        if executions.alone_wanted and self._is_kept_alone(now_ns):
-            return None
+        if self._concurrency.is_learning and self.pending_count:
+            limit_ns, late_ns = self.oldest_ns() + self._delay_ns, self._concurrency.late_ns()
+            if self._begin_hold(late_ns, "turn", self.pending_count, limit_ns, now_ns):
+                return None
         batch = super().take(now_ns, instance)
-        if batch is None:
-            if not self.pending_count:
-                self._end_hold()
-            return None
-        self._choice.note_begun(batch.requests)
-        was_held = self._held_since_ns > 0
-        if was_held or not self._choice.is_certain or batch.release_reason != "idle":
+        if batch is not None:
             self._count(batch, now_ns)
-        else:
-            self._decisions["no_gain"] += 1
-            batch.decision = "no_gain"
-        executions.begin(batch, now_ns, was_held=was_held)
+            self._concurrency.begin(batch, now_ns)
+        elif not self.pending_count:
+            self._end_hold()
         return batch
 
-    def _forget(self, requests: Sequence[InferRequest]) -> None:
-        # Rows are counted anew for each hold.
-        if self.has_timeouts:
-            super()._forget(requests)
-        self._release_ns = 0
+    def _hold(self, gathered: BatchCandidate, release_ns: int, now_ns: int) -> str:
+        """Hold the batch while that pays: return "" for that, otherwise why it goes."""
+        until_ns, decision = self._pays_until(gathered, now_ns)
+        if not self._begin_hold(until_ns, decision, len(gathered.requests), release_ns, now_ns):
+            return "idle"
+        return super()._hold(gathered, self._release_ns, now_ns)
 
-    def _is_kept_alone(self, now_ns: int) -> bool:
-        """Hold everything, whatever its size, while another batch is to show how long one takes that is alone."""
-        until_ns = self._executions.alone_until_ns()
-        if until_ns <= now_ns or not self.pending_count:
+    def _pays_until(self, gathered: BatchCandidate, now_ns: int) -> tuple[int, str]:
+        """Return until when a hold pays, a past time for not at all, and what for: the rules of the module."""
+        until_ns, decision, cost = 0, "", self._cost
+        if self._concurrency.is_crowded and not self._is_trial:
+            until_ns, decision = self._concurrency.late_ns(), "turn"
+        elif self._concurrency.limit == 1 and cost.is_known and (self._burst_balance_ns >= 0 or self._is_trial):
+            since_ns = max(gathered.requests[-1].arrival_ns, self._held_since_ns if self._waits_for else now_ns)
+            until_ns, decision = since_ns + int(cost.duration_ns(gathered.rows) * _BURST_SHARE), "burst"
+        if self._goal_ns and cost.is_known:
+            latest_ns = self._latest_ns(gathered, now_ns)
+            shares_cost = 2 * cost.fixed_ns >= cost.row_ns
+            if latest_ns < until_ns or (shares_cost and latest_ns - now_ns > self._mean_gap_ns > 0):
+                return latest_ns, "goal"
+        return until_ns, decision
+
+    def _latest_ns(self, gathered: BatchCandidate, now_ns: int) -> int:
+        """Return when a batch must go to meet the goal, with the rows that it probably has by then."""
+        cost, tail = self._cost, self._cost.tail_ratio
+        response_ns = gathered.oldest_ns() + self._goal_ns - _WAKE_UP_NS
+        slack_ns = max(0.0, response_ns - now_ns - tail * cost.duration_ns(gathered.rows))
+        rows = min(self._max_rows, gathered.rows + 1 + int(slack_ns / max(1.0, self._mean_gap_ns)))
+        return int(response_ns - tail * cost.duration_ns(rows))
+
+    def _begin_hold(self, until_ns: int, decision: str, requests: int, limit_ns: int, now_ns: int) -> bool:
+        """Hold until then, at most to the limit and until a request would time out; False when that time has come."""
+        timeout_ns = self._deadlines.nearest_ns() if self.has_timeouts else 0
+        if timeout_ns:
+            limit_ns = min(limit_ns, timeout_ns - _WAKE_UP_NS)
+        if limit_ns < until_ns:
+            until_ns, decision = limit_ns, "limit"
+        if until_ns <= now_ns:
             return False
-        self._release_ns = min(until_ns, now_ns + self._delay_ns)
+        if not self._waits_for:
+            self._held_since_ns, self._held_requests = now_ns, requests
+        self._waits_for, self._release_ns = decision, until_ns
         return True
 
-    def _count(self, batch: Batch, now_ns: int) -> None:
-        """Count why a batch goes and how long it was held."""
-        why = "full"
-        is_held = self._held_since_ns > 0
-        if batch.release_reason in ("idle", "delay"):
-            # Without a hold it is old because every instance was busy.
-            batch.release_reason = "delay" if is_held else "idle"
-            why = self._why if is_held else "no_gain" if self._choice.is_certain else "unknown"
-        if is_held:
-            self._count_hold(batch, now_ns)
-        self._decisions[why] += 1
-        batch.decision = why
-
-    def _count_hold(self, batch: Batch, now_ns: int) -> None:
-        held_ns = max(0, now_ns - self._held_since_ns)
-        self._held_count += 1
-        self._hold_ns += held_ns
-        if self._why == "burst":
-            before, came = self._held_requests, max(0, len(batch.requests) - self._held_requests)
-            self._choice.note_burst(held_ns=held_ns, before=before, came=came, rows=batch.size)
-        if now_ns >= self._until_ns and not self._is_woken_up:
-            self._choice.note_late(now_ns - self._until_ns)
-        self._end_hold()
-
-    def _begin_hold(self, requests: int, rows: int, until_ns: int, why: str, now_ns: int) -> None:
-        if not self._held_since_ns:
-            self._held_since_ns, self._held_requests = now_ns, requests
-        self._rows = rows
-        self._until_ns = until_ns
-        self._why = why
-
     def _end_hold(self) -> None:
-        self._held_since_ns, self._why = 0, ""
-        self.wake_up_ns = 0
-        self._is_woken_up = False
+        self._waits_for, self.wake_up_ns = "", 0
 
-    def _hold(self, gathered: BatchCandidate, release_ns: int, now_ns: int) -> str:
-        """Hold the batch for as long as it pays: return "" for that, otherwise why it goes."""
-        if not self._choice.is_certain:
-            return "idle"
-        self._oldest_ns = release_ns - self._delay_ns
-        requests = gathered.requests
-        waited_ns = now_ns - requests[-1].arrival_ns
-        until_ns, why = self._release_of(len(requests), gathered.rows, self._oldest_ns, now_ns, waited_ns)
-        if until_ns <= now_ns:
-            return "idle"
-        until_ns, why = (until_ns, why) if until_ns < release_ns else (release_ns, "limit")
-        self._begin_hold(len(requests), gathered.rows, until_ns, why, now_ns)
-        return super()._hold(gathered, until_ns, now_ns)
+    def _count(self, batch: Batch, now_ns: int) -> None:
+        """Note when the requests of a batch came, why it goes and how long it was held."""
+        self._taken_count += 1
+        self._is_trial = self._taken_count % _TRIAL_INTERVAL == 0
+        gap_ns = min(max(0, batch.requests[-1].arrival_ns - self._newest_ns) / len(batch.requests), MAX_HOLD_NS)
+        self._mean_gap_ns += (gap_ns - self._mean_gap_ns) / min(MEMORY_COUNT, self._taken_count)
+        self._newest_ns = batch.requests[-1].arrival_ns
+        batch.decision = "full"
+        if batch.release_reason in ("idle", "delay"):
+            batch.decision = self._waits_for or "no_gain"
+            batch.release_reason = "delay" if self._waits_for else "idle"
+        self._decisions[batch.decision] += 1
+        if self._waits_for:
+            held_ns = now_ns - self._held_since_ns
+            self._holds, self._holds_ns = self._holds + 1, self._holds_ns + held_ns
+            if self._waits_for == "burst":
+                self._learn_burst(len(batch.requests), self._cost.duration_ns(batch.size), held_ns)
+            self._end_hold()
 
-    def _release_of(self, requests: int, rows: int, oldest_ns: int, now_ns: int, waited_ns: int) -> tuple[int, str]:
-        """Return until when a batch that could grow is held, and what for; a time that has come for not at all.
+    def _learn_burst(self, requests: int, duration_ns: float, held_ns: int) -> None:
+        """Compare what a hold for a burst spared the requests that joined with what it cost the others.
 
-        `waited_ns` is how long ago the newest request has come.
+        It must bring twice its cost: independent requests bring nearly as much as it costs.
         """
-        is_held = self._held_since_ns > 0
-        until_ns, why = self._choice.until(
-            requests, rows, oldest_ns=oldest_ns, now_ns=now_ns, waited_ns=waited_ns, is_held=is_held
-        )
-        if self.has_timeouts and until_ns > now_ns:
-            timeout_ns = self._deadlines.nearest_ns() - _OVERHEAD_NS
-            if 0 < timeout_ns < until_ns:
-                # No request times out in the queue only because its batch was to grow.
-                return timeout_ns, "limit"
-        return until_ns, why
-
-    # --- learning ---------------------------------------------------------------------------------------------------
+        joined = requests - self._held_requests
+        gain_ns = joined * max(0.0, duration_ns - held_ns)
+        delayed = self._held_requests + duration_ns / max(1.0, self._mean_gap_ns)
+        balance_ns = self._burst_balance_ns * (1.0 - 1.0 / MEMORY_COUNT) + gain_ns - 2 * held_ns * delayed
+        self._burst_balance_ns = max(balance_ns, -duration_ns)
 
     def record_execution(self, batch: Batch, *, failed: bool = False) -> None:
         """Learn how long a batch took; nothing from one that failed."""
-        self._executions.end(batch, failed=failed)
-        if not self._choice.is_certain:
-            self._choice.check_certain()
+        self._concurrency.end(batch, failed=failed)
 
     def change_instance_count(self, count: int) -> None:
-        """Learn anew what instances gain from each other; what a batch takes alone stays known."""
-        self._executions.change_instance_count(count)
+        """Learn anew what instances gain from each other; the cost of a batch stays known."""
+        self._concurrency.change_instance_count(max(1, count))
 
     def state(self) -> AdaptiveState:
         """Return what was learned and done so far."""
-        latency = self._executions.latency
-        mean_gap_ns = self._choice.arrivals.mean_gap_ns
         return AdaptiveState(
-            fixed_ns=latency.fixed_ns,
-            row_ns=latency.row_ns,
-            tail_ratio=latency.tail_ratio,
-            parallelism=self._executions.parallelism.gain,
-            arrival_rate=1e9 / mean_gap_ns if mean_gap_ns else 0.0,
-            hold_count=self._held_count,
-            hold_ns=self._hold_ns,
+            fixed_ns=self._cost.fixed_ns,
+            row_ns=self._cost.row_ns,
+            tail_ratio=self._cost.tail_ratio,
+            parallelism=self._concurrency.gain,
+            arrival_rate=1e9 / self._mean_gap_ns if self._mean_gap_ns else 0.0,
+            hold_count=self._holds,
+            hold_ns=self._holds_ns,
             decisions=dict(self._decisions),
         )
