@@ -197,17 +197,13 @@ class BatchAssembler:
             shapes = dtypes = []
         if shapes != plan.shapes or dtypes != plan.dtypes:
             tensors = self.learn_outputs(plan, tensors)
-        header = plan.header
-        if plan.count == 1:
-            data = [convert(array) for (convert, _), array in zip(plan.columns, tensors, strict=True)]
-            return [InferResponse(header, data)]
-        return self._split(plan, tensors)
-
-    def _split(self, plan: BatchPlan, arrays: Sequence[Array]) -> list[InferResponse]:
-        """Return one response per request of a batch of several."""
         header, count = plan.header, plan.count
+        if count == 1:
+            return [
+                InferResponse(header, [convert(a) for (convert, _), a in zip(plan.columns, tensors, strict=True)])
+            ]
         columns: list[Sequence[Buffer]] = []
-        for (convert, slices), array in zip(plan.columns, arrays, strict=True):
+        for (convert, slices), array in zip(plan.columns, tensors, strict=True):
             if slices is None:
                 rows = plan.layout.rows
                 columns.append([to_buffer(array[i * rows : (i + 1) * rows]) for i in range(count)])
