@@ -19,11 +19,12 @@ fmt: $(STAMP) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: $(STAMP) ## style, import rules, words of the documentation
+lint: $(STAMP) ## style, import rules, documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	.ci/words
+	$(BIN)/python -m pytest -q tests/docs
 
 type: $(STAMP) ## static types
 	$(BIN)/mypy

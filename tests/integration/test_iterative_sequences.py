@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_model
 from support.server_process import ServerProcess, serving
+from support.transport import Transport, new_transport
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -142,17 +144,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def count_input(module, count: int):
-    tensor = module.InferInput("COUNT", [1, 1], "INT32")
+def count_input(count: int):
+    tensor = grpcclient.InferInput("COUNT", [1, 1], "INT32")
     tensor.set_data_from_numpy(np.array([[count]], np.int32))
     return tensor
 
 
-def ask(protocol, model: str, count: int, **more) -> tuple[int, int]:
-    module, url = protocol
-    with module.InferenceServerClient(url) as client:
-        found = client.infer(model, [count_input(module, count)], **more)
-    return int(found.as_numpy("LEFT")[0, 0]), int(found.as_numpy("COMPANY")[0, 0])
+def ask(transport: Transport, model: str, count: int, **more) -> tuple[int, int]:
+    with transport.new_client() as client:
+        found = transport.infer(model, {"COUNT": np.array([[count]], np.int32)}, client=client, **more)
+        return int(found["LEFT"][0, 0]), int(found["COMPANY"][0, 0])
 
 
 def stats(server: ServerProcess, model: str) -> dict:
@@ -168,7 +169,7 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
         client.start_stream(lambda result, error: answers.put((result, error)))
         for number, count in enumerate(counts):
             client.async_stream_infer(
-                model, [count_input(grpcclient, count)], request_id=str(number), enable_empty_final_response=True
+                model, [count_input(count)], request_id=str(number), enable_empty_final_response=True
             )
         while left:
             result, error = answers.get(timeout=60)
@@ -181,10 +182,10 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
 
 
 @pytest.mark.parametrize("model", ["oldest", "direct"])
-def test_requests_are_executed_until_they_are_done_and_share_batches(server, protocol, model):
+def test_requests_are_executed_until_they_are_done_and_share_batches(server, transport, model):
     before = stats(server, model)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda count: ask(protocol, model, count), [60, 61, 62, 63]))
+        found = list(pool.map(lambda count: ask(transport, model, count), [60, 61, 62, 63]))
     assert [left for left, _ in found] == [0, 0, 0, 0]
     assert max(company for _, company in found) >= 2
     after = stats(server, model)
@@ -192,15 +193,15 @@ def test_requests_are_executed_until_they_are_done_and_share_batches(server, pro
     assert 63 <= after["execution_count"] - before["execution_count"] < 60 + 61 + 62 + 63
 
 
-def test_backlog_gets_the_slot_when_a_request_is_done(server, protocol):
+def test_backlog_gets_the_slot_when_a_request_is_done(server, transport):
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda count: ask(protocol, "one_slot", count), [5, 5, 5]))
+        found = list(pool.map(lambda count: ask(transport, "one_slot", count), [5, 5, 5]))
     assert found == [(0, 1)] * 3
 
 
-def test_id_of_the_client_is_kept(server, protocol):
-    assert ask(protocol, "oldest", 3, sequence_id=77)[0] == 0
-    assert ask(protocol, "oldest", 3, sequence_id=77, sequence_start=True, sequence_end=True)[0] == 0
+def test_id_of_the_client_is_kept(server, transport):
+    assert ask(transport, "oldest", 3, sequence_id=77)[0] == 0
+    assert ask(transport, "oldest", 3, sequence_id=77, sequence_start=True, sequence_end=True)[0] == 0
 
 
 @pytest.mark.parametrize("model", ["stream", "stream_direct", "coroutines"])
@@ -217,7 +218,7 @@ def test_cancelled_stream_frees_its_slots(server):
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         first = threading.Event()
         client.start_stream(lambda result, error: first.set())
-        client.async_stream_infer("stream", [count_input(grpcclient, 1_000_000)])
+        client.async_stream_infer("stream", [count_input(1_000_000)])
         assert first.wait(60)
         client.stop_stream(cancel_requests=True)
     deadline = time.monotonic() + 60
@@ -227,20 +228,20 @@ def test_cancelled_stream_frees_its_slots(server):
     assert streamed(server, "stream", [2]) == {"0": [1, 0]}
 
 
-def test_response_for_a_rescheduled_request_is_refused(server, protocol):
+def test_response_for_a_rescheduled_request_is_refused(server, transport):
     with pytest.raises(InferenceServerException, match=r"Expected a None object .* reschduled request"):
-        ask(protocol, "wrong", 3)
-    assert ask(protocol, "wrong", 1)[0] == 0
+        ask(transport, "wrong", 3)
+    assert ask(transport, "wrong", 1)[0] == 0
 
 
-def test_only_iterative_models_may_reschedule(server, protocol):
+def test_only_iterative_models_may_reschedule(server, transport):
     with pytest.raises(InferenceServerException, match="iterative_sequence: true"):
-        ask(protocol, "dynamic", 3)
+        ask(transport, "dynamic", 3)
 
 
-def test_worker_that_dies_fails_the_requests_that_iterate(server, protocol):
+def test_worker_that_dies_fails_the_requests_that_iterate(server, transport):
     with pytest.raises(InferenceServerException, match="exited with code 3"):
-        ask(protocol, "dying", 3)
+        ask(transport, "dying", 3)
     deadline = time.monotonic() + 60
     while server.get("/v2/models/dying/ready").status != 200:
         assert time.monotonic() < deadline
@@ -250,9 +251,8 @@ def test_server_that_stops_lets_requests_finish(tmp_path: Path):
     config = _TENSORS + _BATCHING % "oldest { }"
     write_model(tmp_path / "models", "oldest", config, {"1/model.py": _PLAIN})
     with serving(tmp_path / "log", f"--model-repository={tmp_path / 'models'}") as server:
-        where = (grpcclient, server.grpc_url)
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(ask, where, "oldest", 300)
+        with ThreadPoolExecutor(1) as pool, closing(new_transport("grpc", server)) as transport:
+            found = pool.submit(ask, transport, "oldest", 300)
             wait_until(lambda: stats(server, "oldest")["execution_count"])
             server.signal()
             assert found.result(60)[0] == 0

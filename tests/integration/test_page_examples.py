@@ -55,11 +55,3 @@ def test_an_example_does_what_its_page_says(tmp_path: Path, start_server, page: 
         env={**os.environ, "PYTHONPATH": str(SOURCE) if page == "client" else ""},
     )
     assert (done.stdout, done.stderr) == (blocks["output"], "")
-
-
-@pytest.mark.parametrize(
-    "page", [*(page for page in PAGES if page != "client"), "adaptive-batching", "scheduling-rules"]
-)
-def test_a_page_on_a_scheduler_has_a_picture(page: str) -> None:
-    text = (DOCS / f"{page}.md").read_text()
-    assert "```mermaid" in text

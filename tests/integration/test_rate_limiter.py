@@ -1,4 +1,4 @@
-"""The rate limiter with stock tritonclient: models that share a resource take turns, over HTTP and gRPC."""
+"""The rate limiter with stock tritonclient: models that share a resource take turns, over every transport."""
 
 import time
 from collections.abc import Iterator
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from support.bls_models import run_code, write_script
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import ServerProcess, serving
+from support.transport import Inferred, Transport, new_transport
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -73,26 +74,21 @@ def server(tmp_path_factory: pytest.TempPathFactory, executions: Path) -> Iterat
         yield running
 
 
-def ask(protocol, model: str, names: tuple[str, ...] = ("INPUT0",)):
-    module, url = protocol
-    tensors = []
-    for name in names:
-        tensors.append(module.InferInput(name, list(DATA.shape), "FP32"))
-        tensors[-1].set_data_from_numpy(DATA)
-    with module.InferenceServerClient(url) as client:
-        return client.infer(model, tensors)
+def ask(transport: Transport, model: str, names: tuple[str, ...] = ("INPUT0",)) -> Inferred:
+    with transport.new_client() as client:
+        return transport.infer(model, dict.fromkeys(names, DATA), client=client)
 
 
 def rows(server: ServerProcess) -> list[str]:
     return server.get("/metrics", url=server.metrics_url).body.decode().splitlines()
 
 
-def test_models_that_share_a_resource_never_execute_together(server: ServerProcess, protocol, executions: Path):
+def test_models_that_share_a_resource_never_execute_together(server: ServerProcess, transport, executions: Path):
     executions.write_text("")
     both = ("INPUT0", "INPUT1")
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: ask(protocol, ("one", "two")[number % 2], both), range(24)))
-    assert all(answer.as_numpy("OUTPUT0").tolist() == [[2.0] * 16] for answer in answers)
+        answers = list(pool.map(lambda number: ask(transport, ("one", "two")[number % 2], both), range(24)))
+    assert all(answer["OUTPUT0"].tolist() == [[2.0] * 16] for answer in answers)
     # Two of three instances would need 4 of the resource, of which there are 3.
     events = [line.split()[:2] for line in executions.read_text().splitlines()]
     moments = sorted((int(line.split()[2]), line.split()[1]) for line in executions.read_text().splitlines())
@@ -101,7 +97,8 @@ def test_models_that_share_a_resource_never_execute_together(server: ServerProce
     assert {name for name, _ in events} == {"one", "two"}
 
 
-def test_executions_are_shared_by_priority(server: ServerProcess, protocol):
+@pytest.mark.parametrize("transport", ["http1", "grpc"], indirect=True)
+def test_executions_are_shared_by_priority(server: ServerProcess, transport):
     def executed(model: str) -> int:
         return server.get(f"/v2/models/{model}/stats").json["model_stats"][0]["execution_count"]
 
@@ -110,7 +107,7 @@ def test_executions_are_shared_by_priority(server: ServerProcess, protocol):
 
     def keep_asking(number: int) -> None:
         while time.monotonic() < deadline:
-            ask(protocol, ("often", "seldom")[number % 2])
+            ask(transport, ("often", "seldom")[number % 2])
 
     # Enough clients for each model that both always have something waiting; no batching: a request is an execution.
     with ThreadPoolExecutor(12) as pool:
@@ -120,12 +117,12 @@ def test_executions_are_shared_by_priority(server: ServerProcess, protocol):
     assert often > 1.5 * seldom > 0
 
 
-def test_model_without_needs_does_not_wait(server: ServerProcess, protocol):
-    assert ask(protocol, "free").as_numpy("OUTPUT0").tolist() == DATA.tolist()
+def test_model_without_needs_does_not_wait(server: ServerProcess, transport):
+    assert ask(transport, "free")["OUTPUT0"].tolist() == DATA.tolist()
 
 
-def test_what_is_held_is_a_metric(server: ServerProcess, protocol):
-    ask(protocol, "often")
+def test_what_is_held_is_a_metric(server: ServerProcess, transport):
+    ask(transport, "often")
     assert 'naiad_rate_limiter_limit{device="",resource="R"} 3' in rows(server)
     wait_until(lambda: 'naiad_rate_limiter_held{device="",resource="R"} 0' in rows(server))
     assert 'naiad_rate_limiter_waiting{device="",resource="R"} 0' in rows(server)
@@ -157,10 +154,10 @@ class TritonPythonModel:
     write_model(root, "dying", add_sub_config("python", extra=limited(1)), {"1/model.py": dying})
     write_identity(root, "living", extra=limited(1))
     with serving(tmp_path / "log", f"--model-repository={root}", "--rate-limit=execution_count") as server:
-        where = (httpclient, server.http_url)
-        with pytest.raises(httpclient.InferenceServerException):
-            ask(where, "dying", ("INPUT0", "INPUT1"))
-        assert ask(where, "living").as_numpy("OUTPUT0").tolist() == DATA.tolist()
+        transport = new_transport("http1", server)
+        with pytest.raises(InferenceServerException):
+            ask(transport, "dying", ("INPUT0", "INPUT1"))
+        assert ask(transport, "living")["OUTPUT0"].tolist() == DATA.tolist()
 
 
 def test_call_for_resources_of_its_caller_ends_by_the_limit(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from naiad.options.flags import all_flags
 from naiad.options.options import ServerOptions
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("security.md", "ports.md")
 ROW = re.compile(r"^\| `--([a-z0-9-]+)` \| ([^|]+) \|", re.MULTILINE)
 FLAG = re.compile(r"--([a-z][a-z0-9-]+[a-z0-9])")

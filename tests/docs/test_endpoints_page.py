@@ -11,7 +11,7 @@ from naiad.core.request_limits import unlimited
 from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (?:`([^`]+)` )?\| (?:`([^`]+)` )?\| (.+?) \| (.+) \|$", re.MULTILINE)
 ROWS = [match.groups(default="") for match in ROW.finditer((ROOT / "docs/endpoints.md").read_text())]
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]

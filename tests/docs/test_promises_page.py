@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (.+?) \| .+ \| (`[\w/]+\.py.*) \|$", re.MULTILINE)
 ROWS = ROW.findall((ROOT / "docs/from-triton.md").read_text())
 

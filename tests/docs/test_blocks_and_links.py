@@ -15,7 +15,7 @@ import pytest
 from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.options.command_line import OptionError, parse_options
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 OPENING = re.compile(
@@ -112,3 +112,22 @@ def test_a_link_leads_somewhere(page: Path, anchor: str) -> None:
 @pytest.mark.parametrize("text", blocks(lambda language, _: language == "toml"))
 def test_toml_parses(text: str) -> None:
     tomllib.loads(text)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "bls",
+        "custom-batching",
+        "ensembles",
+        "padding",
+        "ragged-batching",
+        "rate-limiter",
+        "response-cache",
+        "scheduling",
+        "scheduling-rules",
+        "sequences",
+    ],
+)
+def test_page_on_a_scheduler_has_a_picture(page: str) -> None:
+    assert "```mermaid" in (ROOT / "docs" / f"{page}.md").read_text()

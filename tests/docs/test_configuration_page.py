@@ -10,7 +10,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.schema import is_map_entry, is_message
 
-PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```protobuf\n(.*?)```", PAGE, re.DOTALL)
 
 

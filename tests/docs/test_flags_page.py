@@ -1,4 +1,4 @@
-"""docs/flags.md is generated from the flags: `PYTHONPATH=src python tests/unit/config/test_flags_page.py`."""
+"""docs/flags.md is generated from the flags: `PYTHONPATH=src python tests/docs/test_flags_page.py`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
 
-PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
+PAGE = Path(__file__).parents[2] / "docs" / "flags.md"
 
 _OPENING = """\
 # Flags

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RULE = re.compile(r"^(?:- \*\*|\| )([A-Z]\d+)(?:\*\*| \|) ", re.MULTILINE)
 NAMED = re.compile(r"# ((?:[BPQOSTCIERKW]\d+(?:, )?)+)")
 
